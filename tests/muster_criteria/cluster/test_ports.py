@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from muster_criteria.cluster.fabric.topology import from_groups, unknown
+from muster_criteria.cluster.fabric.verdict import Rounds
+from muster_criteria.cluster.judge import judge_block
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.cluster.ports import COMMON_MIN, judge_ports, port_limits
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Severity
 from muster_criteria.sku_files.skus import load_sku
+from tests.muster_criteria.cluster_results import PROGRAMME, members
+from tests.muster_criteria.cluster_results import block as block_of
 
 SKU = load_sku("h100-sxm-8")
 LIMITS = port_limits((*SKU.limits, *SKU.block.limits))
@@ -121,6 +128,52 @@ def test_a_switch_that_restarts_fails_no_node_below_it(members: int) -> None:
     assert {name: [gap.code for gap in gaps] for name, gaps in block.suspected.items()} == (
         {name: [Lack.BAD_PATH] for name in names} if common else {}
     )
+
+
+DOWN = (row("port_watched", 1.0), row("port_errors", 1, counter="link_downed"))
+UP = (row("port_watched", 1.0), row("port_errors", 0, counter="link_downed"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "a_leaf", "down", "common"),
+    [
+        (256, 32, {0, 32, 64}, set()),
+        (256, 32, {0, 1, 2}, set()),  # three of 32 on one leaf
+        (256, 4, {0, 1, 2, 8}, {0, 1, 2}),  # three of four on one leaf, and one of another
+        (256, 2, {0, 1}, set()),
+        (32, 2, set(range(30)), set(range(30))),  # most of the block, as when the whole rail was restarted
+    ],
+)
+def test_a_port_that_most_of_a_leaf_lost_is_the_switchs(
+    nodes: int, a_leaf: int, down: set[int], common: set[int]
+) -> None:
+    names = [f"n{at:03}" for at in range(nodes)]
+    topology = from_groups({name: at // a_leaf for at, name in enumerate(names)}, ["network"])
+    block = BlockFindings()
+    rows = {name: DOWN if at in down else UP for at, name in enumerate(names)}
+    judge_ports(rows, dict.fromkeys(names, LIMITS), block, topology)
+    assert set(block.suspected) == {names[at] for at in common}
+    assert set(block.findings) == {names[at] for at in down - common}
+
+
+def test_a_block_whose_leaves_are_known_fails_three_ports_on_three_leaves() -> None:
+    sent = members(block_of(9))
+    names = [member.name for member in sent]
+    topology = from_groups({name: at // 3 for at, name in enumerate(names)}, ["network"])
+    watched = [
+        dataclasses.replace(member, in_rounds=UP if at % 3 else DOWN, port_limits=LIMITS)
+        for at, member in enumerate(sent)
+    ]
+    assert set(judge_block(watched, PROGRAMME, Rounds(topology, {}, ())).failed) == {names[at] for at in (0, 3, 6)}
+
+
+def test_of_unknown_leaves_any_three_may_share_a_switch() -> None:
+    """A leaf's switch that is restarted takes the ports of a part of the block only."""
+    names, block = [f"n{at:03}" for at in range(256)], BlockFindings()
+    rows = {name: DOWN if at < 32 else UP for at, name in enumerate(names)}
+    judge_ports(rows, dict.fromkeys(names, LIMITS), block, unknown(names, ["network"]))
+    assert set(block.suspected) == set(names[:32])
+    assert block.findings == {}
 
 
 def test_a_fabric_that_is_busy_everywhere_warns_and_is_no_switch() -> None:

@@ -22,12 +22,13 @@ def row(
     return Measured(probe=probe, metric=metric, device=device, unit="count", value=value, labels=labels, note=note)
 
 
-def judged(rows: dict[str, tuple[Measured, ...]]) -> BlockFindings:
+def judged(rows: dict[str, tuple[Measured, ...]], racks: dict[str, str] | None = None) -> BlockFindings:
     whole = Sent("n1", ["n1", "n2"]).member().result
     assert whole is not None
     found = BlockFindings()
     results = {name: whole.model_copy(update={"measurements": own}) for name, own in rows.items()}
-    judge_watched(dict.fromkeys(rows, LIMITS), {name: Measurements(each) for name, each in results.items()}, found)
+    measured = {name: Measurements(each) for name, each in results.items()}
+    judge_watched(dict.fromkeys(rows, LIMITS), racks or dict.fromkeys(rows, ""), measured, found)
     return found
 
 
@@ -67,6 +68,32 @@ def test_a_hall_that_is_too_hot_fails_no_node(members: int) -> None:
     assert {name: [gap.code for gap in gaps] for name, gaps in found.suspected.items()} == (
         {name: [Lack.UNDECIDED] for name in names} if common else {}
     )
+
+
+@pytest.mark.parametrize(
+    ("hot", "alike"),
+    [
+        ({0, 4, 8}, set()),  # one of four in each of three racks
+        ({0, 1, 2, 8}, {0, 1, 2}),  # three of four in one rack
+        ({0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 4, 5, 6, 7}),
+        ({*range(1, 4), *range(6, 32)}, {*range(1, 4), *range(6, 32)}),  # most of the block
+    ],
+)
+def test_heat_is_the_halls_where_most_of_a_rack_has_it(hot: set[int], alike: set[int]) -> None:
+    heat, names = (row("throttle_time", 12.0, **HEAT),), [f"n{at:02}" for at in range(32)]
+    found = judged(
+        {name: heat if at in hot else () for at, name in enumerate(names)},
+        {name: f"r{at // 4}" for at, name in enumerate(names)},
+    )
+    assert set(found.suspected) == {names[at] for at in alike}
+    assert set(found.findings) == {names[at] for at in hot - alike}
+
+
+def test_racks_of_one_node_each_show_a_hot_hall() -> None:
+    names = [f"n{at}" for at in range(8)]
+    rows = {name: (row("throttle_time", 12.0, **HEAT),) if at < 4 else () for at, name in enumerate(names)}
+    found = judged(rows, {name: f"rack {name}" for name in names})
+    assert set(found.suspected) == set(names[:4])
 
 
 def test_errors_that_no_hall_causes_fail_each_of_them() -> None:

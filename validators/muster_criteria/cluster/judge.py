@@ -73,13 +73,16 @@ def judge_block(
     measured = {member.name: Measurements(member.result) for member in ordered}
     ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in everyone}
     port_limits = {member.name: member.port_limits for member in everyone}
-    watched = functools.partial(judge_watched, {member.name: member.watch_limits for member in ordered})
+    watched = functools.partial(
+        judge_watched,
+        {member.name: member.watch_limits for member in ordered}, {member.name: member.rack for member in ordered},
+    )  # fmt: skip
     presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
     simulated = any(member.simulated for member in members)
     acceptance = functools.partial(judge_training, programme, simulated, earlier)
 
     def judge_links(_: Mapping[str, Measurements], found: BlockFindings) -> None:
-        judge_ports(ports, port_limits, found)
+        judge_ports(ports, port_limits, found, rounds.topology if rounds is not None else None)
 
     for part in (presence, judge_digests, pace, judge_payloads, acceptance, judge_links, watched, _judge_loss):
         try:

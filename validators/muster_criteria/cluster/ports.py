@@ -1,16 +1,18 @@
 """Ports of a block's members: error rates over all rounds and collectives together, and time without a link.
 
 One round is too short to prove a rate: counts and minutes of all that a member took part in are summed, and the rate is
-the lower limit of what the sum proves, at 95 % (``counts.rate_limits``). Ports of one rail that break the same
-limit on several members share a switch: then no member fails, and none of them passes.
+the lower limit of what the sum proves, at 95 % (``counts.rate_limits``). What most members of a leaf break on one rail
+is their switch's, and where leaves are not known, several members may share one: then none fails, and none passes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from muster_criteria.cluster.fabric.nodes import MOST
+from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits
 from muster_criteria.measured import Measured
@@ -22,8 +24,8 @@ RATE, DOWN = "ib_error_rate", "port_down"
 COUNTED = ("port_watched", "port_errors", DOWN)
 
 COMMON_MIN = 3
-"""Members with the same fault of the same port from which on it is their switch's: chosen here. Cables that break
-independently of each other, on one rail and within one test of a block, are one or two."""
+"""Fewest members with the same fault of the same port for which it may be their switch's: chosen here. Of a leaf, or of
+a whole block, it takes most of them besides: cables of a large block that break independently are often three."""
 
 
 @dataclasses.dataclass
@@ -53,12 +55,18 @@ def port_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def judge_ports(
-    rows: Mapping[str, Sequence[Measured]], limits: Mapping[str, Sequence[Limit]], block: BlockFindings
-) -> None:
-    """Adds a finding for each limit that a port breaks. ``rows`` of all its probes, and ``limits``, by member."""
+    rows: Mapping[str, Sequence[Measured]], limits: Mapping[str, Sequence[Limit]], block: BlockFindings,
+    topology: Topology | None = None,
+) -> None:  # fmt: skip
+    """Adds a finding for each limit that a port breaks. ``rows`` of all its probes, and ``limits``, by member.
+
+    ``topology``: of the block, None where nothing is known of it.
+    """
     broken: dict[tuple[object, ...], dict[str, Finding]] = defaultdict(dict)
+    having: dict[str, set[str]] = defaultdict(set)
     for member, own in rows.items():
         for device, port in sorted(_ports(own).items()):
+            having[device].add(member)
             if port.unproved:
                 block.suspect([member], Lack.REFUSED, f"{device} {port.unproved}")
             needed = {each.labels.get("counter", "") for each in limits[member] if each.breach == "fail"}
@@ -73,19 +81,42 @@ def judge_ports(
                 if finding := _broken(device, port, limit):
                     broken[device, finding.metric, finding.labels][member] = finding
     for found in broken.values():
+        (first, *_) = found.values()
         critical = any(each.severity is Severity.CRITICAL for each in found.values())
-        if critical and len(found) >= COMMON_MIN:
-            _common(found, block)
-        else:
-            for member, finding in found.items():
+        common = _behind_switches(found, having[first.device], topology) if critical else []
+        for members in common:
+            _common(first, members, block, known=topology is not None and topology.known)
+        for member, finding in found.items():
+            if not any(member in members for members in common):
                 block.add(member, finding)
 
 
-def _common(found: Mapping[str, Finding], block: BlockFindings) -> None:
-    (first, *_) = found.values()
+def _behind_switches(
+    found: Collection[str], having: Collection[str], topology: Topology | None
+) -> list[Collection[str]]:
+    """Of the members with a fault those that may share a switch, by switch. ``having``: all that have such a port."""
+    if len(found) < COMMON_MIN:
+        return []
+    if topology is None or not topology.known or len(found) >= MOST * len(having):
+        return [found]
+    leaf = {member: topology.leaf_of[topology.index[member]] for member in having if member in topology.index}
+    groups = []
+    for at in sorted(set(leaf.values())):
+        members = [member for member in having if leaf.get(member) == at]
+        ill = [member for member in members if member in found]
+        if len(ill) >= max(COMMON_MIN, MOST * len(members)):
+            groups.append(ill)
+    return groups
+
+
+def _common(first: Finding, members: Collection[str], block: BlockFindings, *, known: bool) -> None:
     what = " ".join((first.metric, *(value for _, value in first.labels)))
-    why = f"{what} of {first.device} is above its limit on {listed(sorted(found))}: suspect the switch of that rail"
-    block.suspect(found, Lack.BAD_PATH, why)
+    doubt = "" if known else f", or each port: leaves are not known, so give the nodes the label {LEAF_LABEL}"
+    why = (
+        f"{what} of {first.device} is above its limit on {listed(sorted(members))}: "
+        f"suspect the switch of that rail{doubt}"
+    )
+    block.suspect(members, Lack.BAD_PATH, why)
     block.note(why)
 
 

@@ -1,14 +1,15 @@
 """GPUs' states and counters over a block's loads: the limits that a node's burn-in is held to hold here too.
 
-A node throttles, or loses a GPU, for a reason of its own; what three members break alike is the hall's or its power's,
-and what a hot inlet explains is no member's: then none of them fails, and none passes.
+A node throttles, or loses a GPU, for a reason of its own; heat or braked power of most members of a rack, or of the
+block, is the hall's, and what a hot inlet explains is no member's: then none of them fails, and none passes.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from muster_criteria.cluster.fabric.nodes import MOST
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
 from muster_criteria.measured import Measured
 from muster_criteria.model import FaultClass, Finding, Lack, Severity
@@ -18,7 +19,7 @@ from muster_criteria.words import figure, listed
 
 PROBE = "gpu_watch"
 COMMON_MIN = 3
-"""Members with the same finding from which on it has a common cause: chosen here, as for ports."""
+"""Fewest members with the same finding that have a common cause: chosen here, as for ports."""
 _SHARED = (FaultClass.COOLING, FaultClass.PSU)
 """Faults of a node that a hall, or its power, gives to many at once."""
 _LOAD = "burn_in"
@@ -34,9 +35,11 @@ def watch_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def judge_watched(
-    limits: Mapping[str, Sequence[Limit]], members: Mapping[str, Measurements], block: BlockFindings
-) -> None:
-    """Adds a finding for each limit that a GPU breaks. ``limits``: of ``watch_limits``, by member."""
+    limits: Mapping[str, Sequence[Limit]], racks: Mapping[str, str], members: Mapping[str, Measurements],
+    block: BlockFindings,
+) -> None:  # fmt: skip
+    """Adds a finding for each limit that a GPU breaks. ``limits``: of ``watch_limits``; ``racks``: "" where it is not
+    known; both by member."""
     broken: dict[tuple[object, ...], dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for name, measured in members.items():
         invalid = dict(_invalid(limits[name], measured))
@@ -50,15 +53,26 @@ def judge_watched(
                 broken[limit.metric, *sorted(limit.labels.items())][name].append(_finding(limit, row))
     for found in broken.values():
         (first, *_) = next(iter(found.values()))
-        if len(found) >= COMMON_MIN and first.fault_class in _SHARED and first.severity is Severity.CRITICAL:
+        shareable = first.fault_class in _SHARED and first.severity is Severity.CRITICAL
+        alike = _alike(found, racks) if shareable else []
+        if alike:
             what = " ".join((first.metric, *(value for _, value in first.labels)))
-            why = f"{what} of {listed(sorted(found))} alike: suspect what they share, such as cooling or power"
-            block.suspect(found, Lack.UNDECIDED, why)
+            why = f"{what} of {listed(alike)} alike: suspect what they share, such as cooling or power"
+            block.suspect(alike, Lack.UNDECIDED, why)
             block.note(f"{why[0].upper()}{why[1:]}.")
-        else:
-            for name, findings in found.items():
-                for each in findings:
-                    block.add(name, each)
+        for name, findings in found.items():
+            for each in findings if name not in alike else ():
+                block.add(name, each)
+
+
+def _alike(found: Collection[str], racks: Mapping[str, str]) -> list[str]:
+    """Those that may have a common cause: all where they are most of the block, else those whose rack is not known, or
+    most of which is ill. None if they are fewer than ``COMMON_MIN``."""
+    ill, whole = Counter(racks[name] for name in found), Counter(racks.values())
+    in_hall = {rack for rack in ill if not rack or ill[rack] >= MOST * whole[rack]}
+    most = len(found) >= MOST * len(racks)
+    alike = sorted(name for name in found if most or racks[name] in in_hall)
+    return alike if len(alike) >= COMMON_MIN else []
 
 
 def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measured]:
