@@ -58,6 +58,8 @@ def judge_watched(
         if alike:
             what = " ".join((first.metric, *(value for _, value in first.labels)))
             why = f"{what} of {listed(alike)} alike: suspect what they share, such as cooling or power"
+            if not all(racks[name] for name in alike):
+                why += "; not all of their racks are known, which would tell who shares it"
             block.suspect(alike, Lack.UNDECIDED, why)
             block.note(f"{why[0].upper()}{why[1:]}.")
         for name, findings in found.items():
