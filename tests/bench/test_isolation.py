@@ -12,6 +12,7 @@ from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind
 from muster_criteria.cluster.fabric.topology import from_groups
 from tests.bench.isolation import others
 from tests.bench.isolation.__main__ import isolate, main, score
+from tests.bench.isolation.verdicts import Tally
 from tests.bench.isolation.world import Counts, World, fabric
 
 SMALL = Counts(nodes=2, nics=2, paths=1, leaves=1)
@@ -89,8 +90,11 @@ def test_a_node_named_for_its_nic_is_neither_right_nor_wrong() -> None:
 
 def test_the_last_line_is_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["isolation", "--nodes", "256", "--rails", "4", "--bad", "1", "--nics", "1",
-                                      "--links", "1", "--leaves", "1"])  # fmt: skip
+                                      "--links", "1", "--leaves", "1", "--blocks", "1"])  # fmt: skip
+    one = {"nothing": Tally(healthy=9, healthy_failed=1, healthy_passed=8)}
+    monkeypatch.setattr("tests.bench.isolation.__main__.tallies", lambda seeds: (one, one))
     status = main()
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"rounds", "planted", "named", "missed", "wrongly_named", "plan_seconds"} <= set(answer)
-    assert status == int(answer["missed"] + answer["wrongly_named"] > 0 or answer["healthy_rounds"] > 4)
+    assert (answer["bad_passed"], answer["healthy_failed"], answer["healthy"]) == (0, 1, 9)
+    assert status == 1, "a healthy node failed"

@@ -1,7 +1,8 @@
 """A simulated fabric with known faults: what each pair of nodes measures in a round. It knows nothing of the decoder.
 
 A cell (pair, rail, flow) has the lowest level of the parts that it goes over, with relative noise. A tenth of the cells
-lie in a hot spot besides, each drawn again, and lose 5 to 50 %. Parts at fault lose 10 to 50 %.
+lie in a hot spot besides, each drawn again, and lose 5 to 50 %. Parts at fault lose 10 to 50 %; a dead rail carries
+nothing, and a corrupt one wrong bytes at the usual rate.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ LEAVES_A_POD = 8
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """How many parts of each kind are at fault."""
+    """How many parts of each kind are at fault. ``leaves``: uplinks of a leaf; ``switches``: leaves as a whole, each on
+    one rail. ``dead``, ``corrupt``: neighbouring nodes with the same rail dead, or corrupt."""
 
     nodes: int = 0
     nics: int = 0
     paths: int = 0
     leaves: int = 0
+    switches: int = 0
+    dead: int = 0
+    corrupt: int = 0
 
 
 def fabric(nodes: int, rails: int, a_leaf: int = NODES_A_LEAF, a_pod: int = LEAVES_A_POD) -> Topology:
@@ -55,12 +60,17 @@ class World:
         nodes, leaves, rails = len(topology.nodes), len(topology.leaves), len(topology.rails)
         self._own = np.ones((nodes, rails))
         self._uplink = np.ones((leaves, rails))
+        self._corrupt = np.zeros((nodes, rails), dtype=bool)
         self._path = {(part.a, part.b, part.rail): share for part, share in self.planted.items() if part.b >= 0}
         for part, share in self.planted.items():
             if part.kind is PartKind.NODE:
                 self._own[part.a] = np.minimum(self._own[part.a], share)
             elif part.kind is PartKind.NIC:
                 self._own[part.a, part.rail] = share
+                self._corrupt[part.a, part.rail] = share == 1.0
+            elif part.kind is PartKind.LEAF:
+                behind = topology.leaf_array == part.a
+                self._own[behind, part.rail] = np.minimum(self._own[behind, part.rail], share)
             elif part.kind is PartKind.UPLINK:
                 self._uplink[part.a, part.rail] = share
 
@@ -88,7 +98,7 @@ class World:
         """What a round would have returned."""
         pairs = np.array(plan.pairs, dtype=np.intp).reshape(-1, 2)
         alone = self.rates(pairs[:, 0], pairs[:, 1], plan.variants)
-        return RoundResult(plan, alone, np.zeros(alone.shape[:2], dtype=bool))
+        return RoundResult(plan, alone, self._corrupt[pairs[:, 0]] | self._corrupt[pairs[:, 1]])
 
 
 def planted(topology: Topology, counts: Counts, draw: random.Random) -> dict[Part, float]:
@@ -108,6 +118,12 @@ def planted(topology: Topology, counts: Counts, draw: random.Random) -> dict[Par
         rail = draw.choice(rails)
         if not {(one, rail), (other, rail)} & taken:
             found[Part(PartKind.PATH, one, other, rail)] = _share(draw)
+    switches = draw.sample([spot for spot in spots if spot not in taken], counts.switches)
+    found |= {Part(PartKind.LEAF, leaf, rail=rail): _share(draw) for leaf, rail in switches}
+    for count, share in ((counts.dead, 0.0), (counts.corrupt, 1.0)):
+        if count:
+            first, rail = draw.randrange(len(topology.nodes) - count + 1), draw.choice(rails)
+            found |= {Part(PartKind.NIC, node, rail=rail): share for node in range(first, first + count)}
     return found
 
 

@@ -100,7 +100,7 @@ def _behind_switches(
     if topology is None or not topology.known or len(found) >= MOST * len(having):
         return [found]
     leaf = {member: topology.leaf_of[topology.index[member]] for member in having if member in topology.index}
-    groups = []
+    groups: list[Collection[str]] = []
     for at in sorted(set(leaf.values())):
         members = [member for member in having if leaf.get(member) == at]
         ill = [member for member in members if member in found]

@@ -1,0 +1,47 @@
+"""The isolation bench's small blocks: its worlds, what it counts, and its bars on few seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from muster_criteria.cluster.fabric.rounds import Kind, Round
+from muster_criteria.model import Verdict
+from tests.bench.isolation.verdicts import CORRUPT, DEAD, FAULTS, Tally, tallies, total
+from tests.bench.isolation.world import Counts, World, fabric
+
+
+def test_links_between_leaves_carry_less_and_a_slow_leaf_lowers_all_of_its_nodes() -> None:
+    world = World(fabric(8, 1, a_leaf=4), Counts(switches=1), seed=0, between=0.5)
+    ((leaf, share),) = ((part.a, share) for part, share in world.planted.items())
+    a, b = np.triu_indices(8, 1)
+    of = world.topology.leaf_array
+    within = np.where(of[a] == leaf, share, 1.0)
+    lowest = np.where((of[a] == leaf) | (of[b] == leaf), share, 1.0)
+    assert world.levels(a, b)[:, 0] == pytest.approx(np.where(of[a] == of[b], within, 0.5 * lowest))
+
+
+@pytest.mark.parametrize(("counts", "wrong"), [(Counts(dead=2), False), (Counts(corrupt=2), True)])
+def test_neighbours_have_the_same_rail_dead_or_corrupt(counts: Counts, wrong: bool) -> None:
+    world = World(fabric(8, 4), counts, seed=0, hot=0.0)
+    (first, rail), (second, same) = ((part.a, part.rail) for part in world.planted)
+    assert (second, same) == (first + 1, rail)
+    result = world.measure(Round(1, Kind.SAME_LEAF, ((first, (first + 4) % 8),)))
+    assert bool(result.alone[0, rail, 0] > 0) is wrong
+    assert result.wrong.tolist() == [[wrong and at == rail for at in range(4)]]
+
+
+@pytest.mark.slow
+def test_small_blocks_fail_no_healthy_node_and_pass_no_dead_or_corrupt_rail() -> None:
+    by_fault, by_shape = tallies(2)
+    assert {name: each.healthy_failed for name, each in by_fault.items()} == dict.fromkeys(FAULTS, 0)
+    assert {name: each.healthy_failed for name, each in by_shape.items()} == dict.fromkeys(by_shape, 0)
+    assert [by_fault[fault].bad_passed for fault in (DEAD, CORRUPT)] == [0, 0]
+
+
+def test_tallies_count_both_wrong_verdicts() -> None:
+    tally = Tally()
+    for bad in (True, False):
+        for verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL, Verdict.FAIL):
+            tally.add(bad, verdict)
+    assert total([tally, tally]) == Tally(bad=8, bad_passed=4, healthy=8, healthy_failed=2, healthy_passed=4)
