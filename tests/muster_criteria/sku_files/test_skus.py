@@ -196,6 +196,10 @@ WRONG_PROGRAMMES: list[tuple[str, Spoil]] = [
         lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["timeout_s"].pop("long"),
     ),
     (
+        "what is to be judged and is not required",
+        lambda raw: raw["stages"]["burn_in"]["probes"]["gpu_burn"]["require"][0].update(or_judged="gemm_rate"),
+    ),
+    (
         "nothing required",
         lambda raw: [probe.update(require=[], shows=[]) for probe in raw["stages"]["burn_in"]["probes"].values()],
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from muster_criteria.model import Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.figures import Absent
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Requirement
 from muster_criteria.stages import LEVELS
 from muster_node.workloads.under_load import AT_REST
@@ -197,6 +198,31 @@ def test_a_clock_that_no_cpu_shows_is_no_miss_and_one_that_others_show_is(case: 
     assert any("gemm_peak_share" in note for note in none.notes)
     gaps = missing(_unread(case("performance", "cpu-generic"), "gemm_peak_share", "no clock", "cpu2").judge())
     assert {(code, device) for code, _, device in gaps} == {(Lack.UNREADABLE, "cpu2")}
+
+
+RATE_FLOOR = Limit.model_validate({
+    "metric": "gemm_rate", "device": "cpu", "unit": "GFLOPS", "floor": 10,
+    "source": "for this test", "date": "2027-01-01",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(("floor", "verdict"), [(False, Verdict.PROVISIONAL), (True, Verdict.FAIL)])
+def test_a_slow_cpu_without_a_clock_passes_no_test_that_judges_no_rate(
+    case: MakeCase, floor: bool, verdict: Verdict
+) -> None:
+    node = _unread(case("performance", "cpu-generic"), "gemm_peak_share", "no clock", *(f"cpu{n}" for n in range(CPUS)))
+    for row in node.raw["measurements"]:
+        row["unit"] = "GFLOPS" if row["metric"] == "gemm_rate" else row["unit"]
+    if floor:
+        node.sku = node.sku.model_copy(update={"limits": (*node.sku.limits, RATE_FLOOR)})
+        assert node.judge().verdict is Verdict.PASS
+    for row in node.raw["measurements"]:
+        row["value"] = row["value"] * 0.02 if row["metric"] == "gemm_rate" else row["value"]
+    judged = node.judge()
+    assert judged.verdict is verdict
+    assert judged.coverage.judged == judged.coverage.measured - len(judged.coverage.unjudged)
+    unjudged = {(gap.what, gap.device) for gap in judged.coverage.unjudged}
+    assert (("gemm_rate[dtype=fp64]", "cpu0") in unjudged) is not floor
 
 
 def test_where_the_node_says_why_no_gpu_answers_no_part_is_suspected(case: MakeCase) -> None:

@@ -146,6 +146,9 @@ def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[
         if wanted.shown and wanted.metric not in probe.units:
             message = f"requires {wanted.metric}, which the probe does not measure"
             yield Problem(file, key, "unknown-metric", message)
+        if wanted.or_judged and wanted.or_judged not in [each.metric for each in use.require]:
+            message = f"has {wanted.or_judged} judged where {wanted.metric} is not readable, and does not require it"
+            yield Problem(file, key, "not-required", message)
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:

@@ -52,6 +52,8 @@ class Requirement(Written):
     reported (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers:
     the probe must have tried, and "not readable here" with a reason is a note, not a miss. ``where_supported`` excuses
     only what the device or its driver does not have at all; what it has and does not give is missed.
+    ``or_judged``: a metric of the same probe, devices and labels that must be judged on a device that is so excused,
+    where no other figure would show how good the device is.
     ``levels`` limits it to some levels. ``shown: false`` is written by the reader alone (``shown``): the metric is a
     term of the programme that no family of the SKU shows, so it is always missed.
     """
@@ -62,6 +64,7 @@ class Requirement(Written):
     judged: bool = True
     where_readable: bool = False
     where_supported: bool = False
+    or_judged: str = ""
     shown: bool = True
     levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
 

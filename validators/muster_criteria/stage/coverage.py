@@ -222,12 +222,21 @@ class _Requirements:
                 self._miss(need, Gap(Lack.UNREADABLE, shown, name, device))
             elif not need.requirement.where_supported:  # what a device is not made with is not worth a note
                 self._unreadable.setdefault((name, "; ".join(notes)), []).append(device)
+            self._instead(need, device)
         elif notes:
             self._miss(need, Gap(Lack.UNREADABLE if honest else Lack.REFUSED, "; ".join(notes), name, device))
         else:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
                 self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, name, device))
+
+    def _instead(self, need: Need, device: str) -> None:
+        """Counts as unjudged what has to be judged on a device that does not show what ``need`` requires."""
+        metric, wanted = need.requirement.or_judged, frozenset(need.labels)
+        found = self._rows.get((need.probe, metric), {}).get(device, [])
+        # What was not measured is missing by its own requirement.
+        if any(self._usable[at] and not self._judged[at] for labels, at in found if labels >= wanted):
+            self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, labelled(metric, need.labels), device))
 
     def _shown_by_others(self, need: Need, device: str, empty: Sequence[int]) -> str:
         """Why a row without a value is a miss although the reason would excuse it: others of its kind have one."""
