@@ -96,13 +96,18 @@ def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: f
 
 
 def _once(get: Get) -> Get:
-    """A document is fetched once, however many links lead to it."""
-    known: dict[str, Document | None] = {}
+    """A document is fetched once, however many links lead to it, also one in error."""
+    known: dict[str, Document | Refused | None] = {}
 
     def found(path: str) -> Document | None:
         if path not in known:
-            known[path] = get(path)
-        return known[path]
+            try:
+                known[path] = get(path)
+            except Refused as error:
+                known[path] = error
+        if isinstance(document := known[path], Refused):
+            raise document
+        return document
 
     return found
 

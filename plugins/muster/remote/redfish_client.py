@@ -24,6 +24,8 @@ BYTES_MAX = 16 * 1024 * 1024
 """All answers of one reading together; a baseboard with eight GPUs sends less than one MiB."""
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
+OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
+"""Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account."""
 BUSY_S = 1.0
 """A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
 
@@ -98,7 +100,8 @@ class Client:
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         if not answer.is_success:
-            raise Refused(self._why(f"it answers {answer.status_code} {answer.reason_phrase} to {path}"))
+            why = f"it answers {answer.status_code} {answer.reason_phrase} to {path}"
+            raise self._silent(why) if answer.status_code in OF_ALL else Refused(self._why(why))
         try:
             document = json.loads(answer.content)
         except (ValueError, RecursionError):

@@ -175,6 +175,32 @@ def test_a_chassis_in_error_costs_no_log(tmp_path: Path) -> None:
     assert f"it answers 500 Internal Server Error to {bmcs.CHASSIS}" in found.trouble
 
 
+@pytest.mark.parametrize("status", [401, 403, 429])
+def test_a_bmc_that_refuses_the_login_is_asked_no_second_document(status: int) -> None:
+    """Each refused request counts as a failed login, and several lock the account."""
+    kinds = {kind: link(f"/redfish/v1/{kind}") for kind in ("Chassis", "Systems", "Managers")}
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (200, {}, json.dumps(kinds).encode()) if path == "/redfish/v1/" else (status, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        found = read_health(Bmc(url=server.url), Login("root", "wrong"), timeout_s=60.0, limit_s=120.0)
+        documents = [path for path in server.requests if path != "/redfish/v1/"]
+    assert documents == ["POST /redfish/v1/SessionService/Sessions", "/redfish/v1/Chassis"]
+    assert f"it answers {status} " in found.trouble
+
+
+def test_a_document_in_error_is_requested_once() -> None:
+    root = {kind: link("/redfish/v1/All") for kind in ("Chassis", "Systems", "Managers")}
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (200, {}, json.dumps(root).encode()) if path == "/redfish/v1/" else (500, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        assert shown(server.url).trouble
+        assert server.requests == ["/redfish/v1/", "/redfish/v1/All"]
+
+
 def test_a_port_that_accepts_and_never_answers_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = shown(f"http://127.0.0.1:{server.getsockname()[1]}", limit_s=1.0)
