@@ -20,6 +20,8 @@ from muster.model.runs import PREEMPTED, Job, RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
+from muster.store.output import figures
+from muster_criteria.context.suspicion import CORRUPTING
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict
 from tests.docs.reference.metrics import families
@@ -109,14 +111,21 @@ def test_they_show_the_records(client: TestClient) -> None:
 
 
 @pytest.mark.both_dialects
-def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(client: TestClient) -> None:
+def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place, metric in enumerate(("memory_burn_mismatches", "step_digest", "xid")):
         store.nodes.add(fleet.new_node(f"n{place}"))
         mild = fleet.finding(metric="gemm_mismatches", severity=Severity.WARNING)
         fleet.fail(f"n{place}", "", fleet.finding(metric=metric), mild)
+    store.nodes.add(fleet.new_node("n3"))
+    monkeypatch.setattr(figures, "CORRUPTING", {*CORRUPTING, "corrupted_results"})  # a check of a metric's name
+    fleet.fail("n3", "", fleet.finding(metric="nccl_mismatches"), fleet.finding(metric="corrupted_results"))
     report = Report("n1", "checker", [Reading("corrupted_results"), Reading("xid/95", "gpu3", severity="RESET")])
     store.health.record([report], policies.health())
-    counted = {("memory_burn_mismatches",): 1, ("step_digest",): 1, ("corrupted_results",): 1}
+    counted = {
+        ("memory_burn_mismatches",): 1, ("step_digest",): 1, ("nccl_mismatches",): 1, ("corrupted_results",): 2,
+    }  # fmt: skip
     assert read(client)["muster_corrupting_findings"] == counted
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.context.suspicion import CORRUPTING
 from muster_criteria.devices import kind_of
 from muster_criteria.sku_files.declarations import FILE, condensed, declared_probes
 from muster_criteria.sku_files.limits import Limit
@@ -27,6 +28,17 @@ def test_the_declarations_are_those_of_the_node_side() -> None:
     """If this fails, run ``make declarations``."""
     declared = [registry.declaration(probe) for probe in registry.discover().probes.values()]
     assert json.loads(FILE.read_text()) == condensed(declared)
+
+
+def test_every_count_of_wrong_data_is_among_what_the_alert_counts() -> None:
+    limits = [limit for name in NAMES for limit in (*shipped(name).all_limits, *shipped(name).block.limits)]
+    wrong = {
+        limit.metric
+        for limit in limits
+        if limit.metric.endswith(("_mismatches", "_corruptions", "_wrong_bytes")) and limit.breach == "fail"
+    }
+    assert len(wrong) > 8
+    assert wrong <= CORRUPTING
 
 
 def test_metrics_are_declared_on_the_kind_of_device_that_a_real_node_reported_them_on() -> None:

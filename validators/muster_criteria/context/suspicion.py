@@ -26,7 +26,15 @@ METRICS = frozenset(
 )
 """A critical finding of one of these is silent data corruption."""
 
-CORRUPTING = METRICS | {"self_mismatches", "step_digest", "collective_mismatches", "pair_wrong_bytes"}
+CORRUPTING = METRICS | {
+    "self_mismatches",
+    "step_digest",
+    "collective_mismatches",
+    "pair_wrong_bytes",
+    "nccl_mismatches",
+    "nvbandwidth_corruptions",
+    "disk_mismatches",
+}
 """A critical finding of one of these is corrupted data; those that ``METRICS`` lacks may not name the part."""
 
 PEERS_MIN = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 from collections.abc import Sequence
 from typing import Any
@@ -102,7 +103,7 @@ def _corrupting(
     reported = select(HealthRow.check, func.count()).where(
         HealthRow.last_seen >= recent, HealthRow.action == str(HealthAction.AT_ONCE)
     )
-    return _counts(session, found) | _counts(session, reported)
+    return dict(collections.Counter(_counts(session, found)) + collections.Counter(_counts(session, reported)))
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
