@@ -20,6 +20,10 @@ PRESENCE = "device_present"
 """The metric of presence rows: 1 where the device answers, else 0."""
 SLOT_KNOWN = "slot_known"
 """The metric of whether a GPU's name is that of its slot: 1, or 0 where it is a guess."""
+COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
+"""{kind of device: the inventory metric with their number}, where the SKU leaves the number to the machine."""
+DEVICES_MAX = 4096
+"""A larger count of one kind of device is ignored as impossible."""
 EXTRA_MAX = 8
 """So many GPUs beyond the SKU's count get a row of presence, and so a finding each."""
 NOT_COUNTED = "not counted by the SKU"
@@ -59,8 +63,10 @@ def rows_of(result: StageResult, sku: Sku) -> list[Row]:
     by_key: dict[tuple[str, str, str, Labels], list[Row]] = {}
     for row in map(_row, result.measurements):
         by_key.setdefault(row.key, []).append(row)
-    counted = counted_gpus(result, sku)
+    counted = counted_gpus(result, sku) if isinstance(sku.devices.get("gpu"), int) else None
     rows = [_known(_only(group), counted) for group in by_key.values()] + _presence(result, counted)
+    if _number_of_gpus(result, sku) == 1:  # where the only GPU sits is no question, whatever its module id
+        rows = [row for row in rows if row.metric != SLOT_KNOWN]
     return sorted(rows, key=lambda row: (row.probe, row.metric, row.labels, natural(row.device)))
 
 
@@ -92,13 +98,13 @@ def _only(group: list[Row]) -> Row:
 
 
 def counted_gpus(result: StageResult, sku: Sku) -> frozenset[str] | None:
-    """Names of the GPUs that the SKU counts; None where it leaves their number to the machine.
+    """Names of the GPUs that the SKU counts, or the inventory for it; None where neither does.
 
     They are gpu0 and those that follow, unless others answer: a machine that has a part of a board names its GPUs by
     their places on the whole board. Then those that answer are counted, and others only as far as these are too few.
     """
-    number = sku.devices.get("gpu")
-    if not isinstance(number, int):
+    number = _number_of_gpus(result, sku)
+    if number is None:
         return None
     first = first_gpus(number)
     answering = _answering(result) if _inventory_completed(result) else _gpus(result.measurements)
@@ -109,6 +115,18 @@ def counted_gpus(result: StageResult, sku: Sku) -> frozenset[str] | None:
         first | named, key=lambda gpu: (gpu not in answering, gpu not in named, gpu not in first, natural(gpu))
     )
     return frozenset(order[:number])
+
+
+def _number_of_gpus(result: StageResult, sku: Sku) -> int | None:
+    number = sku.devices.get("gpu")
+    if number != "inventory":
+        return number
+    counts = [
+        found.value
+        for found in result.measurements
+        if (found.metric, found.device) == (COUNTED_BY["gpu"], "node") and found.value is not None
+    ]
+    return int(max(counts)) if counts and all(1 <= count <= DEVICES_MAX for count in counts) else None
 
 
 def first_gpus(number: int) -> frozenset[str]:

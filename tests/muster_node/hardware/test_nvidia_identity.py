@@ -69,7 +69,8 @@ def test_two_gpus_without_module_ids_are_not_sure_of_their_places() -> None:
         ([None, 1], [(1, False), (0, False)]),  # a card's, or a board's
         ([None, 2], [(0, False), (1, False)]),
         ([None, 4], [(0, False), (1, False)]),  # one of two has no fourth place
-        ([4], [(0, True)]),
+        ([1], [(0, True)]),
+        ([4], [(0, False)]),
         ([2, 4], [(1, True), (3, True)]),
         ([2, 2, 1], [(1, False), (2, False), (0, True)]),
         (
@@ -123,12 +124,12 @@ def test_the_place_of_the_only_gpu_that_answers_is_a_guess_as_its_id_may_be_any_
     assert _values(lost, "module_id") == {slot: None}
 
 
-@pytest.mark.parametrize("module", [0, 1, 2, 4, 8])
-def test_the_only_gpu_of_a_machine_is_in_its_first_slot_whatever_its_module_id(module: int) -> None:
-    """A card of its own reports 4 (H100 NVL), one of a board that is lent alone its place there."""
+@pytest.mark.parametrize(("module", "known"), [(0, 1.0), (1, 1.0), (2, 0.0), (4, 0.0), (8, 0.0)])
+def test_the_only_gpu_is_named_by_the_first_slot_and_may_be_the_last_of_a_board(module: int, known: float) -> None:
+    """A card of its own reports 4 (H100 NVL); so does the fourth of a board whose others fell off the bus."""
     only = FakeNvml(count=1)
     only.module_ids = [module]
-    assert _values(only, "slot_known") == {"gpu0": 1.0}
+    assert _values(only, "slot_known") == {"gpu0": known}
 
 
 def test_a_gpu_without_a_module_id_beside_one_that_is_gone_is_not_sure_of_its_place() -> None:

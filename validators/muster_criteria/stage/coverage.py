@@ -11,22 +11,18 @@ from muster_criteria.devices import kind_of, natural
 from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
-from muster_criteria.rows import PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
+from muster_criteria.rows import COUNTED_BY, DEVICES_MAX, PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, promised, requires, stage_probes, watching
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
-COUNTED_BY = {"cpu": "cpu_threads", "core": "cpu_cores", "gpu": "gpu_count"}
-"""{kind of device: the inventory metric with their number}, where the SKU leaves the number to the machine."""
 NOT_SUPPORTED = "not supported"
 """The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
 AT_REST = "no reading found the GPU at work"
 """The note of what is read under load only, as ``muster_node.workloads.under_load`` writes it: it is no sign of a fault
 that siblings were found at work."""
-DEVICES_MAX = 4096
-"""A larger count of one kind of device is ignored as impossible."""
 
 
 SENSOR_SHARE, WHOLE = "sensor_share", 99.0

@@ -28,11 +28,11 @@ from muster_criteria.fleet.series.readings import group_of, stack_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels, labels_of
-from muster_criteria.rows import PRESENCE, Row, rows_of
+from muster_criteria.rows import COUNTED_BY, PRESENCE, Row, rows_of
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.case import Case
-from muster_criteria.stage.coverage import COUNTED_BY, SENSOR_SHARE
+from muster_criteria.stage.coverage import SENSOR_SHARE
 from muster_criteria.stage.plausible import LEAST, RATE_MOST
 
 BLOCK_ROWS = 400_000

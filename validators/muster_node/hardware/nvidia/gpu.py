@@ -90,17 +90,19 @@ def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> 
     the others leave, if they leave one. Two without one, or one and a GPU that gave no handle (``unanswered``) or is
     gone, could be either way round: they get the slots that are left, in NVML's order, which is known to be right only
     where it is so for all the others. An id that one GPU alone reports may be any card's: it names a slot among as many
-    as there are GPUs, as a guess, and an only GPU is in the first slot whatever its id.
+    as there are GPUs, as a guess. An only GPU is named by the first slot; with an id above 1 it may be a card, or the
+    last of a board that lost all others.
     """
     count = len(modules) + unanswered
     claimed = collections.Counter(module for _, module in modules if module is not None)
     known = [module for module, times in claimed.items() if times == 1]
     alone = sum(claimed.values()) == 1
-    sure = not alone or count == 1
+    first = count == 1 and max(claimed, default=0) <= 1
+    sure = not alone or first
     if 0 in known and max(known) in BOARDS and max(known) >= count:
         known.remove(0)
     if not known or min(known) < 1 or (alone and known[0] > count):
-        return [(index, not claimed or count == 1) for index, _ in modules]
+        return [(index, not claimed or first) for index, _ in modules]
     modules = [(index, module if module in known else None) for index, module in modules]
     free = (slot for slot in itertools.count() if slot + 1 not in known)
     certain = max(count, *known) - len(known) == 1
