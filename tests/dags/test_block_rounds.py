@@ -72,7 +72,7 @@ class Sides:
                 operator._settle(self.context, attempt, Kind.DONE)
             return operator.member in store.rounds.sides(RUN, operator._number).get(operator._number, {})
 
-        until(ended, lambda: f"{operator.member} did not end", HANGS_S, 0.5)
+        until(ended, what=lambda: f"{operator.member} did not end", limit_s=HANGS_S, step_s=0.5)
 
 
 def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:

@@ -195,7 +195,7 @@ def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(on_slurm: OnSlurm, tmp
     until((tmp_path / "begun").exists)
     assert (tmp_path / "begun").read_text().strip() == NAME
     on_slurm.submit()
-    until((tmp_path / "end").exists, 10.0)
+    until((tmp_path / "end").exists)
     step.wait(10)
 
 

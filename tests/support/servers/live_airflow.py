@@ -58,7 +58,8 @@ class Desk:
 
     def wait(self, what: str, done: Callable[[], T]) -> T:
         """Returns the first true value of ``done()``."""
-        return until(done, lambda: f"{what} did not come; logs in {self.stack.supervisor.logs}", HANGS_S, 0.5)
+        late = f"{what} did not come; logs in {self.stack.supervisor.logs}"
+        return until(done, what=lambda: late, limit_s=HANGS_S, step_s=0.5)
 
     def wait_over(self, dag_id: str, run_id: str) -> str:
         """The state in which the run ends."""
