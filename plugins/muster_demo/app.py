@@ -49,7 +49,7 @@ from muster_demo.workdir import Busy, Workdir
 LEVEL = "demo"
 REASON = "demo"
 TIME_LIMIT_S = 2400.0
-"""Five times what a machine with two idle cores needs."""
+"""The demo gives up after this time (s): five times what a machine with two idle cores needs."""
 
 MAIL_S = 60.0
 CLUSTER = "slurm"

@@ -177,7 +177,7 @@ def test_a_node_is_enrolled_under_the_host_key_of_what_accepts_the_login(
     assert store.nodes.get(NODE).host_key == system.key_text()
 
 
-@pytest.mark.parametrize("key", [KEY, "GPU 0002__netbox-13", None, "a__\n"])
+@pytest.mark.parametrize("key", [KEY, "gpu-0001__PO__7", "GPU 0002__netbox-13", None, "a__\n"])
 def test_a_delivery_that_is_not_received_is_mailed_and_noted_of_an_enrolled_node(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_delivery_that_is_not_received_is_mailed_and_noted_of_an_enrolled_node
     assert waiting.key.startswith(f"notice/delivery/{key or ''}/")
     assert "sku None cannot be used" in store.outbox.message(waiting.id).decode()
     noted = store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))
-    assert list(noted) == (["gpu-0001"] if key == KEY else [])
+    assert list(noted) == (["gpu-0001"] if key in (KEY, "gpu-0001__PO__7") else [])
 
 
 @pytest.mark.usefixtures("fleet")

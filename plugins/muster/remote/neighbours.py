@@ -23,8 +23,11 @@ TRIED = 4
 TRY_TIMEOUT_S = 3.0
 
 
-def reachable_neighbours(node: Node, who: Credentials) -> str:
-    """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others."""
+def reachable_neighbours(node: Node, who: Callable[[], Credentials]) -> str:
+    """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others.
+
+    ``who``: gives the login; where it raises ControllerFault, no node responds.
+    """
     others = [each for each in store.nodes.find() if each.name != node.name]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
     since = store.clock.now() - RECENT
@@ -52,9 +55,9 @@ def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -
     return ", ".join(refusing)
 
 
-def _responds(node: Node, who: Credentials) -> bool:
+def _responds(node: Node, who: Callable[[], Credentials]) -> bool:
     try:
-        ssh.scan_host_key(node.host, node.port, who, timeout=TRY_TIMEOUT_S)
+        ssh.scan_host_key(node.host, node.port, who(), timeout=TRY_TIMEOUT_S)
     except (ssh.Unreachable, ControllerFault):
         return False
     return True

@@ -81,8 +81,8 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     """
     if not partition_key:
         raise MusterError(f"the event has no partition key, which names the node; {_KEY}")
-    node, _, delivery = parts = partition_key.rpartition("__")
-    clear = parts == partition_key.partition("__") and one_line(partition_key) == partition_key
+    node, _, delivery = partition_key.partition("__")
+    clear = "__" not in delivery and not delivery.startswith("_") and one_line(partition_key) == partition_key
     if not clear or not NODE_NAME.fullmatch(node) or not delivery.strip():
         raise MusterError(f"the partition key {partition_key!r} does not name a node and its delivery; {_KEY}")
     try:
@@ -148,7 +148,7 @@ def lost(context: Context) -> None:
     then = f"correct it, then announce it again, or clear its run of {dags.NEW_HARDWARE}"
     notices.notify(f"delivery/{key}", f"{sentence}; {then}", each=True)
     with contextlib.suppress(MusterError):
-        store.signs.note_refusal(key.rpartition("__")[0], sentence)
+        store.signs.note_refusal(key.partition("__")[0], sentence)
 
 
 def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:

@@ -93,7 +93,7 @@ class MusterStageOperator(RemoteJobOperator):
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
             losses = lost_jobs(attempt.task.key, LOAD_STAGES) + 1
-            neighbours = reachable_neighbours(attempt.node, logins.credentials(settings().ssh_conn_id))
+            neighbours = reachable_neighbours(attempt.node, lambda: logins.credentials(settings().ssh_conn_id))
         loads = self.stage in LOAD_STAGES
         return outcome.evidence(end.kind, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours)
 

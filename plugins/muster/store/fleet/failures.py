@@ -134,7 +134,7 @@ def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: lis
 def _removed(placed: list[Any], slots: Collection[str], first: int, last: int) -> set[int]:
     """The parts that left one of ``slots`` between these stages, and are not on the node after the last one.
 
-    GPUs that move up behind one that does not answer leave their slots, too, and so does that one until it is back.
+    A GPU that moved to another slot, or came back, was not replaced.
     """
     there = {each.part_id for each in placed if each.until_after is None or each.after <= last < each.until_after}
     ended = (each for each in placed if each.until_after is not None and first <= each.until_after <= last)
