@@ -35,7 +35,7 @@ def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
     swapped = Member("n9", "10.0.0.9", {"rails": "r1@10.2.0.9 r0@10.1.0.9"})
     rails, places = places_of([*given, swapped])
     assert rails == ("r0", "r1")
-    assert places["n1"].ports == (Port("10.1.0.1", "eth0", "mlx5_0", 4), Port("10.2.0.1", gpu=1))
+    assert places["n1"].ports == (Port("10.1.0.1", "eth0", "mlx5_0", 4), Port("10.2.0.1", gpu=1, named=False))
     assert [port.address for port in places["n9"].ports] == ["10.1.0.9", "10.2.0.9"]
 
 

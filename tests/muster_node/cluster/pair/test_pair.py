@@ -14,7 +14,7 @@ import pytest
 
 from muster_demo.services import free_port
 from muster_node.cluster.pair import collective, measure, tcp
-from muster_node.cluster.pair.backend import NoBackend, NotSent, Rail, Step
+from muster_node.cluster.pair.backend import NoBackend, NotSent, NotTried, Rail, Step
 from muster_node.cluster.pair.collective import environment
 from muster_node.cluster.pair.meeting import Meeting, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
@@ -316,6 +316,15 @@ def test_the_gpu_of_a_rail_is_that_of_the_slot_whatever_its_place_on_the_bus(gpu
     uuids = collective.uuids_of(HostHardware(accelerators=NvidiaGpus(nvml)))
     rail = dataclasses.replace(RAIL, gpu=gpu)
     assert environment("nccl", rail, uuids)["CUDA_VISIBLE_DEVICES"] == f"GPU-{index:04}"
+
+
+def test_a_rail_that_names_no_gpu_takes_the_one_at_its_place_on_part_of_a_board() -> None:
+    uuids = {f"gpu{slot}": f"GPU-{slot}" for slot in range(4, 8)}
+    unnamed = dataclasses.replace(RAIL, gpu=1, named=False)
+    assert environment("nccl", unnamed, uuids)["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    for lacking in (RAIL, dataclasses.replace(unnamed, gpu=4)):
+        with pytest.raises(NotTried):
+            environment("nccl", lacking, uuids)
 
 
 @pytest.mark.parametrize("uuids", [{"gpu0": "GPU-a"}, {"gpu0": "GPU-a", "gpu1": "GPU-a"}, {}])

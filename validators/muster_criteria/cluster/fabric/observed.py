@@ -18,12 +18,16 @@ ALONE, TOGETHER, CROSSED, HOST_TCP = "alone", "together", "crossed", "host_tcp"
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU by slot."""
+    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU.
+
+    ``named``: ``gpu`` is the number of its slot; else its place among the node's GPUs that answer.
+    """
 
     address: str
     interface: str = ""
     device: str = ""
     gpu: int | None = None
+    named: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,7 @@ def _rails(topology: Topology, name: str, own: Place, other: Place) -> list[dict
         raise ValueError(f"{name} has {len(own.ports)} ports, the topology {len(topology.rails)} rails: correct one")
     return [
         {"name": rail, "own": mine.address, "other": theirs.address, "interface": mine.interface,
-         "device": mine.device, "gpu": mine.gpu}
+         "device": mine.device, "gpu": mine.gpu, "named": mine.named}
         for rail, mine, theirs in zip(topology.rails, own.ports, other.ports, strict=True)
     ]  # fmt: skip
 

@@ -90,7 +90,7 @@ def _ports(member: Member) -> dict[str, Port]:
             )
         if name in ports:
             raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
-        ports[name] = Port(address, interface, device, int(gpu or len(ports)))
+        ports[name] = Port(address, interface, device, int(gpu or len(ports)), bool(gpu))
     return ports
 
 

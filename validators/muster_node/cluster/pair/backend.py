@@ -26,7 +26,8 @@ class NoBackend(Exception):
 class Rail:
     """One rail of this node: addresses of both ends, the interface that has ``own``, the RDMA device and the GPU.
 
-    ``gpu``: the number of the GPU's slot, 3 for "gpu3"; None for a rail that is no GPU's own.
+    ``gpu``: the number of the GPU's slot, 3 for "gpu3", or unless it is ``named`` its place among the GPUs that answer,
+    in the order of their slots; None for a rail that is no GPU's own.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Rail:
     interface: str = ""
     device: str = ""
     gpu: int | None = None
+    named: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

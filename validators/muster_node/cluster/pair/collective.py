@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import pkgutil
 import socket
@@ -108,9 +109,12 @@ def environment(library: str, rail: Rail, uuids: Mapping[str, str]) -> dict[str,
 
 
 def _uuid(rail: Rail, uuids: Mapping[str, str]) -> str:
-    device = next(iter(uuids), "any GPU") if rail.gpu is None else f"gpu{rail.gpu}"
+    device = f"gpu{rail.gpu}"
+    if rail.gpu is None or not rail.named:
+        place = rail.gpu or 0
+        device = next(itertools.islice(uuids, place, None), f"GPU {place + 1} of those that answer")
     if device not in uuids:
-        raise NotTried(f"{device} of rail {rail.name} does not answer: repair it, or correct the GPU in label rails")
+        raise NotTried(f"{device}, of rail {rail.name}, is not there: repair it, or correct label rails")
     if list(uuids.values()).count(uuids[device]) > 1:
         raise NotTried(f"{device} of rail {rail.name} reports the UUID of another GPU")
     return uuids[device]

@@ -74,7 +74,8 @@ class Pair:
 
     def _crossed(self, place: int) -> Rail:
         following = self.rails[(place + 1) % len(self.rails)]
-        return dataclasses.replace(following, name=self.rails[place].name, gpu=self.rails[place].gpu)
+        own = self.rails[place]
+        return dataclasses.replace(following, name=own.name, gpu=own.gpu, named=own.named)
 
     def _receive(
         self, at: list[int], used: list[Rail], mode: str, variant: int, backend: Backend, step: Step,
