@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from muster.errors import ControllerFault
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -60,11 +61,33 @@ def find(conn_id: str) -> Connection | None:
 
 
 def credentials() -> Credentials:
-    """The login of Airflow's tasks, an empty one without an SSH connection. Raises ControllerFault for a bad one."""
+    """The login of Airflow's tasks, an empty one where there certainly is no SSH connection.
+
+    Raises ControllerFault for one that is bad, or that may exist and cannot be read.
+    """
     from muster.remote.login import Credentials
 
-    found = find(settings().ssh_conn_id)
-    return Credentials.of_connection(found.login, found.password, found.extra) if found else Credentials()
+    conn_id = settings().ssh_conn_id
+    if found := find(conn_id):
+        return Credentials.of_connection(found.login, found.password, found.extra)
+    _check_absent(conn_id)
+    return Credentials()
+
+
+def _check_absent(conn_id: str) -> None:
+    """Raises ControllerFault unless every source of connections answers that it has none of that id."""
+    with airflow_libraries():
+        from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+        for source in ensure_secrets_backend_loaded():
+            try:
+                why = "it cannot be decrypted or read" if source.get_connection(conn_id=conn_id) else ""
+            except Exception as error:  # whatever a source raises: Airflow takes each for "there is none"
+                why = f"{type(source).__name__} fails with {type(error).__name__}"
+            if why:
+                raise ControllerFault(
+                    f"the Airflow connection {conn_id} cannot be used: {why}; `muster doctor` shows what it needs"
+                )
 
 
 def host_key(host: str, port: int) -> str:
