@@ -1,8 +1,8 @@
 """Verdicts on the members of small blocks, as they are run by default: does a bad node pass, does a healthy one fail?
 
 Each world is planned, measured, decoded and judged as a block is, with everything but its rounds healthy. Where leaves
-are not known to the judge, the nodes are on leaves of four or five: the only node of a leaf is its leaf. A bad node *passes* where the gate would admit it: with
-PASS or WARN. Slow leaves and uplinks are no node's fault.
+are not known to the judge, the nodes are on leaves of four or five: the only node of a leaf is its leaf. A bad node
+*passes* where the gate would admit it: with PASS or WARN. Slow leaves and uplinks are no node's fault.
 """
 
 from __future__ import annotations
