@@ -83,10 +83,11 @@ class _Confirmation:
         self.met: dict[int, list[int]] = defaultdict(list)
         self.chosen: dict[int, list[int]] = defaultdict(list)
         for result in results:
-            for a, b in result.round.pairs:
+            planned = len(result.round.pairs) - result.round.references
+            for number, (a, b) in enumerate(result.round.pairs):
                 for own, other in ((a, b), (b, a)):
                     self.met[own].append(other)
-                    if result.round.kind is Kind.CONFIRM:
+                    if result.round.kind is Kind.CONFIRM and number < planned:
                         self.chosen[own].append(other)
         every = (*diagnosis.named, *diagnosis.suspects)
         bad = {each.part.a for each in every if each.part.kind in OF_THE_NODE}
@@ -154,15 +155,17 @@ class _Confirmation:
         """Pairs a suspect with a good node that it was not confirmed with: of its own leaf first, then of another."""
         own = self.topology.leaf_of[node]
         seen = {self.topology.leaf_of[other] for other in self.chosen[node]}
-        # Behind a slow uplink only partners of the own leaf show anything of the node.
-        own_first = own not in seen or own in self.slow_leaves
+        leaves = [*self._leaves(own, own not in seen, seen)]
+        wanted = [(known, leaf) for known in (self.met[node], self.chosen[node]) for leaf in leaves]
+        if own in self.slow_leaves:
+            # Behind a slow uplink only partners of the own leaf show anything of the node, also those that it has met.
+            wanted.sort(key=lambda each: each[1] != own)
         # The only node of a leaf meets others in any case: what is as fast as pairs within leaves clears it.
         any_kind = True not in self.comparable and not set(self.good[own]) - {node}
-        for known in (self.met[node], self.chosen[node]):
-            for leaf in self._leaves(own, own_first, seen):
-                for other in self.good[leaf]:
-                    if other not in known and self._pair(node, other, any_kind):
-                        return
+        for known, leaf in wanted:
+            for other in self.good[leaf]:
+                if other not in known and self._pair(node, other, any_kind):
+                    return
 
     def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
         """The leaves to take a partner from: those without a finding, in which none was met yet, before others."""
