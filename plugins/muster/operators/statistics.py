@@ -61,12 +61,12 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     """Returns the new snapshot; None if nothing happened since the last one, or what did changed no figure of it, or
     there are no measurements.
 
-    One that is dated ahead, by a clock that was wrong, is not known to have seen all changes.
+    One that is dated ahead, by a clock that was wrong, is not known to have seen all changes, and is replaced.
     """
     changed = store.peers.last_change(sku.name, level, simulated=simulated)
     last = store.peers.latest(sku.name, level, simulated=simulated)
-    former = last and _loaded(last)
-    if changed is None or (last and former and changed <= last.made_at <= now):
+    former = _loaded(last) if last and last.made_at <= now else None
+    if changed is None or (last and former and changed <= last.made_at):
         return None
     from muster_criteria.fleet.peers.snapshot import build_snapshot
 

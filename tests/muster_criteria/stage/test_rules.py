@@ -212,16 +212,19 @@ def test_texts_are_compared_as_texts(h100: Sku, make_limit: MakeLimit) -> None:
     assert broken(judged(h100, [one_of, equals], rows)) == {"expected_fail": [1, 3]}
 
 
-def test_a_device_that_is_missing_and_one_too_many(case: MakeCase) -> None:
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_device_that_is_missing_or_one_too_many(case: MakeCase, extra: bool) -> None:
     spoilt = case("intake")
-    spoilt.raw["measurements"] = [m for m in spoilt.raw["measurements"] if m["device"] != "gpu3"]
-    spoilt.add("inventory", "gpu_uuid", "gpu8", "GPU-8", "text")
+    if extra:
+        spoilt.add("inventory", "gpu_uuid", "gpu8", "GPU-8", "text")
+    else:
+        spoilt.raw["measurements"] = [m for m in spoilt.raw["measurements"] if m["device"] != "gpu3"]
 
     frame = build_frame(rows_of(spoilt.result(), spoilt.sku), spoilt.sku, "intake")
 
     rows = [frame.row(at) for at in np.flatnonzero(frame["expected_devices_fail"] < 0)]
     wrong = [(row["metric"], row["device"], row["value"]) for row in rows]
-    assert wrong == [(PRESENCE, "gpu3", 0.0), (PRESENCE, "gpu8", 1.0)]
+    assert wrong == [(PRESENCE, "gpu8", 1.0) if extra else (PRESENCE, "gpu3", 0.0)]
 
 
 def test_each_rule_has_a_column_of_its_own() -> None:
