@@ -57,7 +57,7 @@ test: services $(TEST_TORCH) ## the tests of every room; as root on Debian it in
 	@$(PYTEST) -n $(PROCESSES) -m "not slow" $(ARGS)
 
 test-slow: services-slow $(TEST_TORCH) ## the unattended demo, Celery with failures, cluster chaos, containers, many seeds
-	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=5 $(PYTEST) \
+	@FLEET_SHOTS="$${FLEET_SHOTS:-$(CURDIR)/.fleet-shots}" TIMES_EXAMPLES=3 $(PYTEST) \
 		-n $(SLOW_PROCESSES) -m "slow or many_examples" $(ARGS)
 
 declarations: $(INSTALLED) ## renew validators/skus/probes.json from the probes' own declarations
