@@ -94,7 +94,7 @@ def test_what_another_closed_stays_closed_and_is_no_longer_qualified(
 def test_a_cordon_of_what_is_closed_already_is_a_persons_and_stays(
     backend: AdmissionBackend, kubernetes: Cluster
 ) -> None:
-    """kubectl sends nothing for a node that is cordoned already, whoever cordoned it."""
+    """kubectl sends nothing for a node that is cordoned already."""
     backend.withdraw("n0", "failed burn_in")
     kubernetes.cordon("n0")
     with pytest.raises(LeftAlone):

@@ -214,13 +214,13 @@ def test_texts_are_compared_as_texts(h100: Sku, make_limit: MakeLimit) -> None:
 
 @pytest.mark.parametrize("extra", [False, True])
 def test_a_device_that_is_missing_or_one_too_many(case: MakeCase, extra: bool) -> None:
-    spoilt = case("intake")
+    changed = case("intake")
     if extra:
-        spoilt.add("inventory", "gpu_uuid", "gpu8", "GPU-8", "text")
+        changed.add("inventory", "gpu_uuid", "gpu8", "GPU-8", "text")
     else:
-        spoilt.raw["measurements"] = [m for m in spoilt.raw["measurements"] if m["device"] != "gpu3"]
+        changed.raw["measurements"] = [m for m in changed.raw["measurements"] if m["device"] != "gpu3"]
 
-    frame = build_frame(rows_of(spoilt.result(), spoilt.sku), spoilt.sku, "intake")
+    frame = build_frame(rows_of(changed.result(), changed.sku), changed.sku, "intake")
 
     rows = [frame.row(at) for at in np.flatnonzero(frame["expected_devices_fail"] < 0)]
     wrong = [(row["metric"], row["device"], row["value"]) for row in rows]

@@ -173,9 +173,10 @@ class Kubernetes:
         return ""
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Taint it, whoever else closed it, unless it is being deleted; in each case the condition becomes False.
+        """Taint it unless it is being deleted; in each case the condition becomes False.
 
-        Also a node that is not ready, or shut down: it would be open when it comes back.
+        Also a node that somebody else closed, since they may open it; and one that is not ready, or shut down: it
+        would be open when it comes back.
 
         Raises LeftAlone, SchedulerDown.
         """

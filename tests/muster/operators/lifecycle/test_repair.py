@@ -207,18 +207,14 @@ def test_what_a_node_left_service_for_is_repaired_and_not_what_is_open_besides(
     assert bool(store.repairs.get_incident(incident).asks) is (known is None)
 
 
-def test_a_repair_that_could_not_begin_for_days_is_wanted_all_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No sweep reads a node that is out of service, so nothing is ever seen of it again."""
-    by_themselves(bench)
+def test_a_repair_that_waited_for_days_is_wanted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_themselves(bench)  # no sweep reads a node that is out of service
     for state in (State.TRIAGE, State.REGISTERED):
         store.nodes.move("this-node", state, "Ada", "looks sound")
     lives.in_production("this-node", "short")
     seen, now = Reading("gpu_lost", "gpu3", bad=True), store.clock.now
     health.record([Report("this-node", "sweep", (seen,), "b1")], {"this-node": "cpu-generic"})
-    (observed,) = store.health.of_node("this-node")
-    store.health.withdraw(observed, "seen by the sweep")
+    store.health.withdraw(store.health.of_node("this-node")[0], "seen by the sweep")
     monkeypatch.setattr(store.clock, "now", lambda: now() + datetime.timedelta(days=3))
     assert [each["conf"]["device"] for each in repair.wanted()] == ["gpu3"]
 
