@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 import muster_node
-from muster_node import check, contract, evidence, sweep
+from muster_node import contract
 from muster_node.agent import facts, fence, guard, jobdir, registry
 from muster_node.agent import job as agent
 from muster_node.bounded import bounded
@@ -34,12 +34,16 @@ def carry_out(
     if args.command == "check":
         return _check(registry.discover(packages), open_hardware, args.json)
     if args.command == "sweep":
+        from muster_node import sweep  # what one command needs alone is compiled for that one: a zipapp keeps no bytecode
+
         return sweep.main(open_hardware, args.boot, args.since)
     if args.command == "usage":
         return _usage(open_hardware)
     if args.command == "simulate-reset":
         return _simulate_reset(open_hardware, args.serial)
     if args.command == "evidence":
+        from muster_node import evidence
+
         return evidence.main(args.words, args.limit, args.max, root=args.root, file=args.file)
     return _info(open_hardware, args.node, args.json)
 
@@ -94,6 +98,8 @@ def _probes(known: registry.Registry, as_json: bool) -> int:
 
 
 def _check(known: registry.Registry, open_hardware: Callable[[], Hardware], as_json: bool) -> int:
+    from muster_node import check
+
     items = check.check(known.probes, open_hardware)
     if as_json:
         print(json.dumps([dataclasses.asdict(item) for item in items], indent=1))

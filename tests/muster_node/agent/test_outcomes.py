@@ -102,8 +102,11 @@ def test_progress_reads_well_and_carries_no_control_characters(ended: Ended) -> 
     assert any(row["probe"] == "segfault" and "crashed after" in row["text"] for row in ended.progress())
 
 
-def test_a_probe_file_that_cannot_be_imported_is_noted_and_hides_no_other(ended: Ended) -> None:
-    assert any("fake_probes.broken" in note for note in ended.result.notes)
+def test_a_probe_file_that_cannot_be_imported_is_noted_where_a_probe_is_missing(ended: Ended, node: Node) -> None:
+    assert not any("fake_probes.broken" in note for note in ended.result.notes), "what it ran was all there"
+    done = node.run(plan(call("unknown"), call("good")))
+    assert [outcome.status for outcome in done.result.probes] == ["skipped", "completed"]
+    assert any("fake_probes.broken" in note for note in done.result.notes)
 
 
 def test_skips_give_a_reason(node: Node) -> None:

@@ -217,7 +217,7 @@ def _work(
 ) -> tuple[str, str]:
     plan, stop = state.plan, state.stop
     _enter(state, fence)
-    known = registry.discover(packages)
+    known = registry.discover(packages, {call.probe for call in plan.probes})
     state.notes.extend("probe file {} cannot be used: {}".format(*item) for item in sorted(known.broken.items()))
     hardware = _open(state, open_hardware)
     inventory = _describe(state, hardware)

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import pkgutil
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from muster_node.hardware.seam import Hardware
@@ -27,22 +27,29 @@ class Registry:
     broken: dict[str, str]
 
 
-def discover(packages: Sequence[str] = PROBE_PACKAGES) -> Registry:
-    """Looks through ``packages``. Files whose name begins with "_" are helpers."""
+def discover(packages: Sequence[str] = PROBE_PACKAGES, wanted: Collection[str] = ()) -> Registry:
+    """Looks through ``packages``. Files whose name begins with "_" are helpers.
+
+    With ``wanted``, it begins with the files of these names and stops once it has these probes: to import them all takes
+    longer than a small job.
+    """
     probes: dict[str, type[Probe]] = {}
     broken: dict[str, str] = {}
-    for package_name in packages:
-        package = importlib.import_module(package_name)
-        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
-            if info.name.startswith("_"):
-                continue
-            module_name = f"{package_name}.{info.name}"
-            try:
-                for probe in probes_in(module_name).values():
-                    _check(probe, probes)
-                    probes[probe.name] = probe
-            except Exception as error:
-                broken[module_name] = f"{type(error).__name__}: {str(error)[:300]}"
+    found = [
+        (info.name not in wanted, info.name, f"{package}.{info.name}")
+        for package in packages
+        for info in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if not info.name.startswith("_")
+    ]
+    for _, _, module_name in sorted(found):
+        if wanted and probes.keys() >= set(wanted):
+            break
+        try:
+            for probe in probes_in(module_name).values():
+                _check(probe, probes)
+                probes[probe.name] = probe
+        except Exception as error:
+            broken[module_name] = f"{type(error).__name__}: {str(error)[:300]}"
     return Registry(probes, broken)
 
 
