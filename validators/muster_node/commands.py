@@ -34,7 +34,8 @@ def carry_out(
     if args.command == "check":
         return _check(registry.discover(packages), open_hardware, args.json)
     if args.command == "sweep":
-        from muster_node import sweep  # what one command needs alone is compiled for that one: a zipapp keeps no bytecode
+        # What one command alone needs is imported for that one: a zipapp keeps no bytecode.
+        from muster_node import sweep
 
         return sweep.main(open_hardware, args.boot, args.since)
     if args.command == "usage":

@@ -1,6 +1,6 @@
 """Faults planted into a real network on this machine, one at a time and in twos, and what the rounds of pairs name.
 
-Run as root: ``python -m tests.bench.fabric --seed 0 [--twos 3] [--kinds nic,path]``. Twelve namespaces are hosts
+Run as root: ``python -m tests.bench.fabric --seed 0 [--twos 3] [--kinds nic,uplink+path]``. Twelve namespaces are hosts
 with two rails, on four leaves below one spine for each rail; veth and bridges pass the traffic, tbf sets the rates, a
 relay spoils frames of one path. Agents run in each namespace and test each other by TCP; planner and decoder are those
 of production. A host that starts late is no fault: it must be measured, and nothing be named.
@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from muster_criteria.cluster.fabric.decode import decode
@@ -74,9 +75,9 @@ def drawn(kind: str, draw: random.Random, host: int | None = None, rail: int | N
     return Planted(kind, host, rail, other, parts[kind])
 
 
-def two(draw: random.Random) -> tuple[Planted, Planted]:
+def two(draw: random.Random, kinds: Sequence[str] = ()) -> tuple[Planted, Planted]:
     """Two faults on different leaves, and on different rails: with so few hosts more cannot be told apart."""
-    first, second = draw.sample([kind for kind in KINDS if kind != "late"], 2)
+    first, second = kinds or draw.sample([kind for kind in KINDS if kind != "late"], 2)
     one = drawn(first, draw)
     far = [host for host in range(HOSTS) if Network.leaf(host) != Network.leaf(one.host)]
     return one, drawn(second, draw, draw.choice(far), (one.rail + 1) % RAILS)
@@ -112,14 +113,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--twos", type=int, default=3, help="runs with two faults at once")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds planted alone, of: " + ", ".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"alone, or two joined by +: {', '.join(KINDS)}")
     given = parser.parse_args()
     if os.geteuid() != 0:
         print("Network namespaces need root: run it as root.")
         return 1
     draw, begun = random.Random(given.seed), time.monotonic()
     places = {kind: drawn(kind, draw) for kind in KINDS}  # of all kinds, so that they follow from the seed alone
-    runs: list[tuple[Planted, ...]] = [(places[kind],) for kind in given.kinds.split(",") if kind]
+    groups = [group.split("+") for group in given.kinds.split(",") if group]
+    runs = [two(draw, group) if len(group) == 2 else (places[group[0]],) for group in groups]
     runs += [two(draw) for _ in range(given.twos)]
     planted = found = wrong = 0
     print("| planted | named | rounds | noise | seconds |\n|---|---|--:|--:|--:|")

@@ -30,7 +30,7 @@ class Registry:
 def discover(packages: Sequence[str] = PROBE_PACKAGES, wanted: Collection[str] = ()) -> Registry:
     """Looks through ``packages``. Files whose name begins with "_" are helpers.
 
-    With ``wanted``, it begins with the files of these names and stops once it has these probes: to import them all takes
+    With ``wanted``, it begins with the files of these names and stops once it has these probes: to import all takes
     longer than a small job.
     """
     probes: dict[str, type[Probe]] = {}

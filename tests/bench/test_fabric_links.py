@@ -1,0 +1,13 @@
+"""The fabric bench itself, as root: faults of ports, uplinks and paths, two at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.fabric.proof import MARKS, assert_found
+
+pytestmark = [*MARKS, pytest.mark.early(6)]
+
+
+def test_slow_ones_dead_ones_and_one_that_corrupts_are_found_and_nothing_else() -> None:
+    assert_found("links")
