@@ -197,9 +197,9 @@ class TestCharts:
 
     @pytest.mark.parametrize(("cap", "value"), [("BYTES", 10_000), ("SPARE_BYTES", 10_000)])
     def test_a_bomb_is_not_unpacked_to_its_end(self, cap: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        packed = gzip.compress(b'{"t": 1, "series": "power", "device": "gpu0", "value": 1}\n' * 1_000_000)
+        packed = gzip.compress(b'{"t": 1, "series": "power", "device": "gpu0", "value": 1}\n' * 100_000)
         monkeypatch.setattr(charts, cap, value)
-        assert sum(1 for _ in telemetry_rows(packed)) < 500_000
+        assert sum(1 for _ in telemetry_rows(packed)) < 50_000
 
     def test_the_number_of_tracks_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[object] = []
