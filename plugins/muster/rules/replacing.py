@@ -21,18 +21,18 @@ NEAR = "block", "pod"
 def vacancies(crossings: Iterable[Crossing], states: Mapping[str, State]) -> list[Vacancy]:
     """Returns the places that are open, the longest first.
 
-    ``crossings``: in their order. A node that leaves opens a place. One that enters takes the place that the records
-    name, or its own again, or the longest open one of its kind: of a node that is broken now (``states``), else of
+    ``crossings``: in their order. A node that leaves opens a place. One that enters takes its own place again, or
+    that which the records name, or the longest open one of its kind: of a node that is broken now (``states``), else of
     another. Only a place whose node is broken now counts: another is on its way back.
     """
     open_: dict[str, Crossing] = {}
     for each in crossings:
         if not each.entered:
             open_[each.node] = each
-        elif each.replaces:
-            open_.pop(each.replaces, None)
         elif each.node in open_:
             del open_[each.node]
+        elif each.replaces:
+            open_.pop(each.replaces, None)
         elif like := [name for name, left in open_.items() if left.kind == each.kind]:
             del open_[next((name for name in like if states.get(name) in BROKEN), like[0])]
     return [Vacancy(each.node, each.at) for each in open_.values() if states.get(each.node) in BROKEN]

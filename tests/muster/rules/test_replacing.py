@@ -51,6 +51,7 @@ def test_a_place_that_is_not_open_any_more_takes_no_entry_from_one_that_is() -> 
     assert open_after("-b", "-c", "+spare:c", broken="bc") == ["b"]
     assert open_after("-b", "+spare:a", broken="ab") == ["b"]
     assert open_after("-a", "-b", "+a", broken="b") == ["b"]
+    assert open_after("-a", "-b", "+a:b", broken="b") == ["b"]
 
 
 def test_a_node_on_its_way_back_has_no_place_to_fill() -> None:
