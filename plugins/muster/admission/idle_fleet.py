@@ -79,6 +79,7 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         signs=signs,
         risk=_risk(nodes, now),
         leased={lease.node for lease in store.leases.live()},
+        queued=store.leases.queued(),
         barred=lambda node: breakers[node.simulated],
     )
 

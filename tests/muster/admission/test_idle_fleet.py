@@ -20,7 +20,7 @@ from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.judging import health
 from muster.model.health import Report
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
@@ -136,6 +136,20 @@ def test_a_drain_that_requests_a_test_is_seen_at_once(tmp_path: Path, monkeypatc
         requested.append(found.signs.get("gpu-0002", Signs()).requested)
     assert "muster:verify" in requested[0]
     assert requested[1] == ""
+
+
+@pytest.mark.both_dialects
+def test_a_new_node_is_queued_until_its_run_has_a_job(fleet_db: str) -> None:
+    store.nodes.add(fleet.new_node("new"))
+    run = fleet.begin("new").key
+    nodes = store.nodes.find()
+    assert (known(nodes, now()).leased, known(nodes, now()).queued) == ({"new"}, {"new"})
+    store.runs.record_job(Job(run.dag_id, run.run_id, "intake", "1", "running", "/j", started_at=now()))
+    assert (known(nodes, now()).leased, known(nodes, now()).queued) == ({"new"}, set())
+    revalidated = RunKey("node_revalidation", "again")
+    store.runs.begin(revalidated, NODE, "short", "idle")
+    store.leases.acquire(NODE, revalidated)
+    assert known(nodes, now()).queued == set()
 
 
 def test_a_whole_test_that_renews_no_certificate_is_repeated_in_its_turn_only() -> None:

@@ -82,16 +82,23 @@ class Room:
 
     @classmethod
     def left_by(
-        cls, nodes: Collection[Node], limits: Limits, signs: Mapping[str, Signs], leased: Collection[str]
+        cls,
+        nodes: Collection[Node],
+        limits: Limits,
+        signs: Mapping[str, Signs],
+        leased: Collection[str],
+        queued: Collection[str] = (),
     ) -> Room:
-        """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in."""
+        """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in; of the
+        ``leased`` ones, those ``queued`` for a slot draw none.
+        """
         serving = [node for node in nodes if node.state in SERVING]
         waiting = (node.name for node in serving if node.state is State.REVALIDATION and not node.pause)
         out_now = {*leased, *waiting}
         out = [node for node in serving if node.name in out_now]
         drawn: dict[str, float] = collections.defaultdict(float)
         for node in nodes:
-            drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased)
+            drawn[node.labels.get(DOMAIN, "")] += limits.node_kw * (node.name in leased and node.name not in queued)
         canaries = collections.Counter((node.sku, signs.get(node.name, NO_SIGNS).change) for node in out)
         tested, count = sum(node.name in leased for node in out), len(serving)
         return cls(limits, count, at_once(count, limits), tested, len(out), drawn, canaries)

@@ -21,7 +21,7 @@ def forecast(
     """Returns the tests that start within ``hours``, and by node why each other is not tested.
 
     It assumes that nodes which are idle now stay idle, that each test takes its minutes and passes, and that the runs
-    which hold nodes now end after the minutes of a whole test. It plans one test of a node, none of those that were
+    which test nodes now end after the minutes of a whole test. It plans one test of a node, none of those that were
     tested just now, and keeps the order of now. ``closed_at``: returns why no test starts at a time.
     """
     from muster.rules.idle import worth  # brings numpy
@@ -29,7 +29,8 @@ def forecast(
     ready, passed_over = sorted_out(known)
     room = known.room()
     ends: dict[int, list[Node]] = collections.defaultdict(list)  # by step
-    ends[_steps(worth.minutes_of().max())] += [node for node in known.nodes if node.name in known.leased]
+    under_way = {*known.leased} - {*known.queued}
+    ends[_steps(worth.minutes_of().max())] += [node for node in known.nodes if node.name in under_way]
     order, planned = ranked(ready, known, by_slots=False)
     line = collections.deque(order)
     tests: list[tuple[datetime.datetime, Planned]] = []

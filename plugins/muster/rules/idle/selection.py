@@ -82,7 +82,7 @@ class Known:
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
     production, or "". ``risk``: what the fleet's failures say, None for what public records say of any node. Nodes in
     revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, as new ones do in their
-    burn-in.
+    burn-in, but for those ``queued`` for a slot.
     """
 
     nodes: Sequence[Node]
@@ -92,6 +92,7 @@ class Known:
     limits: Limits
     signs: Mapping[str, Signs] = dataclasses.field(default_factory=dict)
     leased: Collection[str] = ()
+    queued: Collection[str] = ()
     risk: Risk | None = None
     barred: Callable[[Node], str] = nothing_bars
 
@@ -101,7 +102,7 @@ class Known:
 
     def room(self) -> Room:
         """Returns the room that the tests of leased nodes leave."""
-        return Room.left_by(self.nodes, self.limits, self.signs, self.leased)
+        return Room.left_by(self.nodes, self.limits, self.signs, self.leased, self.queued)
 
 
 def choose(known: Known) -> Choice:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadNode, NodeLeased, NodePaused
+from muster.model.dags import NODE_QUALIFICATION
 from muster.model.events import Evidence
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
@@ -149,6 +151,23 @@ def live() -> list[Lease]:
     with reading() as session:
         query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
         return [access.to_lease(row) for row in session.scalars(query)]
+
+
+def queued() -> set[str]:
+    """The new nodes that a run holds which has begun no job, as it waits for a slot."""
+    held = select(LeaseRow.node).where(LeaseRow.released_at.is_(None), under_way_since().is_(None))
+    with reading() as session:
+        return set(session.scalars(held))
+
+
+def under_way_since() -> ColumnElement[Any]:
+    """When a lease's run began its last job, or else when it leased the node; NULL for a new node that waits for its
+    turn, which may take weeks in a large delivery.
+    """
+    of_lease = (RunRow.dag_id == LeaseRow.dag_id, RunRow.run_id == LeaseRow.run_id, RunRow.node == LeaseRow.node)
+    begun = select(func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run).where(*of_lease)
+    last = begun.correlate(LeaseRow).scalar_subquery()
+    return case((LeaseRow.dag_id == NODE_QUALIFICATION, last), else_=func.coalesce(last, LeaseRow.acquired_at))
 
 
 def get(node: str) -> Lease | None:

@@ -10,17 +10,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
-from muster.model.dags import NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.schedulers import ADMITTED
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
 from muster.store.database.health import HealthRow
-from muster.store.database.models import FindingRow, JobRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
+from muster.store.machines import leases
 from muster.store.output import attention as attending
 from muster.store.output import numbers, rank_times
 from muster.store.queues import audit
@@ -77,7 +77,7 @@ def fleet() -> FleetFigures:
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
                 PlaceRow.cluster,
             ),
-            _waiting(session, _under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
+            _waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
             Waiting({(): mails[0] - mails[1]}, mails[2]),
             mails[1],
             _waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
@@ -126,16 +126,6 @@ def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str
     """{labels: number} of a query whose last column counts."""
     *labels, _number = query.selected_columns
     return {tuple(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
-
-
-def _under_way_since() -> ColumnElement[Any]:
-    """When a lease's run began its last job, or else when it leased the node; NULL for a new node that waits for its
-    turn, which may take weeks in a large delivery.
-    """
-    of_lease = (RunRow.dag_id == LeaseRow.dag_id, RunRow.run_id == LeaseRow.run_id, RunRow.node == LeaseRow.node)
-    begun = select(func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run).where(*of_lease)
-    last = begun.correlate(LeaseRow).scalar_subquery()
-    return case((LeaseRow.dag_id == NODE_QUALIFICATION, last), else_=func.coalesce(last, LeaseRow.acquired_at))
 
 
 def _waiting(

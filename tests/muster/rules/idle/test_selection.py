@@ -235,6 +235,18 @@ def test_every_test_draws_power_and_no_limit_spares_a_node_that_waits(busy: Stat
     assert (shut.chosen, shut.passed_over["b"]) == ((), "no test now")
 
 
+def test_new_nodes_that_wait_for_a_slot_draw_no_power() -> None:
+    """A large delivery waits for weeks; what one of them does not draw is not given back at its end either."""
+    nodes = [node("new", State.REGISTERED, domain="pdu-1"), node("a", domain="pdu-1"), node("b", domain="pdu-1")]
+    idle, passes = dict.fromkeys("ab", IDLE), dict.fromkeys("ab", passed(48))
+    limits = Limits(share=1.0, minutes=45.0, node_kw=10.0, domain_kw={"pdu-1": 15.0})
+    known = Known(nodes, NOW, idle, passes, limits, leased={"new"}, queued={"new"})
+    assert len(choose(known).chosen) == 1
+    tests, _ = forecast(known)
+    assert len({at for at, _ in tests}) == len(tests) == 2
+    assert choose(dataclasses.replace(known, queued=())).chosen == ()
+
+
 def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
     signs = {"b": Signs(requested="it is requested", refused="not tested: its SKU is unknown")}
     for state in (State.PRODUCTION, State.REVALIDATION):
