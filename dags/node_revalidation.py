@@ -46,7 +46,8 @@ with DAG(
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(RunKey.of(dag_run))
 
-    # In no pool of new nodes: how many are tested is limited before they are taken, and none waits out of production.
+    # In no pool of new nodes: a node in service carries users' load anyway, so that its test adds none to what its rack
+    # must carry, and it waits for no slot out of production. Which idle nodes are chosen is limited by kW, too.
     intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES)
     taken: Any = claim().as_setup()
     concluded = conclude()
