@@ -29,7 +29,7 @@ def live(ti: Any) -> Callable[[str, Sequence[str]], int]:
 with DAG(
     dag_id=dags.HOUSEKEEPING,
     description=__doc__,
-    schedule=datetime.timedelta(minutes=5),
+    schedule=dags.HOUSEKEEPING_EVERY,
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=15),

@@ -1,7 +1,8 @@
-"""The ids of Muster's DAGs and the pools that their tasks take, each written here alone."""
+"""The ids of Muster's DAGs, the pools of their tasks, and how often housekeeping runs, each written here alone."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Literal
 
 NODE_QUALIFICATION = "node_qualification"
@@ -28,6 +29,8 @@ ASKING = (ADMISSION, HELD_VERDICT)
 
 HOLDERS = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION, CLUSTER_QUALIFICATION, REPAIR, *ASKING})
 """DAGs whose runs hold nodes, to be released when the run is over."""
+
+HOUSEKEEPING_EVERY = datetime.timedelta(minutes=5)
 
 BURN_POOL = "muster_burn"
 """The pool of every stage of a qualification, unless the node has one of its own."""

@@ -73,15 +73,15 @@ def test_a_job_stands_in_the_history_from_its_begin_to_its_end(there: str, monke
     assert until_ <= access.now()
 
 
-def test_a_job_that_ended_while_muster_was_away_ends_when_it_was_listed_last(
+def test_a_job_that_is_listed_no_longer_ended_just_now_or_else_when_it_was_listed_last(
     there: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it "ran", errors would count as errors under its load."""
+    """As long as it "ran", errors count as errors under its load: those of its last minutes do, and of no week."""
     one, two = UsersJob(there, "job 1 of alice", BEGAN), UsersJob(there, "job 2 of bob", BEGAN + MINUTE)
     for moment, jobs in ((0, [one, two]), (5, [one, two]), (10, [two]), (7 * 24 * 60, [])):
         monkeypatch.setattr(access, "now", lambda moment=moment: BEGAN + (2 + moment) * MINUTE)
         lists(monkeypatch, jobs)
-    assert kept() == [("job 2 of bob", BEGAN + 12 * MINUTE), ("job 1 of alice", BEGAN + 7 * MINUTE)]
+    assert kept() == [("job 2 of bob", BEGAN + 12 * MINUTE), ("job 1 of alice", BEGAN + 12 * MINUTE)]
 
 
 def test_a_job_that_began_and_ended_between_two_looks_is_kept_once(there: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ class UsersJobRow(Base):
     """A user's job on a node, as its scheduler listed it; ``until`` is None while it runs.
 
     ``listed_at``: when it was listed last as one that runs. A job that is not listed any more, and whose end was not
-    given, ended then: weeks may lie between two looks.
+    given, ended by the present look, or then if that is long ago: weeks may lie between two looks.
     """
 
     __tablename__ = "users_jobs"

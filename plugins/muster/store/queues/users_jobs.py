@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
+from muster.model.dags import HOUSEKEEPING_EVERY
 from muster.model.schedulers import UsersJob
 from muster.store.database import access
 from muster.store.database.batches import batches
@@ -43,7 +44,8 @@ def since(moments: Mapping[str, datetime.datetime]) -> dict[str, list[UsersJob]]
 def note(cluster: str, listed: Iterable[UsersJob]) -> None:
     """Store the users' jobs that a scheduler lists on all of its nodes, by their names there.
 
-    One that is not listed any more ended when it was listed last. Of nodes without a place in it nothing is stored.
+    One that is not listed any more ended now: errors of its last minutes came under its load. After a longer
+    absence of Muster it ended when it was listed last. Of nodes without a place in it nothing is stored.
     """
     with writing() as session:
         here = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
@@ -53,7 +55,7 @@ def note(cluster: str, listed: Iterable[UsersJob]) -> None:
         known = {_key(row): row for row in session.scalars(running)}
         moment = access.now()
         for key, row in known.items():
-            row.until = jobs.get(key, row.listed_at)
+            row.until = jobs.get(key, _end(row, moment))
         session.flush()
         running_on = update(UsersJobRow).where(UsersJobRow.cluster == cluster, UsersJobRow.until.is_(None))
         session.execute(running_on.values(listed_at=moment), execution_options={"synchronize_session": False})
@@ -69,6 +71,11 @@ _Key = tuple[str, str, datetime.datetime]
 
 def _key(row: UsersJobRow) -> _Key:
     return row.node, row.what, row.since
+
+
+def _end(row: UsersJobRow, moment: datetime.datetime) -> datetime.datetime:
+    """The end of a job that is not listed any more."""
+    return moment if moment - row.listed_at <= 2 * HOUSEKEEPING_EVERY else row.listed_at
 
 
 def _add(
@@ -97,4 +104,4 @@ def _add(
 def close(session: Session, node: str) -> None:
     """In the caller's transaction: end the jobs on a node that leaves its scheduler, which lists them no longer."""
     for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node == node, UsersJobRow.until.is_(None))):
-        row.until = row.listed_at
+        row.until = _end(row, access.now())
