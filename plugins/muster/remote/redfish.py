@@ -67,8 +67,8 @@ def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: f
     Raises nothing that a BMC causes.
     """
     found: list[Found] = []
-    logs = redfish_logs.Logs()
     refused: list[str] = []
+    logs = redfish_logs.Logs(refused)
     trouble, chassis = "", []
     try:
         with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
@@ -92,7 +92,7 @@ def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: f
         log.exception("the BMC at %s cannot be read", bmc.url)
         trouble = f"the BMC at {bmc.url} could not be read: {type(error).__name__}"
     trouble = trouble or next(iter(refused), "")
-    return Shown(tuple(_sensors(found)), tuple(logs.entries.values()), tuple(logs.long), trouble)
+    return Shown(tuple(_sensors(found)), tuple(logs.entries.values()), tuple(logs.read), tuple(logs.long), trouble)
 
 
 def _once(get: Get) -> Get:

@@ -25,7 +25,8 @@ BYTES_MAX = 16 * 1024 * 1024
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
-"""Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account."""
+"""Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account. In a
+session a login did not fail: "forbidden" is then one document's, for a privilege or a licence."""
 BUSY_S = 1.0
 """A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
 
@@ -101,7 +102,8 @@ class Client:
             return None
         if not answer.is_success:
             why = f"it answers {answer.status_code} {answer.reason_phrase} to {path}"
-            raise self._silent(why) if answer.status_code in OF_ALL else Refused(self._why(why))
+            of_one = self._session is not None and answer.status_code == httpx.codes.FORBIDDEN
+            raise Refused(self._why(why)) if of_one or answer.status_code not in OF_ALL else self._silent(why)
         try:
             document = json.loads(answer.content)
         except (ValueError, RecursionError):

@@ -8,6 +8,7 @@ alone, in pages that ``Members@odata.nextLink`` joins (DMTF DSP0266); newest com
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator
 from urllib.parse import unquote
 
@@ -26,15 +27,20 @@ TEXT_MAX = 300
 
 @dataclasses.dataclass
 class Logs:
-    """``long``: paths of logs whose newest entries may lie beyond what is read; ``services``: logs that were read."""
+    """What the logs show. ``refused``: why documents are missing, as ``get`` notes it; ``entries``: by log and key;
+    ``read``: logs of which no document was missing, as ``Entry.log``; ``long``: paths of logs whose newest entries may
+    lie beyond what is read; ``services``: how many logs were read.
+    """
 
-    entries: dict[str, Entry] = dataclasses.field(default_factory=dict)
+    refused: list[str] = dataclasses.field(default_factory=list)
+    entries: dict[tuple[str, str], Entry] = dataclasses.field(default_factory=dict)
+    read: list[str] = dataclasses.field(default_factory=list)
     long: list[str] = dataclasses.field(default_factory=list)
     services: int = 0
 
 
 def read(root: Document, get: Get, logs: Logs) -> None:
-    """Adds to ``logs`` the entries of all logs that are warnings or critical, each once, whatever links lead to it."""
+    """Adds to ``logs`` the warnings and critical entries of all logs, each log once, whatever links lead to it."""
     seen: set[str] = set()
     for holder in HOLDERS:
         for path in paths_of(linked(root, holder, get))[:HOLDERS_MAX]:
@@ -43,10 +49,13 @@ def read(root: Document, get: Get, logs: Logs) -> None:
                 if service not in seen:
                     seen.add(service)
                     logs.services += 1
-                    _read_one(linked(get(service) or {}, "Entries", get), logs, get)
+                    missing, name = len(logs.refused), f"{zlib.crc32(service.encode('utf-8', 'replace')):08x}"
+                    _read_one(linked(get(service) or {}, "Entries", get), name, logs, get)
+                    if len(logs.refused) == missing:
+                        logs.read.append(name)
 
 
-def _read_one(first: Document, logs: Logs, get: Get) -> None:
+def _read_one(first: Document, log: str, logs: Logs, get: Get) -> None:
     times: list[str] = []
     count, missed = 0, False
     for number, page in enumerate(pages(first, get)):
@@ -57,8 +66,8 @@ def _read_one(first: Document, logs: Logs, get: Get) -> None:
             times.append(_text(member, "Created"))
             severity = _SEVERITIES.get(_text(member, "Severity"))
             if severity is not None:
-                entry = _entry(member, severity)
-                logs.entries.setdefault(entry.key, entry)
+                entry = _entry(member, severity, log)
+                logs.entries.setdefault((log, entry.key), entry)
         more = page.get("Members@odata.nextLink")
         if isinstance(more, str) and (number + 1 >= PAGES_MAX or count >= ENTRIES_MAX):
             missed = missed or not times or times[0] <= times[-1]
@@ -102,9 +111,9 @@ def _fetched(member: Document, get: Get) -> Document:
     return (get(member["@odata.id"]) or member) if _is_link(member) else member
 
 
-def _entry(member: Document, severity: str) -> Entry:
+def _entry(member: Document, severity: str, log: str) -> Entry:
     text = _text(member, "Message") or _text(member, "MessageId") or "without a message"
-    return Entry(_text(member, "Id"), _text(member, "Created"), severity, text, _origin(member))
+    return Entry(_text(member, "Id"), _text(member, "Created"), severity, text, _origin(member), log)
 
 
 def _origin(member: Document) -> str:

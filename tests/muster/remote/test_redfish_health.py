@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import threading
@@ -172,7 +173,31 @@ def test_a_chassis_in_error_costs_no_log(tmp_path: Path) -> None:
     with bmcs.answering(reply) as server:
         found = shown(server.url)
     assert [each.text for each in found.entries] == ["Uncorrectable ECC"]
+    assert [each.log for each in found.entries] == list(found.logs)
     assert f"it answers 500 Internal Server Error to {bmcs.CHASSIS}" in found.trouble
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_log_of_which_a_document_is_refused_is_not_read_whole_and_the_others_are(tmp_path: Path, status: int) -> None:
+    """In a session "forbidden" is said of that document alone: a privilege or a licence is missing for it."""
+    documents = bmcs.write(tmp_path, fans=[bmcs.fan()])
+    bmcs.write_log(tmp_path, "Systems/1", "SEL", [bmcs.entry("2", "Critical", "Uncorrectable ECC")])
+    bmcs.write_log(tmp_path, "Managers/bmc", "Audit", [bmcs.entry("5", "Warning", "Login failed")])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.endswith("/Sessions"):
+            return 201, {"X-Auth-Token": "t"}, b"{}"
+        if path.endswith("/Audit/Entries"):
+            return status, {}, b""
+        document = documents / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+
+    with bmcs.answering(reply) as server:
+        found = read_health(Bmc(url=server.url), Login("root", "calvin"), timeout_s=60.0, limit_s=120.0)
+    assert [each.device for each in found.sensors] == ["fan Fan 1"]
+    assert [each.text for each in found.entries] == ["Uncorrectable ECC"]
+    assert [each.log for each in found.entries] == list(found.logs)
+    assert f"it answers {status} " in found.trouble
 
 
 @pytest.mark.parametrize("status", [401, 403, 429])
@@ -228,7 +253,7 @@ def test_documents_that_lead_to_themselves_end() -> None:
     with bmcs.answering(lambda _: (200, {}, json.dumps(body).encode())) as server:
         found = shown(server.url)
         assert len(server.requests) < 10
-    assert found == Shown()
+    assert dataclasses.replace(found, logs=()) == Shown()
 
 
 def link(path: str) -> dict[str, str]:

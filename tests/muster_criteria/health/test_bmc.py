@@ -13,11 +13,17 @@ from muster_criteria.health.policy import Bmcs
 from muster_criteria.health.readings import Reading
 
 POLICY = Bmcs()
-ECC = Entry("7", "2026-11-01T10:00:00Z", "critical", "Uncorrectable ECC in DIMM A1", "DIMM_A1")
+ECC = Entry("7", "2026-11-01T10:00:00Z", "critical", "Uncorrectable ECC in DIMM A1", "DIMM_A1", "SEL")
+IML = dataclasses.replace(ECC, text="Power lost", log="IML")
 
 
 def bad(shown: Shown, known: Known = NOTHING_KNOWN) -> list[tuple[str, str]]:
     return [(each.check, each.device) for each in read(shown, known, POLICY)[0] if each.bad]
+
+
+def showing(*entries: Entry, trouble: str = "", logs: tuple[str, ...] = ("SEL",)) -> Shown:
+    """``logs`` were read whole."""
+    return Shown(entries=entries, logs=logs, trouble=trouble)
 
 
 def events(shown: Shown, known: Known) -> list[Reading]:
@@ -57,45 +63,72 @@ def test_a_supply_that_was_there_and_whose_bay_is_empty_failed() -> None:
 
 
 def test_what_a_log_held_at_first_is_not_new_and_what_follows_is_once() -> None:
-    _, known = read(Shown(entries=(ECC,)), Known(), POLICY)
-    assert events(Shown(entries=(ECC,)), Known()) == []
+    _, known = read(showing(ECC), Known(), POLICY)
+    assert events(showing(ECC), Known()) == []
     again = dataclasses.replace(ECC, id="8", created="2026-11-02T10:00:00Z", text="again")
-    (new,) = events(Shown(entries=(again, ECC)), known)
+    (new,) = events(showing(again, ECC), known)
     assert (new.check, new.device, new.value, new.count) == ("bmc_log/critical", "DIMM_A1", "again", 1)
-    _, known = read(Shown(entries=(again, ECC)), known, POLICY)
-    assert events(Shown(entries=(ECC, again)), known) == []
+    _, known = read(showing(again, ECC), known, POLICY)
+    assert events(showing(ECC, again), known) == []
 
 
 def test_an_entry_of_a_cleared_log_or_of_a_clock_set_back_is_new() -> None:
-    _, known = read(Shown(entries=(ECC,)), Known(), POLICY)
-    cleared = Entry("1", "1970-01-01T00:00:05Z", "critical", "Power lost")
-    assert [each.value for each in events(Shown(entries=(cleared,)), known)] == ["Power lost"]
+    _, known = read(showing(ECC), Known(), POLICY)
+    cleared = Entry("1", "1970-01-01T00:00:05Z", "critical", "Power lost", log="SEL")
+    assert [each.value for each in events(showing(cleared), known)] == ["Power lost"]
 
 
 def test_a_reading_that_broke_off_forgets_no_entry_and_is_no_beginning() -> None:
-    _, known = read(Shown(entries=(ECC,)), Known(), POLICY)
-    found, after = read(Shown(trouble="it takes longer than 60 s"), known, POLICY)
+    _, known = read(showing(ECC), Known(), POLICY)
+    found, after = read(showing(trouble="it takes longer than 60 s", logs=()), known, POLICY)
     assert [each.check for each in found if each.bad] == [SILENT]
-    assert events(Shown(entries=(ECC,)), after) == []
-    assert read(Shown(entries=(ECC,), trouble="cut off"), Known(), POLICY)[1].keys is None
+    assert events(showing(ECC), after) == []
+    assert read(showing(ECC, trouble="cut off", logs=()), Known(), POLICY)[1].logs == ()
+
+
+def test_a_log_begins_when_it_is_read_whole_whatever_becomes_of_others() -> None:
+    """A chassis in error for good costs no entry of the logs that are read; its own log begins when it is back."""
+    error = "it answers 500 to /redfish/v1/Chassis/x"
+    _, known = read(showing(ECC, trouble=error), Known(), POLICY)
+    for number in range(3):
+        later = dataclasses.replace(ECC, id=str(10 + number))
+        shown = showing(ECC, later, IML, trouble=error)
+        assert [each.value for each in events(shown, known)] == [ECC.text]
+        _, known = read(shown, known, POLICY)
+    back = showing(later, IML, logs=("SEL", "IML"))
+    assert events(back, known) == []
+    _, known = read(back, known, POLICY)
+    assert [each.value for each in events(showing(dataclasses.replace(IML, id="8")), known)] == [IML.text]
+    both = [dataclasses.replace(ECC, id="99", log=log) for log in ("SEL", "IML")]
+    assert [each.count for each in events(showing(*both), known)] == [1], "two logs that are one are one"
+
+
+def test_with_trouble_for_good_no_entry_that_is_still_shown_is_forgotten() -> None:
+    known, old = Known(logs=("SEL",)), dataclasses.replace(ECC, created="9")
+    for turn in range(3):
+        fresh = (Entry(f"{turn} {each}", "1", "warning", "fan", log="SEL") for each in range(KEYS_MAX // 2))
+        shown = showing(old, *fresh, trouble="it answers 500")
+        _, known = read(shown, known, POLICY)
+        assert events(shown, known) == []
+    assert len(known.keys) == KEYS_MAX
 
 
 @pytest.mark.parametrize("number", [2_000, KEYS_MAX + 1])
 def test_nothing_of_a_long_log_is_new_twice(number: int) -> None:
-    shown = Shown(
-        entries=tuple(Entry(str(each), f"{each:08}", "warning", "input lost", "PSU1") for each in range(number))
-    )
-    _, known = read(shown, Known(()), POLICY)
+    shown = showing(*(Entry(str(each), f"{each:08}", "warning", "input lost", "PSU1", "SEL") for each in range(number)))
+    _, known = read(shown, Known(logs=("SEL",)), POLICY)
     assert events(shown, known) == []
     newer = dataclasses.replace(ECC, created="99999999")
-    assert [each.check for each in events(Shown(entries=(newer, *shown.entries)), known)] == ["bmc_log/critical"]
+    assert [each.check for each in events(showing(newer, *shown.entries), known)] == ["bmc_log/critical"]
 
 
-@given(st.lists(st.builds(Entry, st.text(max_size=4), st.text(max_size=4), st.sampled_from(["warning", "critical"]),
-                          st.text(max_size=9), st.text(max_size=3)), max_size=700))  # fmt: skip
+SHORT = st.text(max_size=4)
+
+
+@given(st.lists(st.builds(Entry, SHORT, SHORT, st.sampled_from(["warning", "critical"]), st.text(max_size=9), SHORT,
+                          st.sampled_from(["SEL", "IML"])), max_size=700))  # fmt: skip
 def test_nothing_that_a_log_holds_is_new_twice_and_memory_is_bounded(entries: list[Entry]) -> None:
-    shown = Shown(entries=tuple(entries))
-    _, known = read(shown, Known(()), POLICY)
-    assert known.keys is not None
+    shown = showing(*entries)
+    _, known = read(shown, Known(logs=("SEL",)), POLICY)
     assert len(known.keys) <= KEYS_MAX
     assert events(shown, known) == []

@@ -1,7 +1,8 @@
 """What a node's BMC shows between tests: its sensors as states, new entries of its logs as events. Pure.
 
-A sensor without a reading is neither good nor bad. What a log held when it was read first is not new: the tests before
-the node entered service have judged that machine.
+A sensor without a reading is neither good nor bad. What a log held when it was read whole first is not new: the tests
+before the node entered service have judged that machine. Each log begins by itself: one that the BMC has an error for
+hides the entries of no other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ KEYS_MAX = 16_384
 """Entries of a BMC's logs that are remembered, and compared: the newest, of some logs of 2,000 entries each."""
 PRESENT_MAX = 512
 """Power supplies that are remembered."""
+LOGS_MAX = 4096
+"""Logs that are remembered."""
 DEVICES_MAX = 64
 """Sources of entries that are told apart in one reading; a BMC names as many as it likes."""
 
@@ -43,13 +46,16 @@ class Sensor:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say."""
+    """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say; ``log``: a short
+    name of its log, that stays.
+    """
 
     id: str
     created: str
     severity: str
     text: str
     origin: str = "bmc"
+    log: str = ""
 
     @property
     def key(self) -> str:
@@ -60,23 +66,25 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """What one reading of a BMC gave. ``long``: logs whose newest entries may not have been reached; ``trouble``: why
-    it is not whole, one sentence.
+    """What one reading of a BMC gave. ``logs``: those that were read whole, as ``Entry.log``; ``long``: logs whose
+    newest entries may not have been reached; ``trouble``: why it is not whole, one sentence.
     """
 
     sensors: tuple[Sensor, ...] = ()
     entries: tuple[Entry, ...] = ()
+    logs: tuple[str, ...] = ()
     long: tuple[str, ...] = ()
     trouble: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What earlier readings left. ``keys``: of the entries, None before the logs were read first; ``present``: power
-    supplies that were there once.
+    """What earlier readings left. ``keys``: of the entries; ``logs``: those that were read whole once; ``present``:
+    power supplies that were there once.
     """
 
-    keys: tuple[str, ...] | None = None
+    keys: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
     present: tuple[str, ...] = ()
 
 
@@ -92,16 +100,18 @@ def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known
     there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
     present = tuple(sorted({*known.present, *there})[:PRESENT_MAX])
     entries = sorted(shown.entries, key=lambda each: each.created)[-KEYS_MAX:]
-    keys = [each.key for each in entries]
-    if known.keys is not None:
-        found += _of_log(entries, frozenset(known.keys))
-    if shown.trouble:  # the logs may not have been read to their ends
-        return found, Known(None if known.keys is None else _newest([*known.keys, *keys]), present)
-    return found, Known(_newest(keys), present)
+    begun = frozenset(known.logs)
+    found += _of_log([each for each in entries if each.log in begun], frozenset(known.keys))
+    # With trouble, what is not shown may be there all the same.
+    before = known if shown.trouble else NOTHING_KNOWN
+    keys = _newest(before.keys, [each.key for each in entries], KEYS_MAX)
+    return found, Known(keys, _newest(before.logs, shown.logs, LOGS_MAX), present)
 
 
-def _newest(keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(list(dict.fromkeys(keys))[-KEYS_MAX:])
+def _newest(before: Iterable[str], now: Sequence[str], most: int) -> tuple[str, ...]:
+    """Those of now come last: they are not forgotten for what is no longer there."""
+    latest = set(now)
+    return tuple([*(each for each in before if each not in latest), *dict.fromkeys(now)][-most:])
 
 
 def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:

@@ -80,14 +80,16 @@ class SweepRow(Base):
 class BmcRow(Base):
     """Where the last reading of a machine's BMC ended, as ``muster.model.health.BmcCursor`` has it.
 
-    ``keys``: of the log entries that were read, None before the logs were; ``present``: power supplies that were there.
+    ``keys``: of the log entries that were read; ``logs``: those that were read whole; ``present``: power supplies that
+    were there.
     """
 
     __tablename__ = "bmcs"
 
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), primary_key=True)
     machine: Mapped[int]
-    keys: Mapped[list[Any] | None]
+    keys: Mapped[list[Any]]
+    logs: Mapped[list[Any]]
     present: Mapped[list[Any]]
     tried_at: Mapped[datetime.datetime | None]
     read_at: Mapped[datetime.datetime | None]

@@ -45,10 +45,10 @@ def keep(session: Session, cursor: BmcCursor, node: NodeRow) -> None:
         row = BmcRow(node=cursor.node)
         session.add(row)
     row.machine, row.tried_at, row.read_at = node.machine, cursor.tried_at, cursor.read_at
-    row.keys = None if cursor.known.keys is None else list(cursor.known.keys)
-    row.present = list(cursor.known.present)
+    known = cursor.known
+    row.keys, row.logs, row.present = list(known.keys), list(known.logs), list(known.present)
 
 
 def _to_cursor(row: BmcRow) -> BmcCursor:
-    keys = None if row.keys is None else tuple(str(each) for each in row.keys)
-    return BmcCursor(row.node, Known(keys, tuple(str(each) for each in row.present)), row.tried_at, row.read_at)
+    known = Known(*(tuple(map(str, kept)) for kept in (row.keys, row.logs, row.present)))
+    return BmcCursor(row.node, known, row.tried_at, row.read_at)

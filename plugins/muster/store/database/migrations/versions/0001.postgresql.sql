@@ -143,7 +143,8 @@ CREATE TABLE sku_revisions (
 CREATE TABLE bmcs (
 	node TEXT NOT NULL,
 	machine INTEGER NOT NULL,
-	keys JSON,
+	keys JSON NOT NULL,
+	logs JSON NOT NULL,
 	present JSON NOT NULL,
 	tried_at TIMESTAMP WITH TIME ZONE,
 	read_at TIMESTAMP WITH TIME ZONE,

@@ -138,7 +138,8 @@ CREATE TABLE sku_revisions (
 CREATE TABLE bmcs (
 	node TEXT NOT NULL,
 	machine INTEGER NOT NULL,
-	keys JSON,
+	keys JSON NOT NULL,
+	logs JSON NOT NULL,
 	present JSON NOT NULL,
 	tried_at DATETIME,
 	read_at DATETIME,
