@@ -88,7 +88,9 @@ class _Airflow(pydantic.BaseModel):
     airflow_token: pydantic.SecretStr = pydantic.Field(
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
-    person: str = pydantic.Field(default="", description="your name in the records; empty: your login name")
+    person: str = pydantic.Field(
+        default="", description="the login under which you approve; the records name you by it; empty: your login name"
+    )
 
 
 class _Mail(pydantic.BaseModel):

@@ -89,8 +89,13 @@ def _check_login() -> None:
             f"the Airflow login {login!r} names no person: answer under your own, with MUSTER_AIRFLOW_USERNAME"
         )
     person = current.person.strip()
-    if login and person and person.lower() != login.strip().lower():
+    if login and person and _name_of(person) != _name_of(login):
         raise MusterError(
-            f"the answer would be that of the Airflow login {login!r}, and MUSTER_PERSON is {person!r}: set "
-            "MUSTER_AIRFLOW_USERNAME to your own login, or unset MUSTER_PERSON"
+            f"the answer would be that of the Airflow login {login!r}, and MUSTER_PERSON is {person!r}: set both "
+            "MUSTER_AIRFLOW_USERNAME and MUSTER_PERSON to your login to Airflow"
         )
+
+
+def _name_of(login: str) -> str:
+    """A login as it is compared: one place writes it with its domain, another in capitals."""
+    return login.strip().partition("@")[0].lower()

@@ -81,7 +81,7 @@ def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
 
 
 @pytest.mark.usefixtures("fleet_db")
-@pytest.mark.parametrize(("person", "posted"), [("grace", 0), ("Ada", 1)])
+@pytest.mark.parametrize(("person", "posted"), [("grace", 0), ("Ada Lovelace", 0), ("Ada", 1), ("ada@example.org", 1)])
 def test_an_answer_under_the_login_of_another_person_is_refused(
     muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, person: str, posted: int
 ) -> None:
