@@ -69,9 +69,9 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
                 connected = True
-                if not store.outbox.take(each):
+                if not store.outbox.take(each) or not (message := store.outbox.message(each.id)):
                     continue
-                refusal = _send(hook, store.outbox.message(each.id), each.recipients)
+                refusal = _send(hook, message, each.recipients)
         except (AirflowException, OSError) as error:
             failed = store.outbox.failed if connected else store.outbox.unreachable
             failed(each.id, str(error)[:500])
@@ -94,9 +94,9 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
         known, given_up = len(down), False
         for each in _due(key, now, notifications=True, but_of=down):
             rule = notifying.rule_of(each.key)
-            if rule in down or not store.outbox.take(each):
+            if rule in down or not store.outbox.take(each) or not (message := store.outbox.message(each.id)):
                 continue
-            failure = notifying.send(each.key, store.outbox.message(each.id), now, each.last_error)
+            failure = notifying.send(each.key, message, now, each.last_error)
             if failure is not None and failure.last:
                 given_up = True
             elif failure is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from muster import store
 from muster.errors import DatabaseNotReady
-from muster.reporting import sending
+from muster.model.queues import OutboxMessage
+from muster.reporting import notifying, sending
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import OutboxRow
 
@@ -77,6 +79,26 @@ def test_a_sender_that_was_held_up_sends_nothing_that_another_has_sent_meanwhile
     assert sending.deliver_mail().sent == 1
     assert sorted(taken) == [b"one", b"three", b"two"]
     assert store.outbox.pending() == []
+
+
+@pytest.mark.parametrize("key", ["run-1", "notify/chat/run-1"])
+def test_a_sender_that_was_held_up_after_its_claim_sends_no_empty_mail(taken, monkeypatch, key: str) -> None:
+    """Another process has sent it meanwhile, or a person has dropped it."""
+    take = store.outbox.take
+    monkeypatch.setattr(notifying, "send", lambda _key, raw, *_: taken.append(raw))
+    for over in (store.outbox.sent, lambda _id: store.outbox.drop(key, "Ada", "it is out of date")):
+        store.outbox.add(key, b"one")
+
+        def held_up(seen: OutboxMessage, over: Callable[[int], object] = over) -> bool:
+            claimed = take(seen)
+            over(seen.id)
+            return claimed
+
+        monkeypatch.setattr(store.outbox, "take", held_up)
+        assert sending.deliver_mail(key).sent == 0
+        with writing() as session:
+            session.execute(delete(OutboxRow))
+    assert taken == []
 
 
 def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:

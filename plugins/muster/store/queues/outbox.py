@@ -156,9 +156,10 @@ def pending(
 
 
 def message(message_id: int) -> bytes:
-    """The bytes of one mail in the outbox."""
+    """The bytes of one mail in the outbox; b"" if it waits no longer, sent by another process or dropped."""
+    unsent = select(OutboxRow.message).where(OutboxRow.id == message_id, OutboxRow.sent_at.is_(None))
     with reading() as session:
-        return session.scalars(select(OutboxRow.message).where(OutboxRow.id == message_id)).one()
+        return session.scalars(unsent).one_or_none() or b""
 
 
 def parked() -> list[ParkedMail]:
