@@ -174,7 +174,9 @@ def test_a_run_that_names_no_pool_loads_its_node_in_the_nodes_own(
         session.rollback()
 
 
-def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db: None) -> None:
+def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(
+    airflow_db: None, caplog: pytest.LogCaptureFixture
+) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.pool import Pool
     from airflow.utils.session import create_session
@@ -196,11 +198,12 @@ def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(airflow_db
             listeners.on_dag_run_running(dag_run, "")
         assert pools(session)["rack-8"] == (5, True), "the slots that an operator gave it stay"
         session.rollback()
+    assert [each.args for each in caplog.records] == [("rack-8", 1)]
 
 
 @pytest.mark.needs_postgresql
 def test_a_statement_that_the_database_refuses_leaves_the_scheduler_its_session(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a transaction that PostgreSQL has aborted, each further statement of the scheduler would fail."""
     from airflow.models import import_all_models
@@ -223,4 +226,10 @@ def test_a_statement_that_the_database_refuses_leaves_the_scheduler_its_session(
             listeners.on_dag_run_running(dag_run, "")
             assert session.scalar(select(DagRun.run_id)) == "n1__new", "what waited in the session is there"
             assert session.scalars(select(Pool.pool)).all() == []
+            caplog.clear()
+            for _ in range(2):
+                dag_run.conf = {"pool": "rack-8"}
+                listeners.on_dag_run_running(dag_run, "")
+            assert session.scalars(select(Pool.pool)).all() == ["rack-8"]
+            assert [each.args for each in caplog.records] == [("rack-8", 1)]
         engine.dispose()

@@ -82,18 +82,18 @@ def _take_own_pool(session: Session, dag_run: DagRun) -> None:
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:
     """Create a pool unless it exists; a statement that the database refuses leaves the session's transaction usable."""
     from airflow.models.pool import Pool
-    from sqlalchemy import select
     from sqlalchemy.dialects import postgresql, sqlite
 
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values = {"pool": name, "slots": slots, "description": description, "include_deferred": True}
     session.flush()  # what waits in the session is not undone with the savepoint
     # The end of a savepoint of the session would count as a commit, which the scheduler forbids.
-    with session.connection().begin_nested():
-        if session.scalar(select(Pool.id).where(Pool.pool == name)) is not None:
-            return
-        session.execute(insert(Pool).values(values).on_conflict_do_nothing(index_elements=[Pool.pool]))
-    log.warning("made pool %s with %d slots", name, slots)
+    connection = session.connection()
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    unless_there = insert(Pool).values(values).on_conflict_do_nothing(index_elements=[Pool.pool])
+    with connection.begin_nested():
+        made = connection.execute(unless_there, execution_options={"preserve_rowcount": True}).rowcount
+    if made:
+        log.warning("made pool %s with %d slots", name, slots)
 
 
 @hookimpl
