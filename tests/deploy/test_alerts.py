@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from muster.api.metrics import AGES_S
 from tests.support.airflow_home import ROOT
 
 FILE = ROOT / "plugins" / "muster" / "deploy" / "alerts.yaml"
@@ -18,6 +19,8 @@ STEP_H = 4  # the rules are evaluated that often, which costs promtool its time
 RUNS = "muster_run_duration_seconds_gcount"
 OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
 AGE = "muster_last_pass_age_seconds"
+STALE = next(str(limit) for limit in AGES_S if limit == 14 * 86400)
+"""As Muster writes it: the rule has to name the bucket by this text."""
 CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
     "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
@@ -49,12 +52,16 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {'muster_nodes{state="production"}': 5, f'{RUNS}{{dag="node_revalidation",verdict="PASS"}}': 5},
     ),
     "MusterNodesStale": (
-        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="1209600.0"}}': 4, "muster_nodes_never_passed": 0},
-        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="1209600.0"}}': 5, "muster_nodes_never_passed": 0},
+        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 4, "muster_nodes_never_passed": 0},
+        {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 5, "muster_nodes_never_passed": 0},
     ),
     "MusterUncertified": ({"muster_nodes_uncertified": 1}, {"muster_nodes_uncertified": 0}),
     "MusterTestStuck": (
         {"muster_tests_oldest_timestamp_seconds": OLD}, {"muster_tests_oldest_timestamp_seconds": 0},
+    ),
+    "MusterNewNodesStuck": (
+        {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': OLD},
+        {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': NOW - 4 * 86400},
     ),
     "MusterControllerFaults": ({"muster_controller_faults": 1}, {"muster_controller_faults": 0}),
     "MusterMailsWaiting": (

@@ -12,6 +12,7 @@ from muster import store
 from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
 from muster.integration import unstorable
+from muster.judging import policies
 from muster.settings import Settings, settings
 
 PREFIX = "/muster-api"
@@ -43,7 +44,7 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     if scheme.lower() != "bearer" or not matches:
         raise HTTPException(401, "Metrics need the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
     try:
-        figures = store.figures.fleet()
+        figures = store.figures.fleet(policies.health())
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)

@@ -115,6 +115,9 @@ class Fleet:
         yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
         yield _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
                      {(): _timestamp(seen.tests.since)})  # fmt: skip
+        yield _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
+                     "job: when a job of a new node began last, or since when they wait", ("pool",),
+                     {(pool,): _timestamp(at) for pool, at in seen.pools.items()})  # fmt: skip
 
     def _ranks(self) -> Iterator[Metric]:
         """None where there are more than MUSTER_METRICS_NODES, as for nodes."""

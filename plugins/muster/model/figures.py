@@ -75,7 +75,8 @@ class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part and severity. ``corrupting``: findings and reports of
     corrupted data, by metric or check. Durations: of stages by stage and level, of
     runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
-    that were judged in the last 24 hours, of each node its latest.
+    that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
+    their first job, when a job of a new node began last, or else since when they wait.
     """
 
     at: datetime.datetime
@@ -96,6 +97,7 @@ class FleetFigures:
     attention: tuple[Attention, ...] = ()
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
+    pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

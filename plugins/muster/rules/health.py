@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.model.health import BMC, SWEEP, SWEPT_EVERY, Observation, Track
 from muster.model.nodes import Node
-from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on
+from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on, entry_for
 
 EVENTS_FOR = datetime.timedelta(days=1)
 """How long an event may wait for its node to be idle, before it has to be seen again."""
@@ -77,14 +77,23 @@ def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list
 
 def decide(seen: Observation, node: Node, policy: HealthPolicy, most: HealthAction) -> HealthAction:
     """Returns what follows from an observation of a node. ``most``: the gravest that its source may cause."""
+    action = action_on(_facts(seen), policy, policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}))
+    return min(action, most, key=lambda each: each.rank)
+
+
+def corrupts(seen: Observation, policy: HealthPolicy) -> bool:
+    """Whether the policy says of an observation that results may be wrong, whatever follows from it on that node."""
+    entry = entry_for(_facts(seen), policy)
+    return entry is not None and entry.corrupts
+
+
+def _facts(seen: Observation) -> Facts:
     track = seen.track
     now = seen.last_seen.timestamp()
-    facts = Facts(
+    return Facts(
         seen.check, seen.severity, seen.count, track.down_s if track else 0.0, track.flaps if track else 0, seen.rate,
         tuple((now - at, times) for at, times in seen.recent),
     )  # fmt: skip
-    action = action_on(facts, policy, policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}))
-    return min(action, most, key=lambda each: each.rank)
 
 
 @dataclasses.dataclass(frozen=True)

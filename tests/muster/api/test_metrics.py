@@ -18,10 +18,12 @@ from muster.judging import policies
 from muster.model.health import Report
 from muster.model.runs import PREEMPTED, Job, RunKey
 from muster.model.states import State
+from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import Base, FindingRow, NodeRow, RunRow, StageRow
 from muster.store.output import figures
 from muster_criteria.context.suspicion import CORRUPTING
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict
 from tests.docs.reference.metrics import families
@@ -111,6 +113,39 @@ def test_they_show_the_records(client: TestClient) -> None:
 
 
 @pytest.mark.both_dialects
+def test_a_pool_in_which_no_new_node_begins_is_seen_while_some_wait(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deleted pool, or one without slots, holds up every new node, and none of their runs has a last job."""
+    metric, start = "muster_pool_last_job_timestamp_seconds", store.clock.now().replace(microsecond=0)
+
+    def after(days: float) -> datetime.datetime:
+        moment = start + datetime.timedelta(days=days)
+        monkeypatch.setattr(access, "now", lambda: moment)
+        return moment
+
+    def begins(name: str, days: float) -> None:
+        store.runs.record_job(Job(fleet.DAG, f"{name}__new", "intake", "1", "running", "/j", started_at=after(days)))
+
+    assert metric not in read(client)
+    for name, pool, days in (("n1", "", 0), ("n2", "", 1), ("r1", "rack-r12", 2), ("r2", "rack-r12", 2)):
+        after(days)
+        store.nodes.add(fleet.new_node(name, pool=pool))
+        fleet.begin(name)
+    expected = {("muster_burn",): start.timestamp(), ("rack-r12",): after(2).timestamp()}
+    assert read(client)[metric] == expected
+    r1 = RunKey(fleet.DAG, "r1__new")
+    begins("r1", 3)
+    assert read(client)[metric] == {**expected, ("rack-r12",): after(3).timestamp()}
+    fleet.do_stage(store.leases.acquire("r1", r1), "intake")
+    store.runs.finish(r1, Verdict.FAIL, "gpu3 is slow.")
+    store.leases.release(r1, "over")
+    assert read(client)[metric] == {**expected, ("rack-r12",): after(3).timestamp()}
+    begins("r2", 4)
+    assert read(client)[metric] == {("muster_burn",): start.timestamp()}
+
+
+@pytest.mark.both_dialects
 def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +162,17 @@ def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(
         ("memory_burn_mismatches",): 1, ("step_digest",): 1, ("nccl_mismatches",): 1, ("corrupted_results",): 2,
     }  # fmt: skip
     assert read(client)["muster_corrupting_findings"] == counted
+
+
+def test_reports_of_corrupted_data_are_counted_whatever_follows_from_them(client: TestClient) -> None:
+    """Of a node in mode watch, and of a source that may cause little, something else follows than at_once."""
+    store.nodes.add(fleet.new_node("n1"))
+    watched = policies.health().model_copy(update={"mode": "watch"})
+    store.health.record([Report("n1", "checker", [Reading("corrupted_results"), Reading("leak")])], watched)
+    capped = Report("n1", "exporter", [Reading("corrupted_results")], most=HealthAction.TEST_SOONER)
+    store.health.record([capped], policies.health())
+    assert {each.action for each in store.health.of_node("n1")} == {HealthAction.NOTE, HealthAction.TEST_SOONER}
+    assert read(client)["muster_corrupting_findings"] == {("corrupted_results",): 2}
 
 
 @pytest.mark.both_dialects

@@ -23,6 +23,7 @@ from starlette.routing import Mount
 from muster import store
 from muster.admission.entry import move
 from muster.api import app, metrics
+from muster.judging import policies
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, StageRow
@@ -119,14 +120,14 @@ def trained(node: str) -> None:
 
 def test_ranks_are_shown_with_the_straggler_marked(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     populate(monkeypatch)
-    ranks = store.figures.fleet().ranks
+    ranks = store.figures.fleet(policies.health()).ranks
     assert {(each.device, each.part): each.straggler for each in ranks} == {
         ("gpu0", "compute"): False, ("gpu1", "compute"): True, ("gpu0", "communication"): False,
         ("gpu1", "communication"): True, ("node", "all_reduce"): False,
     }  # fmt: skip
-    shown = metrics.render(store.figures.fleet(), nodes_max=100).decode()
+    shown = metrics.render(store.figures.fleet(policies.health()), nodes_max=100).decode()
     assert 'muster_block_straggler{device="gpu1",node="gpu-0002"} 1.0' in shown
-    assert "muster_block_straggler{" not in metrics.render(store.figures.fleet(), nodes_max=1).decode()
+    assert "muster_block_straggler{" not in metrics.render(store.figures.fleet(policies.health()), nodes_max=1).decode()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Mapper
 
 from muster import store
+from muster.judging import policies
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.database import engine
@@ -105,6 +106,10 @@ def plans(ask: Callable[[], object]) -> str:
         )
 
 
+def metrics() -> None:
+    store.figures.fleet(policies.health())
+
+
 def leave_service() -> None:
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "a test of the index")
 
@@ -115,7 +120,7 @@ def leave_service() -> None:
     [
         # Of the two that SQLite can take, which hold the rows' ids after their columns, it takes either.
         ({"sqlite": "ix_events_", "postgresql": "ix_events_moves"}, store.overview.rows),
-        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), store.figures.fleet),
+        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), metrics),
         (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), leave_service),
     ],
 )

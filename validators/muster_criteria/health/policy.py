@@ -169,6 +169,10 @@ class HealthPolicy(Table):
         modes = {each.mode for each in self.groups if labels.get(each.label) == each.value}
         return next((each for each in ("watch", "quarantine", "repair") if each in modes), self.mode)
 
+    def may_corrupt(self, check: str) -> bool:
+        """Whether some observations of a check say that results may be wrong."""
+        return any(each.corrupts and each.knows(check) for each in self.entries)
+
     def is_place(self, check: str) -> bool:
         """Whether a check is one that a place may cause."""
         return any(fnmatch.fnmatchcase(check, each) for each in self.place.checks)

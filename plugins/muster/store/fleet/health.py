@@ -370,6 +370,15 @@ def note_acted(observation: Observation, acted: str) -> None:
             row.acted = acted[:TEXT_MAX]
 
 
+def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[str]:
+    """Returns how many observations seen since then say that data was corrupted, by check, whatever followed."""
+    lately = HealthRow.last_seen >= since
+    with reading() as session:
+        checks = filter(policy.may_corrupt, session.scalars(select(HealthRow.check).where(lately).distinct()))
+        rows = session.scalars(select(HealthRow).where(lately, HealthRow.check.in_(list(checks))))
+        return collections.Counter(row.check for row in rows if rules.corrupts(_to_observation(row), policy))
+
+
 def corrupting(node: str) -> Observation | None:
     """Returns the observation for which the node left service at once the last time, None without one."""
     query = (

@@ -10,16 +10,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
+from muster.model.dags import BURN_POOL, NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.schedulers import ADMITTED
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
-from muster.store.database.health import HealthRow
-from muster.store.database.models import FindingRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.models import FindingRow, JobRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
+from muster.store.fleet import health
 from muster.store.machines import leases
 from muster.store.output import attention as attending
 from muster.store.output import numbers, rank_times
@@ -27,21 +28,24 @@ from muster.store.queues import audit
 from muster.store.queues.outbox import tried
 from muster.store.testing.runs import last_run_id
 from muster_criteria.context.suspicion import CORRUPTING
-from muster_criteria.health.policy import HealthAction
+from muster_criteria.health.policy import HealthPolicy
 from muster_criteria.model import Severity, Verdict
 
 WINDOW = datetime.timedelta(hours=24)
 """Runs, findings and durations are those of the last WINDOW: retention deletes rows, so totals could fall."""
 
 
-def fleet() -> FleetFigures:
-    """What the metrics show of the records, the breakers by whether the nodes are simulated."""
+def fleet(policy: HealthPolicy) -> FleetFigures:
+    """What the metrics show of the records, the breakers by whether the nodes are simulated.
+
+    ``policy``: says which reports are of corrupted data.
+    """
     now = access.now()
     recent = now - WINDOW
     ended = and_(RunRow.ended_at >= recent, RunRow.verdict.is_not(None))
     recorded = and_(Stage.recorded_at >= recent, Stage.current)
     unsent = OutboxRow.sent_at.is_(None)
-    attention = attending.collect()
+    attention, reported = attending.collect(), health.corrupted(recent, policy)
     unconfirmed = and_(PlaceRow.wanted != "", PlaceRow.wanted != PlaceRow.done)
     with reading() as session:
         nodes = _nodes(session, now)
@@ -61,7 +65,7 @@ def fleet() -> FleetFigures:
                 .join(Stage, FindingRow.stage == Stage.id)
                 .where(recorded, FindingRow.waived == ""),
             ),
-            _corrupting(session, recorded, recent),
+            _corrupting(session, recorded, reported),
             _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
             _spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
@@ -88,22 +92,21 @@ def fleet() -> FleetFigures:
             tuple(attention),
             tuple(numbers.of_session(session)),
             rank_times.of_session(session, recent),
+            _pools(session),
         )  # fmt: skip
 
 
 def _corrupting(
-    session: Session, recorded: ColumnElement[bool], recent: datetime.datetime
+    session: Session, recorded: ColumnElement[bool], reported: collections.Counter[str]
 ) -> dict[tuple[str, ...], int]:
-    """{(metric or check,): number} of critical findings and of observations that say that data was corrupted."""
+    """{(metric or check,): number} of critical findings of corrupted data and of what was ``reported`` of it."""
     found = select(FindingRow.metric, func.count()).join(Stage, FindingRow.stage == Stage.id).where(
         recorded, FindingRow.waived == "", FindingRow.severity == str(Severity.CRITICAL),
         FindingRow.metric.in_(sorted(CORRUPTING)),
     )  # fmt: skip
-    # at_once is for what corrupts data alone: HealthPolicy refuses it elsewhere.
-    reported = select(HealthRow.check, func.count()).where(
-        HealthRow.last_seen >= recent, HealthRow.action == str(HealthAction.AT_ONCE)
-    )
-    return dict(collections.Counter(_counts(session, found)) + collections.Counter(_counts(session, reported)))
+    counted = collections.Counter(_counts(session, found))
+    counted.update({(check,): number for check, number in reported.items()})
+    return dict(counted)
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
@@ -134,6 +137,22 @@ def _waiting(
     rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
     oldest = [row[-1] for row in rows if row[-1] is not None]
     return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min(oldest, default=None))
+
+
+def _pools(session: Session) -> dict[str, datetime.datetime]:
+    """{pool in which new nodes wait for their first job: when a new node began one there last, or since they wait}."""
+    pool = case((NodeRow.pool == "", BURN_POOL), else_=NodeRow.pool)
+    held = select(pool, func.min(LeaseRow.acquired_at)).join(NodeRow, NodeRow.name == LeaseRow.node).group_by(pool)
+    queued = held.where(LeaseRow.released_at.is_(None), leases.under_way_since().is_(None))
+    waiting: dict[str, datetime.datetime] = {row[0]: row[1] for row in session.execute(queued)}
+    if not waiting:
+        return {}
+    # A run that had ended before they came began no job since then.
+    lately = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= min(waiting.values()))
+    jobs = select(pool, func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run)
+    begun = jobs.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.dag_id == NODE_QUALIFICATION, lately)
+    last = {name: at for name, at in session.execute(begun.group_by(pool)) if at is not None}
+    return {name: max(since, last.get(name, since)) for name, since in waiting.items()}
 
 
 def _spread(

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, event, update
 
 from muster import store
 from muster.api import metrics
+from muster.judging import policies
 from muster.operators import statistics
 from muster.store.database.engine import writing
 from muster.store.database.numbers import NumbersRow
@@ -72,7 +73,10 @@ def test_reading_them_asks_for_one_table() -> None:
 def test_metrics_are_those_of_the_last_count() -> None:
     numbers.broken_fleet()
     store.numbers.make()
-    (real, _), shown = store.numbers.kept(), metrics.render(store.figures.fleet(), nodes_max=0).decode()
+    (real, _), shown = (
+        store.numbers.kept(),
+        metrics.render(store.figures.fleet(policies.health()), nodes_max=0).decode(),
+    )
     sku = real.skus[1]
     assert f'muster_interruptions{{simulated="false",sku="cpu-generic"}} {sku.interruptions.events}.0' in shown
     assert sku.interruptions.mean is not None

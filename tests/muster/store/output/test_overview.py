@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from muster import store
+from muster.judging import policies
 from muster.model.figures import FleetRow
 from muster.model.states import State
 from muster_criteria.model import Verdict
@@ -41,17 +42,17 @@ class TestTheLastRun:
         last = store.runs.last(NODE)
         assert last is not None
         assert (last.run_id, only().run_id, only().verdict) == ("b", "b", Verdict.PASS)
-        assert [each.verdict for each in store.figures.fleet().nodes] == ["PASS"]
+        assert [each.verdict for each in store.figures.fleet(policies.health()).nodes] == ["PASS"]
 
     def test_another_machine_of_the_name_begins_without_a_run(self) -> None:
         store.nodes.add(fleet.new_node())
         fleet.qualify(run_id="a")
         fleet.fail(run_id="b")
-        assert store.figures.fleet().nodes[0].passed_at is not None
+        assert store.figures.fleet(policies.health()).nodes[0].passed_at is not None
         store.adoption.replace(NODE, "Ada", "swapped", host_key=fleet.host_key("new"))
         assert store.runs.last(NODE) is None
         assert (only().verdict, only().run_id, only().headline) == (None, "", "")
-        (figures,) = store.figures.fleet().nodes
+        (figures,) = store.figures.fleet(policies.health()).nodes
         assert (figures.verdict, figures.passed_at) == ("", None)
 
 
