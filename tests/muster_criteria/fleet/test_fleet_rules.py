@@ -174,23 +174,6 @@ def test_without_three_visits_there_is_no_drift(frozen: Frozen) -> None:
         } == rules
 
 
-def test_a_slow_slide_fails_by_its_sum_though_no_visit_would(frozen: Frozen) -> None:
-    """3.5 % below its first visits, four times running: each is within reach of noise, together they are not."""
-    sliding = frozen.earlier
-    for day in (DAY - 20, DAY - 10):
-        rows = (sliding["node"] == NODE) & (sliding["device"] == "gpu3") & (sliding["at"] == day)
-        sliding = sliding.assign(value=np.where(rows, sliding["value"] * 0.962, sliding["value"]))
-    more = of_sku(FLEET.visits(*EARLIER, DAY - 8, DAY - 6, DAY - 4))
-    more = more[more["at"] > DAY - 10]
-    sliding = together([sliding, scaled(more, 0.962, node=NODE, device="gpu3")])
-    history = build_history(sliding, frozen.snapshot, FLEET.comparisons)
-
-    found = frozen.judge(scaled(frozen.today, 0.962, node=NODE, device="gpu3"), history)
-
-    assert ("cusum", "fail") in rules_and_levels(found, node=NODE, device="gpu3", metric="work_0")
-    assert ("cusum", "fail") not in rules_and_levels(frozen.judge(frozen.today, frozen.history))
-
-
 @pytest.mark.parametrize("bad", [2, 3, 4])
 def test_bad_siblings_do_not_mask_each_other(frozen: Frozen, bad: int) -> None:
     today = level(frozen)

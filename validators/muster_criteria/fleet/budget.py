@@ -17,7 +17,6 @@ make it stricter). It goes where it helps, by kind of spread and by rule:
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from muster_criteria.fleet.series.comparisons import Spread
 
@@ -32,16 +31,14 @@ SHARES: dict[str, dict[Spread, tuple[float, float]]] = {
     "peers": {"low": (0.05, 0.31), "varied": (0.20, 0.01)},
     "siblings": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
     "drift": {"low": (0.01, 0.04), "varied": (0.01, 0.02)},
-    "cusum": {"low": (0.005, 0.0), "varied": (0.005, 0.0)},
     "node_peers": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
     "node_drift": {"low": (0.005, 0.005), "varied": (0.005, 0.005)},
 }
 """Shares of the budget by rule and spread: for single readings, and for those that a retest confirmed."""
-ABOUT_PAST = (*OWN_PAST, "cusum")
 _NOTHING: dict[Spread, tuple[float, float]] = {"low": (0.0, 0.0), "varied": (0.0, 0.0)}
 SHARES_WITHOUT_PAST: dict[str, dict[Spread, tuple[float, float]]] = {
     **SHARES,
-    **dict.fromkeys(ABOUT_PAST, _NOTHING),
+    **dict.fromkeys(OWN_PAST, _NOTHING),
     "peers": {**SHARES["peers"], "varied": (0.47, 0.01)},
 }
 """The same for a device that has too few visits for the rules about its own past."""
@@ -70,7 +67,7 @@ class Budget:
     ``healthy_warn_per_visit``: how often a healthy node may be an outlier in varied series: no retest explains these,
     so a person is called. Chosen here: ten times what may be failed.
     ``mad_floor``: least MAD, as a share of the median. ``peers_min``: with fewer peers no device is judged.
-    ``visits_min``: earlier visits that a device's own history needs. ``cusum_k``: reference value in σ.
+    ``visits_min``: earlier visits that a device's own history needs.
     """
 
     healthy_fail_per_visit: float = 1e-3
@@ -82,7 +79,6 @@ class Budget:
     peers_min: int = 8
     siblings_min: int = 4
     visits_min: int = 3
-    cusum_k: float = 0.5
 
     def part(self, rule: str, spread: Spread, share: float, *, confirmed: bool = False, has_past: bool = True) -> float:
         """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
@@ -100,20 +96,3 @@ class Budget:
 
 STANDARD = Budget()
 """At most one healthy node in 1,000 failed per visit."""
-
-
-def cusum_limit(probability: float, k: float = 0.5) -> float:
-    """The limit h of a one-sided CUSUM whose mean run length without a shift is 1 / ``probability``.
-
-    Siegmund's approximation: ARL0 = (e^{2kb} − 2kb − 1) / 2k² with b = h + 1.166 (D. Siegmund, Sequential Analysis,
-    1985). At 480 series and one false alarm in 1,000 visits: h ≈ 11.2, not the textbook 5.
-    """
-    target = 2.0 * k * k / probability
-    low, high = 0.0, 1.0 + math.log(target + 2.0) * 2.0
-    for _ in range(80):
-        middle = (low + high) / 2.0
-        if math.exp(middle) - middle - 1.0 < target:
-            low = middle
-        else:
-            high = middle
-    return low / (2.0 * k) - 1.166

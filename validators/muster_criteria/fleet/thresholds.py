@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from muster_criteria.fleet.budget import Budget, cusum_limit, varies_by_part
+from muster_criteria.fleet.budget import Budget, varies_by_part
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.peers.tails import PROBABILITIES, threshold
 from muster_criteria.fleet.series.keyed import Codes, Numbers, Series
@@ -47,13 +46,6 @@ class Thresholds:
                 for each in self.catalogue
             ]
         )
-
-    @functools.cached_property
-    def cusum_limits(self) -> Numbers:
-        """The CUSUM's limit h for each series, in σ."""
-        spent = self.probability("cusum").tolist()
-        distinct = {p: cusum_limit(p, self.budget.cusum_k) if p else math.inf for p in set(spent)}
-        return np.array([distinct[p] for p in spent])
 
     @functools.cached_property
     def _scales(self) -> dict[tuple[str, ...], tuple[float, int]]:

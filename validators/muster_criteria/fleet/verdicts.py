@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,11 @@ import pandas as pd
 
 from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.peers.distances import Distances, distances, own_changes
-from muster_criteria.fleet.peers.history import FIRST_VISITS, History, Past
+from muster_criteria.fleet.peers.history import History, Past
 from muster_criteria.fleet.peers.snapshot import Snapshot
-from muster_criteria.fleet.peers.tails import gaussian_score
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, keyed
 from muster_criteria.fleet.thresholds import Thresholds
-
-_WINSOR = 4.0
-"""The most σ that a single visit adds to a CUSUM, so that only several visits together fail a device by it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +93,6 @@ def apply_rules(
         return found
     change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
     found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
-    found.append(_cusum(measured, history, past, usual * level * past.first, thresholds))
     of_node = _enough(history.past(readings.take(one_each), node_level=True), thresholds.budget)
     usually, visits = np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64)
     usually[one_each], visits[one_each] = of_node.median, of_node.visits
@@ -186,65 +181,3 @@ class _Rules:
         second = np.where(repeats > 1, distance[order[runner_up]], np.nan)
         kept = share >= self._at_least
         return order[starts][kept], share[kept], second[kept], repeats[kept]
-
-
-def _cusum(
-    measured: Distances,
-    history: History,
-    past: Past,
-    expected: Numbers,
-    thresholds: Thresholds,
-) -> RuleResult:
-    """A lasting shift, too small for any one visit to fail the device: one-sided CUSUM over the visits kept.
-
-    The first visits kept are the reference; a device is judged only if today it is still off by half of the least
-    effect that fails. Distances are converted to Gaussian scores of equal probability by the drift tail, since the
-    limit is derived for a Gaussian.
-    """
-    budget, readings = thresholds.budget, measured.readings
-    enough = np.isfinite(past.median) & (past.first > 0.0)
-    since = readings.sign * (measured.relative / np.where(enough, past.first, np.nan) - 1.0)
-    reading = np.flatnonzero(since >= budget.effect_min / 2.0)
-    sku, series = readings.sku[reading], readings.series[reading]
-    before = history.values[past.row[reading]].astype(np.float64)
-    now = measured.relative[reading]
-    rank = np.cumsum(np.isfinite(before), axis=1)
-    reference = past.first[reading]
-    scale = thresholds.scale("drift")[sku, series]
-    score = _scorer(thresholds, sku, series)
-    total, shift, visits = np.zeros(len(reading)), np.zeros(len(reading)), np.zeros(len(reading))
-    for column in [*np.where(rank > FIRST_VISITS, before, np.nan).T, now]:
-        distance = readings.sign[reading] * (column / reference - 1.0)
-        known = np.isfinite(distance)
-        step = np.clip(score(np.where(known, distance / scale, 0.0)), -_WINSOR, _WINSOR) - budget.cusum_k
-        total = np.where(known, np.maximum(0.0, total + step), total)
-        shift = np.where(known & (total > 0.0), shift + distance, np.where(total > 0.0, shift, 0.0))
-        visits = np.where(known & (total > 0.0), visits + 1.0, np.where(total > 0.0, visits, 0.0))
-    mean = np.divide(shift, visits, out=np.zeros(len(reading)), where=visits > 0)
-    limit = thresholds.cusum_limits[series]
-    # Both must be exceeded. The distance to h is in σ, so it is brought to a share by the scale.
-    fail = np.maximum((limit - total) * scale, budget.effect_min - mean)
-    never = np.full(len(reading), np.inf)
-    threshold = np.full(len(reading), budget.effect_min)
-    repeats = np.ones(len(reading), dtype=np.int64)
-    cleared = np.zeros(len(reading), dtype=np.bool_)
-    return RuleResult(
-        "cusum", reading, mean, repeats, fail, never, threshold, expected[reading], past.visits[reading], cleared
-    )
-
-
-def _scorer(thresholds: Thresholds, sku: Codes, series: Codes) -> Callable[[Numbers], Numbers]:
-    """Gaussian scores by the drift tail of each reading's metric; plain multiples of the scale where there is none."""
-    pools = [
-        ((sku == code) & (series == number), tail)
-        for code, number in sorted(set(zip(sku.tolist(), series.tolist(), strict=True)))
-        if (tail := thresholds.tail("drift", 1, thresholds.skus[code], thresholds.catalogue[number])) is not None
-    ]
-
-    def score(distance: Numbers) -> Numbers:
-        found = distance.copy()
-        for chosen, tail in pools:
-            found[chosen] = gaussian_score(tail, distance[chosen])
-        return found
-
-    return score

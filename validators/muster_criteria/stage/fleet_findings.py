@@ -36,7 +36,6 @@ _REFERENCE = {
     "peers": "the median of {count} peers",
     "siblings": "the median of {count} siblings",
     "drift": "its own median over {count} visits, relative to its siblings",
-    "cusum": "its own first visits of {count}, relative to its siblings",
     "node_peers": "its peers",
     "node_drift": "its own median over {count} visits",
 }

@@ -27,7 +27,6 @@ KINDS = {
     "peers": "No device is further from its peers than healthy ones are",
     "siblings": "No device is further from its siblings than healthy ones are",
     "drift": "No device is further from its own past than healthy ones are",
-    "cusum": "No device moves away from its own past, visit by visit",
     "node_peers": "All devices of a node together are like their peers",
     "node_drift": "All devices of a node together are like at its earlier visits",
     "plausible": "No figure is better than a part of its kind can be",
@@ -35,7 +34,7 @@ KINDS = {
 """{kind of rule: its claim}. Findings of one device are listed in this order."""
 
 
-FLEET_KINDS = ("peers", "siblings", "drift", "cusum", "node_peers", "node_drift")
+FLEET_KINDS = ("peers", "siblings", "drift", "node_peers", "node_drift")
 """Rules that compare with the fleet (see ``fleet``): their ``_by`` is the programme's comparison, not a limit."""
 
 INVALID_KINDS = ("plausible",)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from muster_criteria.fleet.budget import OWN_PAST, SHARES, Budget, cusum_limit
-from muster_criteria.fleet.peers.tails import GAUSSIAN, PROBABILITIES, SAMPLE_MIN, gaussian_score, tails_of, threshold
+from muster_criteria.fleet.budget import OWN_PAST, SHARES, Budget
+from muster_criteria.fleet.peers.tails import PROBABILITIES, SAMPLE_MIN, tails_of, threshold
 from muster_criteria.fleet.series.keyed import ALONE_WEIGHT, GIVEN_WEIGHT, INDEX_WEIGHT
 from muster_criteria.stage.sprt import decide
 
@@ -130,7 +130,6 @@ def test_a_threshold_falls_with_what_may_be_spent() -> None:
     assert tail is not None
 
     assert np.all(np.diff([threshold(tail, p) for p in PROBABILITIES]) >= 0.0)
-    assert np.allclose(gaussian_score(tail, tail), GAUSSIAN, atol=1e-6)
 
 
 def test_equal_values_are_their_own_threshold() -> None:
@@ -138,12 +137,6 @@ def test_equal_values_are_their_own_threshold() -> None:
     assert tail is not None
 
     assert threshold(tail, 1e-6) == 1.5
-
-
-def test_the_limit_of_a_cusum_follows_from_the_budget() -> None:
-    """About 11 at 480 series; the textbook's 5 would let one series in 938 visits alarm."""
-    assert cusum_limit(1e-3 / 480) == pytest.approx(11.2, abs=0.1)
-    assert cusum_limit(1.0 / 938) == pytest.approx(5.0, abs=0.1)
 
 
 @pytest.mark.parametrize("has_past", [True, False])
@@ -161,7 +154,7 @@ def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
             for rule in SHARES
         }
         assert 0.6e-3 <= sum(spent.values()) <= 0.9e-3 * (1.0 + 1e-9)
-        assert has_past == all(spent[rule] > 0.0 for rule in (*OWN_PAST, "cusum"))
+        assert has_past == all(spent[rule] > 0.0 for rule in OWN_PAST)
 
 
 @pytest.mark.parametrize(

@@ -35,21 +35,15 @@ from muster_criteria.fleet.series.timeline import VISITS_MAX, Matrix, Timeline, 
 OWNER = ("node", "device", *SERIES)
 NODE_LEVEL = ""
 """The ``device`` of rows about the node's own level."""
-FIRST_VISITS = 3
-"""Number of the oldest kept visits that are the reference of a CUSUM."""
 VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
-    """The past of some readings' owners: the median over earlier visits, that over the first of them, their
-    number, and the row of each owner in ``History.values`` (−1: unknown).
-    """
+    """The past of some readings' owners: the median over earlier visits (NaN: unknown), and their number."""
 
     median: Numbers
-    first: Numbers
     visits: Codes
-    row: Codes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,10 +94,6 @@ class History:
         return row_medians(self.values)
 
     @functools.cached_property
-    def _first(self) -> Numbers:
-        return row_medians(self.values, FIRST_VISITS)
-
-    @functools.cached_property
     def _visits(self) -> Codes:
         return np.asarray(np.sum(np.isfinite(self.values), axis=1), dtype=np.int64)
 
@@ -137,7 +127,7 @@ class History:
         """The past of each reading's device (or of its node's own level)."""
         if not len(self.series):
             none, unknown = np.zeros(len(readings), dtype=np.int64), np.full(len(readings), np.nan)
-            return Past(unknown, unknown, none, none - 1)
+            return Past(unknown, none)
         nodes, devices, series = self._numbers
         node = mapping(readings.nodes, nodes)[readings.node]
         if node_level:
@@ -150,9 +140,7 @@ class History:
         hit = row >= 0
         return Past(
             median=np.where(hit, self._median[row], np.nan),
-            first=np.where(hit, self._first[row], np.nan),
             visits=np.where(hit, self._visits[row], 0),
-            row=row,
         )
 
 

@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,6 @@ PROBABILITIES: Numbers = np.array(
     [0.5, 0.3, 0.16, 0.1, 0.05, 0.02, 0.01, *(m * 10.0**-e for e in range(3, 11) for m in (5.0, 2.0, 1.0))]
 )
 """Probabilities at which tails are tabulated; between them, thresholds are interpolated over the logarithm."""
-GAUSSIAN: Numbers = np.array([NormalDist().inv_cdf(1.0 - p) for p in PROBABILITIES])
 
 CAUTION = 0.6
 """Factor by which a probability is reduced where fewer than one value of the sample is expected to be that rare.
@@ -115,12 +113,6 @@ def threshold(tail: Numbers, probability: float) -> float:
     """The distance that healthy parts exceed with this probability. ``tail``: of ``tails_of``."""
     at = -np.log(probability)
     return float(np.interp(at, -np.log(PROBABILITIES), tail))
-
-
-def gaussian_score(tail: Numbers, distance: Numbers) -> Numbers:
-    """The distance a Gaussian sample would show where this one shows ``distance``: equal probabilities, in σ."""
-    steps = np.arange(len(tail)) * 1e-9  # np.interp needs increasing positions; ties become next to equal
-    return np.interp(distance, tail + steps, GAUSSIAN)
 
 
 def _window(size: int) -> int:

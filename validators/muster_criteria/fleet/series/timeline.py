@@ -13,7 +13,7 @@ from muster_criteria.fleet.series.keyed import Codes, Numbers, medians
 Matrix = npt.NDArray[np.float32]
 
 VISITS_MAX = 8
-"""Earlier visits that are kept of each series: enough for a median and a CUSUM, and 32 bytes a series."""
+"""Earlier visits that are kept of each series: enough for a median, and 32 bytes a series."""
 
 
 _BLOCK = 500_000
@@ -55,17 +55,17 @@ def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
     return Timeline(whose[starts], values)
 
 
-def row_medians(values: Matrix, first: int = VISITS_MAX) -> Numbers:
-    """The median of the ``first`` values of each row, NaN where it has none; some rows at a time, to save memory."""
+def row_medians(values: Matrix) -> Numbers:
+    """The median of each row, NaN where it has no value; some rows at a time, to save memory."""
     blocks = [values[start : start + _BLOCK] for start in range(0, len(values), _BLOCK)]
-    return np.concatenate([_medians(block, first) for block in blocks]) if blocks else np.empty(0)
+    return np.concatenate([_medians(block) for block in blocks]) if blocks else np.empty(0)
 
 
-def _medians(values: Matrix, first: int) -> Numbers:
+def _medians(values: Matrix) -> Numbers:
     columns: list[Matrix] = []
     count = np.zeros(len(values), dtype=np.int8)
     for visit in values.T:
-        known = np.isfinite(visit) & (count < first)
+        known = np.isfinite(visit)
         if known.any():
             columns.append(np.where(known, visit, np.float32(np.inf)))
             count += known
