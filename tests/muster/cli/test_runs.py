@@ -256,11 +256,11 @@ def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> 
     status, out, _ = muster("export", "gpu-0001__new", "--to", str(tmp_path / "out"))
     assert status == 0
     assert all(Path(line).is_file() for line in out.splitlines())
-    table = tmp_path / "out" / "measurements.parquet"
-    written = table.read_bytes()
+    report = tmp_path / "out" / "run.json"
+    written = report.read_bytes()
     status, _, refused = muster("export", "gpu-0001__new", "--to", str(tmp_path / "out"))
     assert (status, refused.count("is not empty")) == (1, 1)
-    assert table.read_bytes() == written
+    assert report.read_bytes() == written
 
 
 def test_a_sweep_frees_what_is_over_and_nothing_else(muster: Muster, airflow: Airflow) -> None:

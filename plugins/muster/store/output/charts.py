@@ -53,13 +53,12 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
 
 
 class Row(NamedTuple):
-    """One reading, checked: a value, a state, or neither."""
+    """One reading, checked; ``value``: None for a state."""
 
     second: float
     series: str
     device: str
     value: float | None
-    state: str | None
 
 
 @dataclasses.dataclass
@@ -155,7 +154,7 @@ def telemetry_rows(packed: bytes) -> Iterator[Row]:
 
 def _checked(row: dict[str, Any], names: dict[tuple[Any, Any], bool]) -> Row | None:
     """The row, None if it makes no sense. ``names``: which pairs of series and device do, as found until now."""
-    second, series, device, state = _number(row.get("t")), row.get("series"), row.get("device"), row.get("state")
+    second, series, device = _number(row.get("t")), row.get("series"), row.get("device")
     if second is None or not isinstance(series, str) or not isinstance(device, str):
         return None
     known = names.get((series, device))
@@ -165,8 +164,7 @@ def _checked(row: dict[str, Any], names: dict[tuple[Any, Any], bool]) -> Row | N
             names[series, device] = known
     if not known:
         return None
-    sound = isinstance(state, str) and NAME.fullmatch(state)
-    return Row(second, series, device, _number(row.get("value")), state if sound else None)
+    return Row(second, series, device, _number(row.get("value")))
 
 
 def _number(number: Any) -> float | None:

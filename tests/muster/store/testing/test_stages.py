@@ -6,7 +6,6 @@ import gzip
 import json
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 import sqlalchemy
 from sqlalchemy import func, select
@@ -186,14 +185,11 @@ class TestCharts:
             b'{"t": 1, "series": "power", "device": "\\ud800", "value": 1, "state": "\\ud800"}',
         ],
     )  # fmt: skip
-    def test_no_line_prevents_the_verdict_or_the_export(self, lease: Lease, line: bytes, tmp_path: Path) -> None:
+    def test_no_line_prevents_the_verdict(self, lease: Lease, line: bytes) -> None:
         sound = b'{"t": 1, "series": "clock", "device": "gpu0", "value": 1980}\n'
         record(lease, telemetry=gzip.compress(sound + (line + b"\n") * 700 + sound))
         (stage,) = store.reporting.run(lease.key).stages
         assert [each.values for each in stage.telemetry if each.series == "clock"] == [(1980.0, 1980.0)]
-        store.export.run(lease.key, tmp_path / "out")
-        rows = pyarrow.parquet.read_table(tmp_path / "out" / "telemetry.parquet").to_pylist()
-        assert [row["value"] for row in rows if row["series"] == "clock"] == [1980.0, 1980.0]
 
     @pytest.mark.parametrize(("cap", "value"), [("BYTES", 10_000), ("SPARE_BYTES", 10_000)])
     def test_a_bomb_is_not_unpacked_to_its_end(self, cap: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,32 +207,20 @@ class TestCharts:
 
 class TestExport:
     def test_a_run_becomes_files(self, lease: Lease, tmp_path: Path) -> None:
-        record(lease, telemetry=fleet.telemetry(100))
+        telemetry = fleet.telemetry(100)
+        record(lease, telemetry=telemetry)
         files = store.export.run(lease.key, tmp_path / "a" / "b")
-        assert sorted(file.name for file in files) == [
-            "findings.parquet", "intake.result.json", "measurements.parquet", "run.json", "telemetry.parquet",
-        ]  # fmt: skip
-        rows = pyarrow.parquet.read_table(tmp_path / "a/b/measurements.parquet").to_pylist()
-        assert [(row["node"], row["stage"], row["value"], row["floor"], row["simulated"]) for row in rows] == [
-            ("gpu-0001", "intake", 612.5, 600.0, True)
-        ]
-        findings = pyarrow.parquet.read_table(tmp_path / "a/b/findings.parquet").to_pylist()
-        assert json.loads(findings[0]["labels"]) == {"dtype": "bf16"}
-        assert pyarrow.parquet.read_table(tmp_path / "a/b/telemetry.parquet").num_rows == 100
+        assert [file.name for file in files] == ["run.json", "intake.result.json", "intake.telemetry.jsonl.gz"]
+        assert (tmp_path / "a/b/intake.telemetry.jsonl.gz").read_bytes() == telemetry
         content = json.loads((tmp_path / "a/b/run.json").read_text())
+        judgement = content["stages"][0]["judgement"]
+        assert [each["value"] for each in judgement["observations"]] == [612.5]
+        assert judgement["findings"][0]["labels"] == [["dtype", "bf16"]]
         assert content["events"][0]["reason"] == "enrolled"
         assert content["events"][0]["login"] == "os:ada"
         assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
             serials={"gpu0": "G0"}, simulated=True
         )[1]
-
-    def test_a_run_without_findings_has_an_empty_table(self, lease: Lease, tmp_path: Path) -> None:
-        fleet.record(lease.key, None, fleet.judgement())
-        store.export.run(lease.key, tmp_path / "out")
-        table = pyarrow.parquet.read_table(tmp_path / "out" / "findings.parquet")
-        assert table.num_rows == 0
-        assert "summary" in table.column_names
-        assert not (tmp_path / "out" / "telemetry.parquet").exists()
 
     def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: Lease, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
