@@ -64,11 +64,6 @@ def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throu
         for gpu in GPUS:
             assert measured["pulses", gpu, pattern].value
             assert measured["pulse_mismatches", gpu, pattern].value == 0
-            power = measured["pulse_power_max", gpu, pattern]
-            assert power.value is not None
-            assert power.samples > 1
-            assert power.note
-            assert 0 < (measured["pulse_power_mean", gpu, pattern].value or 0) <= power.value
     assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
 
 

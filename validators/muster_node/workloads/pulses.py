@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import threading
 from collections.abc import Iterator, Sequence
-from statistics import mean
 from typing import Any, Callable
 
-from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Worker
+from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param
-from muster_node.workloads.common import median, reason_of
+from muster_node.workloads.common import reason_of
 from muster_node.workloads.products import products_in
 
 PATTERNS = ("in phase", "anti-phase")
@@ -29,13 +27,8 @@ PARAMS = {
 METRICS = {
     "pulses": Metric("count", "bursts that were given, by pattern"),
     "pulse_mismatches": Metric("count", "elements that a burst computed otherwise than before the pulses, by pattern"),
-    "pulse_power_max": Metric("W", "highest reading of power during the pulses, by pattern"),
-    "pulse_power_mean": Metric("W", "mean reading of power during the pulses, by pattern"),
 }
 """Metrics of a probe that pulses."""
-_TICK_S = 0.1  # power at 10 Hz, if the sensor is that fast
-_POWER = ("power_instant", "power")
-"""Sensors of power, the quicker one first: NVML's usual reading is a mean over a second on most GPUs."""
 NO_BURST = "no burst came in time for its place"
 _LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to wake
 
@@ -149,35 +142,6 @@ class Pulsing:
         return compute.matmul(a, b, nominal=(self._size, self._size, self._size))
 
 
-class _PowerWatch:
-    """Called repeatedly during pulses: keeps the power readings of the GPUs."""
-
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware = hardware
-        self._read: dict[tuple[str, str], list[float]] = {}
-        self._times: list[float] = []
-
-    def __call__(self) -> None:
-        self._times.append(self._hardware.clock.now())
-        for sample in self._hardware.telemetry():
-            if sample.series in _POWER and sample.value is not None:
-                self._read.setdefault((sample.device, sample.series), []).append(sample.value)
-
-    def power(self, device: str) -> tuple[list[float], str]:
-        """Readings in W of the device's fastest sensor, and a note on how fast it was."""
-        series = next((series for series in _POWER if (device, series) in self._read), None)
-        if series is None:
-            return [], "no power sensor"
-        powers = self._read[device, series]
-        gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
-        if not gaps or median(gaps) <= 0:
-            return powers, "read only once"
-        sensor = "the power of the moment" if series == _POWER[0] else "a power that may be a mean over time"
-        fresh = sum(map(operator.ne, powers, powers[1:]))
-        note = "%.1f readings a second of %s; %d of %d differ from the one before"
-        return powers, note % (1 / median(gaps), sensor, fresh, len(powers) - 1)
-
-
 def pulse(context: Context, torch: Any, gpus: list[Device], operands: Operands) -> dict[Device, str]:
     """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
     lost: dict[Device, str] = {}
@@ -186,21 +150,17 @@ def pulse(context: Context, torch: Any, gpus: list[Device], operands: Operands) 
         if not left:
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
-        watch = _PowerWatch(context.hardware)
         pulsing = Pulsing(torch, context, operands, pattern)
-        found = context.hardware.at_once(left, pulsing, watch, _TICK_S, lambda _, why: Pulsed(lost=why))
+        found = context.hardware.at_once(left, pulsing, late=lambda _, why: Pulsed(lost=why))
         for gpu, pulsed in zip(left, found):
             if pulsed.lost:
                 lost[gpu] = f"lost under pulses {pattern}: {pulsed.lost}"
-            _emit(context, gpu, pattern, pulsed, watch)
+            _emit(context, gpu, pattern, pulsed)
     return lost
 
 
-def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed, watch: _PowerWatch) -> None:
+def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed) -> None:
     labels, note = {"pattern": pattern}, pulsed.lost or ("" if pulsed.pulses else NO_BURST)
     for metric, count in (("pulses", pulsed.pulses), ("pulse_mismatches", pulsed.mismatches)):
         value = None if note else count
         context.emit(metric, gpu.id, value=value, labels=labels, samples=pulsed.pulses, note=note)
-    powers, power_note = watch.power(gpu.id)
-    for metric, power in (("max", max(powers, default=None)), ("mean", mean(powers) if powers else None)):
-        context.emit("pulse_power_" + metric, gpu.id, value=power, labels=labels, samples=len(powers), note=power_note)
