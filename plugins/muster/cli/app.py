@@ -42,7 +42,7 @@ from muster.cli import (
     waivers,
 )  # fmt: skip
 from muster.cli.doctor import doctor
-from muster.cli.node import adoption, decisions, lemons, node, removal, scheduler
+from muster.cli.node import adoption, decisions, node, removal, scheduler
 from muster.cli.sku import sku
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     decisions.move, adoption.adopt, decisions.verify, adoption.replace, adoption.reinstalled, adoption.confirm,
     adoption.unfence, adoption.part, removal.remove, decisions.keep, decisions.pause, decisions.resume,
-    decisions.lemon, lemons.lemons, scheduler.scheduler, scheduler.schedulers,
+    decisions.lemon, scheduler.scheduler, scheduler.schedulers,
 ):  # fmt: skip
     node.app.command(_command.__name__)(_command)
 node.app.command("open")(decisions.let_open)

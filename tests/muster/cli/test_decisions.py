@@ -262,7 +262,7 @@ READS_ONLY = {
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
     "sku show", "sku lint", "device-events show", "device-events compare",
-    "numbers", "node lemons", "health show", "health compare", "spares", "escapes", "evidence list", "evidence show",
+    "numbers", "health show", "health compare", "spares", "escapes", "evidence list", "evidence show",
     "racks list",
 }  # fmt: skip
 
