@@ -5,6 +5,7 @@ Another seed: FAULTS_SEED=7. All kinds of fault on all models, drawn again each 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 from pathlib import Path
@@ -17,6 +18,7 @@ from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge
 from muster_simulator import create_machine
 from muster_simulator.defects import DEFECTS
+from muster_simulator.machine import load_machine, save_machine
 from muster_simulator.models import MODELS
 from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
 from tests.support.in_process import machine_room, run_stage
@@ -74,6 +76,17 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
     }, (SEED, named)
     assert {device for device, _, severity in named if severity is Severity.CRITICAL} == {"gpu0", "gpu2"}, SEED
     assert "gpu1" not in {device for device, _, _ in named}, SEED
+
+
+def test_memory_close_to_its_limit_is_named_though_its_core_is_cool() -> None:
+    sku = load_sku("h100-sxm-8")
+    with machine_room() as room:
+        create_machine(room / "node", "h100-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
+        machine = load_machine(room / "node")
+        machine.gpus[2] = dataclasses.replace(machine.gpus[2], hbm_offset_c=32.0)
+        save_machine(room / "node", machine)
+        judgement = judge(JudgeCase.of(run_stage(room / "node", sku, "thermal", "demo", SEED), sku))
+    assert {(each.device, each.metric) for each in judgement.findings} == {("gpu2", "hbm_margin")}, SEED
 
 
 def test_a_metric_without_published_figure_is_provisional_though_siblings_agree() -> None:

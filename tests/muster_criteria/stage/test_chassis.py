@@ -48,7 +48,7 @@ def test_what_the_bmc_only_worries_about_warns(case: MakeCase) -> None:
 def test_a_hot_inlet_is_inconclusive_and_fails_none(case: MakeCase, sku: str, source: str) -> None:
     hot = case("thermal", sku)
     if sku != "cpu-generic":
-        hot.set("temperature_max", "gpu3", value=95.0)
+        hot.set("temperature_max", "gpu3", value=95.0).add("thermal_soak", "hbm_margin", "gpu3", 2.0, "°C")
     warm = thermal(case, sku, "inlet_temperature", "inlet", 32.0, "°C", source=source)
     judgement = hot.add("chassis", "inlet_temperature", "inlet", 32.1, "°C", labels={"source": source}).judge()
 

@@ -150,6 +150,19 @@ def test_sensors_that_stop_are_not_called_absent(case: MakeCase) -> None:
     assert gaps == {(Lack.SENSOR_STOPPED, "gpu2"), (Lack.NO_SENSOR, "gpu3")}
 
 
+@pytest.mark.parametrize("metric", ["thermal_margin", "hbm_margin"])
+@pytest.mark.parametrize(
+    ("margin", "verdict"),
+    [(4.0, Verdict.WARN), (0.0, Verdict.WARN), (5.0, Verdict.PASS), (None, Verdict.PASS)],
+)
+def test_a_gpu_close_to_its_own_limit_warns_and_one_that_names_none_does_not(
+    case: MakeCase, metric: str, margin: float | None, verdict: Verdict
+) -> None:
+    judgement = case("thermal").add("thermal_soak", metric, "gpu2", margin, "°C").judge()
+    assert judgement.verdict is verdict, judgement.reason
+    assert [(each.device, each.metric) for each in judgement.findings] == [("gpu2", metric)] * (verdict is Verdict.WARN)
+
+
 def test_link_speeds_are_shown_by_generation(case: MakeCase) -> None:
     (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=4.0).judge().findings
     assert (finding.observed, finding.expected) == ("PCIe 4.0 (16 GT/s)", "at least PCIe 5.0 (32 GT/s)")
