@@ -89,11 +89,13 @@ def test_heat_is_the_halls_where_most_of_a_rack_has_it(hot: set[int], alike: set
     assert set(found.findings) == {names[at] for at in hot - alike}
 
 
-def test_racks_of_one_node_each_show_a_hot_hall() -> None:
+@pytest.mark.parametrize(("hot", "alike"), [(3, 0), (4, 0), (6, 6)])
+def test_of_racks_of_one_node_each_only_most_show_a_hot_hall(hot: int, alike: int) -> None:
     names = [f"n{at}" for at in range(8)]
-    rows = {name: (row("throttle_time", 12.0, **HEAT),) if at < 4 else () for at, name in enumerate(names)}
+    rows = {name: (row("throttle_time", 12.0, **HEAT),) if at < hot else () for at, name in enumerate(names)}
     found = judged(rows, {name: f"rack {name}" for name in names})
-    assert set(found.suspected) == set(names[:4])
+    assert set(found.suspected) == set(names[:alike])
+    assert set(found.findings) == set(names[alike:hot])
 
 
 def test_errors_that_no_hall_causes_fail_each_of_them() -> None:

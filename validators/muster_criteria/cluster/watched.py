@@ -69,9 +69,9 @@ def judge_watched(
 
 def _alike(found: Collection[str], racks: Mapping[str, str]) -> list[str]:
     """Those that may have a common cause: all where they are most of the block, else those whose rack is not known, or
-    most of which is ill. None if they are fewer than ``COMMON_MIN``."""
+    most of which is ill, and ``COMMON_MIN`` of it. None if they are fewer than that."""
     ill, whole = Counter(racks[name] for name in found), Counter(racks.values())
-    in_hall = {rack for rack in ill if not rack or ill[rack] >= MOST * whole[rack]}
+    in_hall = {rack for rack in ill if not rack or ill[rack] >= max(COMMON_MIN, MOST * whole[rack])}
     most = len(found) >= MOST * len(racks)
     alike = sorted(name for name in found if most or racks[name] in in_hall)
     return alike if len(alike) >= COMMON_MIN else []
