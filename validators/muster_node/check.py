@@ -14,7 +14,7 @@ from muster_node.bounded import bounded
 from muster_node.hardware.host import disks
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Hardware
-from muster_node.hardware.vendors import of_no_vendor, on_pci, vendors
+from muster_node.hardware.vendors import GPUS, of_no_vendor, on_pci, vendors
 from muster_node.probe import Probe
 
 PYTHON_MIN = (3, 9)
@@ -142,8 +142,10 @@ def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
     if silent:
         what = f"{' and '.join(silent)} devices are on the PCI bus but none answers: load or repair the driver"
         return Item("gpu", False, needed_by, what)
-    if others := of_no_vendor(files):
+    if others := of_no_vendor(files, GPUS):
         return Item("gpu", False, needed_by, others)
+    if others := of_no_vendor(files):
+        return Item("gpu", False, (), f"{others}: right for a node whose SKU counts no GPUs")
     # Nothing to repair: the SKU file defines whether this node has GPUs.
     return Item("gpu", False, (), "there is no GPU: right for a CPU node")
 

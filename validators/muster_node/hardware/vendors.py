@@ -121,8 +121,10 @@ def open_gpus() -> Gpus | None:
 
 
 PCI = "/sys/bus/pci/devices"
-ACCELERATORS = ("0x0302", "0x1200")
-"""Classes on the PCI bus: 3D controllers and processing accelerators. The graphics of a BMC are VGA, 0x0300."""
+GPUS = ("0x0302", "0x0380")
+"""Classes on the PCI bus: 3D and other display controllers. The graphics of a BMC are VGA, 0x0300."""
+ACCELERATORS = (*GPUS, "0x1200")
+"""And processing accelerators, which are GPUs or not, such as FPGAs."""
 
 
 def on_pci(files: Files, vendor: Vendor) -> bool:
@@ -130,12 +132,12 @@ def on_pci(files: Files, vendor: Vendor) -> bool:
     return any(files.text(f"{PCI}/{name}/vendor") == vendor.pci_id for name in files.names(PCI))
 
 
-def of_no_vendor(files: Files) -> str:
-    """A clause on the accelerators on the PCI bus that are of no known vendor; "" where there are none."""
+def of_no_vendor(files: Files, classes: tuple[str, ...] = ACCELERATORS) -> str:
+    """A clause on the accelerators of these classes that are of no known vendor; "" where there are none."""
     found = {
         files.text(f"{PCI}/{name}/vendor")
         for name in files.names(PCI)
-        if files.text(f"{PCI}/{name}/class").startswith(ACCELERATORS)
+        if files.text(f"{PCI}/{name}/class").startswith(classes)
     }
     others = sorted(found - {"", *(vendor.pci_id for vendor in vendors())})
     if not others:
