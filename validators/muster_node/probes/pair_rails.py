@@ -12,7 +12,7 @@ from typing import Any
 
 from muster_node.cluster.pair.backend import Backend, NoBackend, Rail, Step
 from muster_node.cluster.pair.collective import Collective
-from muster_node.cluster.pair.measure import Arrived, Pair
+from muster_node.cluster.pair.measure import HOST, Arrived, Pair
 from muster_node.cluster.pair.meeting import Meeting, PartnerLost, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.cluster.pair.tcp import Tcp
@@ -90,6 +90,8 @@ class PairRails(Probe):
         def report(arrived: Arrived) -> None:
             device = f"nic:{arrived.rail.device or arrived.rail.interface or arrived.rail.name}"
             labels = {"rail": arrived.rail.name, "mode": arrived.mode, "variant": arrived.variant, **_with(context)}
+            if gpu := "" if arrived.mode == HOST else backend.gpu(arrived.rail):
+                labels["gpu"] = gpu
             transfer = arrived.transfer
             rate = None if transfer.missed else transfer.rate
             context.emit("pair_bandwidth", device, value=rate, labels=labels, note=transfer.trouble)

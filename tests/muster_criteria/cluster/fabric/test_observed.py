@@ -52,6 +52,14 @@ def test_gpus_are_crossed_only_to_confirm() -> None:
         assert params["n0"].get("crossed", False) is crossed
 
 
+def test_the_gpu_that_a_node_measured_a_rail_with_is_kept() -> None:
+    def sent(gpu: str) -> list[Measured]:
+        return [row("pair_bandwidth", 1.0, rail="r1", mode="alone", gpu=gpu)]
+
+    returned = {"n0": sent("gpu2"), "n1": sent("gpu1"), "n2": sent("GPU 5"), "n3": rates(1, 2)}
+    assert round_result(FABRIC, PLAN, returned).gpus == {(0, 1): "gpu2", (1, 1): "gpu1"}
+
+
 def test_the_lower_direction_counts_and_every_flow_is_kept() -> None:
     returned = {
         "n0": [*rates(10, 20), *rates(11, 21, "1"), *rates(5, 6, mode="together")],

@@ -55,6 +55,18 @@ def test_a_part_of_a_node_fails_that_node_alone_and_names_its_device(
     assert block.suspected == {}
 
 
+@pytest.mark.parametrize(("used", "device"), [({(5, 1): "gpu2"}, "gpu2"), ({}, "node")])
+def test_of_a_rail_that_names_no_gpu_the_one_is_charged_that_was_measured(
+    used: dict[tuple[int, int], str], device: str
+) -> None:
+    """On a board that lost gpu1 the GPU at that place is gpu2."""
+    world, block = Small(fabric(4, 4), {Part(PartKind.GPU, 5, rail=1): 0.5}), BlockFindings()
+    results = tuple(dataclasses.replace(each, gpus=used) for each in world.isolate()[0])
+    unnamed = Place("10.0.0.1", tuple(Port("10.0.0.1", gpu=at, named=False) for at in range(4)))
+    judge_fabric(Rounds(world.topology, dict.fromkeys(world.topology.nodes, unnamed), results), block)
+    assert [each.device for each in block.findings[world.topology.nodes[5]]] == [device]
+
+
 @pytest.mark.parametrize(
     "part",
     [Part(PartKind.LEAF, 1, rail=2), Part(PartKind.UPLINK, 1, rail=2), Part(PartKind.PATH, 0, 2, rail=1)],

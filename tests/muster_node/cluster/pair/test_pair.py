@@ -318,10 +318,18 @@ def test_the_gpu_of_a_rail_is_that_of_the_slot_whatever_its_place_on_the_bus(gpu
     assert environment("nccl", rail, uuids)["CUDA_VISIBLE_DEVICES"] == f"GPU-{index:04}"
 
 
-def test_a_rail_that_names_no_gpu_takes_the_one_at_its_place_on_part_of_a_board() -> None:
+def test_a_rail_that_names_no_gpu_takes_the_one_at_its_place_on_part_of_a_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uuids = {f"gpu{slot}": f"GPU-{slot}" for slot in range(4, 8)}
     unnamed = dataclasses.replace(RAIL, gpu=1, named=False)
     assert environment("nccl", unnamed, uuids)["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    monkeypatch.setattr(collective, "_lacks", lambda context, library: "")
+    monkeypatch.setattr(collective, "uuids_of", lambda hardware: uuids)
+    context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
+    nccl, gloo = (collective.Collective(context, library, "127.0.0.1", 1) for library in ("nccl", "gloo"))
+    assert [each.gpu(unnamed) for each in (nccl, gloo)] == ["gpu5", ""]
+    assert nccl.gpu(RAIL) == ""
     for lacking in (RAIL, dataclasses.replace(unnamed, gpu=4)):
         with pytest.raises(NotTried):
             environment("nccl", lacking, uuids)

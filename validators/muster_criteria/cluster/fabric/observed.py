@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from muster_criteria.measured import Measured
 
 PROBE = "pair_rails"
 ALONE, TOGETHER, CROSSED, HOST_TCP = "alone", "together", "crossed", "host_tcp"
+_GPU = re.compile(r"gpu[0-9]{1,3}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     together, crossed = np.full(shape, np.nan), np.full(shape, np.nan)
     wrong, host = np.zeros(shape, dtype=bool), np.full(shape, np.nan)
     silent: set[int] = set()
+    gpus: dict[tuple[int, int], str] = {}
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
     used = [_backend([returned.get(topology.nodes[node]) or () for node in pair]) for pair in plan.pairs]
     # With as many pairs of each, TCP is what the other backend was replaced by.
@@ -100,11 +103,13 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
         silent |= lost
         if lost or at in other:
             continue
-        for row in (row for node in pair for row in returned[topology.nodes[node]] or ()):
+        for node, row in ((own, each) for own in pair for each in returned[topology.nodes[own]] or ()):
             rail = rail_at.get(row.labels.get("rail", ""))
             if row.probe != PROBE or rail is None or row.value is None:
                 continue
             mode = row.labels.get("mode", "")
+            if _GPU.fullmatch(row.labels.get("gpu", "")):
+                gpus[node, rail] = row.labels["gpu"]
             if row.metric == "pair_wrong_bytes" and mode in (ALONE, TOGETHER):
                 wrong[at, rail] |= row.value > 0
             elif row.metric == "pair_bandwidth" and mode == HOST_TCP:
@@ -116,7 +121,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
                 into = together if mode == TOGETHER else crossed
                 into[at, rail] = np.fmin(into[at, rail], row.value)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
-    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0, usual)
+    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus)
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

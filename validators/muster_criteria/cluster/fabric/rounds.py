@@ -63,7 +63,7 @@ class RoundResult:
     of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes whose pair was measured
     with another backend than most pairs, and with which; their cells are NaN. ``host``: plain TCP arrived over a rail
     after the backend had failed there, shape (pairs, rails), or None. ``backend``: what the cells were measured with,
-    "" where no node says so.
+    "" where no node says so. ``gpus``: by (node, rail), the GPU that the node measured the rail with, where it says so.
 
     Raises ValueError where shapes differ.
     """
@@ -77,6 +77,7 @@ class RoundResult:
     replaced: Mapping[int, str] = dataclasses.field(default_factory=dict)
     host: Flags | None = None
     backend: str = ""
+    gpus: Mapping[tuple[int, int], str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pairs, rails = len(self.round.pairs), self.alone.shape[1]

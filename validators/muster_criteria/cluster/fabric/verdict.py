@@ -245,8 +245,15 @@ def _device(part: FaultyPart, rounds: Rounds) -> str:
     """The part's device as ``pair_rails`` and the other probes name it."""
     if part.kind is PartKind.NODE:
         return "node"
-    port = rounds.places[part.node].ports[rounds.topology.rails.index(part.rail)]
-    return f"gpu{port.gpu}" if part.kind is PartKind.GPU else f"nic:{port.device or port.interface or part.rail}"
+    rail = rounds.topology.rails.index(part.rail)
+    port = rounds.places[part.node].ports[rail]
+    if part.kind is PartKind.NIC:
+        return f"nic:{port.device or port.interface or part.rail}"
+    if port.named:
+        return f"gpu{port.gpu}"
+    # Where the rail names none, its place is among the GPUs that answered, which the node alone knows.
+    used = {gpu for each in rounds.results if (gpu := each.gpus.get((rounds.topology.index[part.node], rail)))}
+    return used.pop() if len(used) == 1 else "node"
 
 
 def _carried(rounds: Rounds) -> set[tuple[int, int]]:

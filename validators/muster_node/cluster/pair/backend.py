@@ -89,6 +89,10 @@ class Backend(abc.ABC):
     latency = False
     """Whether ``round_trips`` works."""
 
+    def gpu(self, rail: Rail) -> str:
+        """The GPU that the rail is measured with, "" for none."""
+        return ""
+
     @abc.abstractmethod
     def receive(self, rail: Rail, step: Step) -> Receiver:
         """Opens the receiving end. Raises NotSent."""

@@ -55,6 +55,11 @@ class Collective(Backend):
         self._context, self._address, self._mib = context, address, mib
         self._uuids = uuids_of(context.hardware) if library == "nccl" else {}
 
+    def gpu(self, rail: Rail) -> str:
+        """The one of its slot or place, where NCCL is the library."""
+        device = _gpu(rail, self._uuids)
+        return device if device in self._uuids else ""
+
     def receive(self, rail: Rail, step: Step) -> Receiver:
         """Starts this side's process, which waits for the other's."""
         with socket.socket(socket.AF_INET6 if ":" in self._address else socket.AF_INET) as free:
@@ -108,11 +113,15 @@ def environment(library: str, rail: Rail, uuids: Mapping[str, str]) -> dict[str,
     return gpu | (pinned if rail.device else {"NCCL_SOCKET_IFNAME": f"={rail.interface}", "NCCL_IB_DISABLE": "1"})
 
 
+def _gpu(rail: Rail, uuids: Mapping[str, str]) -> str:
+    if rail.gpu is not None and rail.named:
+        return f"gpu{rail.gpu}"
+    place = rail.gpu or 0
+    return next(itertools.islice(uuids, place, None), f"GPU {place + 1} of those that answer")
+
+
 def _uuid(rail: Rail, uuids: Mapping[str, str]) -> str:
-    device = f"gpu{rail.gpu}"
-    if rail.gpu is None or not rail.named:
-        place = rail.gpu or 0
-        device = next(itertools.islice(uuids, place, None), f"GPU {place + 1} of those that answer")
+    device = _gpu(rail, uuids)
     if device not in uuids:
         raise NotTried(f"{device}, of rail {rail.name}, is not there: repair it, or correct label rails")
     if list(uuids.values()).count(uuids[device]) > 1:
