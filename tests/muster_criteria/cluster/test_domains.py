@@ -110,6 +110,30 @@ def test_a_clique_of_one_tray_is_no_partition() -> None:
     assert judged.members["n01"].verdict is Verdict.PASS
 
 
+def test_a_tray_whose_partition_is_not_in_the_block_does_not_fail() -> None:
+    judged = _judged({"domain": PARTITION}, at=1, count=6)
+    assert judged.failed == {}
+    assert [rack.troubles for rack in judged.racks] == [()]
+    assert [gap.code for gap in judged.members["n00"].coverage.missing] == [Lack.UNDECIDED]
+    assert judged.members["n01"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    "cliques", ["5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.{}", "7d1f8f6a-55c1-4b0e-8a32-9a0e5a1f0c22.{}"]
+)
+def test_another_cluster_fails_a_tray_whether_or_not_its_rack_is_whole(cliques: str) -> None:
+    names = [f"n{number}" for number in range(6)]
+    said = {name: {**GOOD, "domain": cliques.format(1 + at)} for at, name in enumerate(names[:3])}
+    members = [_member(name, names, said.get(name, GOOD), "r1", NODES) for name in names]
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert judged.failed == {}
+    elsewhere = cliques.startswith("7d")
+    assert [code for code, _ in judged.racks[0].troubles] == ([Trouble.SPLIT] if elsewhere else [])
+    assert judged.racks[0].held == (tuple(names) if elsewhere else ())
+    one = _judged({"domain": ELSEWHERE}, at=1, count=6)
+    assert set(one.failed) == {"n00"}
+
+
 @pytest.mark.parametrize("at", [2, 8])
 def test_another_cluster_that_trays_share_is_the_racks(at: int) -> None:
     judged = _judged({"domain": ELSEWHERE}, at=at)
@@ -125,6 +149,10 @@ def test_what_a_whole_partition_shows_is_the_racks(odd: Mapping[str, Any], troub
     judged = _judged({"domain": PARTITION, **odd}, at=4)
     assert judged.failed == {}
     assert [code for code, _ in judged.racks[0].troubles] == [trouble]
+    assert judged.racks[0].held == ("n00", "n01", "n02", "n03")
+    assert {each for each, member in judged.members.items() if member.verdict is Verdict.PASS} == {
+        f"n{number:02}" for number in range(4, NODES)
+    }
 
 
 def test_one_tray_of_a_partition_fails_alone() -> None:

@@ -4,8 +4,9 @@ ClusterUUID and clique must not be zero and must be equal within the rack, each 
 up (azhpc-images issue #506: a domain that ended in "Insufficient Resources" passed tests of single nodes). Where NVLink
 ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. A rack may be
 partitioned on purpose: a clique that two or more nodes share is a domain of its own. What half of the nodes of a rack,
-or of such a domain, show is the rack's: no node is charged with it, none passes, and one person decides. One or two
-nodes of a rack decide neither.
+or of such a domain, show is the rack's: no node is charged with it, none of the rack, or of that domain, passes, and
+one person decides. One or two nodes of a rack decide neither, and a clique that one node has is undecided unless the
+whole rack is in the block.
 """
 
 from __future__ import annotations
@@ -65,32 +66,41 @@ def _rack(
         else:
             why = "the node did not say which NVLink domain it is in"
             block.suspect([member.name], Lack.NOT_REPORTED, why)
+    names = frozenset(member.name for member in members)
     troubles: list[tuple[Trouble, str]] = []
-    few = len(readings) < OTHERS_MIN
+    held: set[str] = set()
+    few, whole = len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
     domains = _domains(readings)
     for trouble, ill in _by_trouble(readings, domains).items():
         if few:
             _undecided(ill, f"{_WORDS[trouble]} on {len(ill)} of {len(readings)} nodes", rack, block)
             continue
-        of_rack = _of_the_rack(ill, readings, domains)
+        if trouble is Trouble.SPLIT and not whole:
+            alone = _alone(ill, domains)
+            _one_of_a_partition(alone, rack, block)
+            ill = {name: observed for name, observed in ill.items() if name not in alone}
+        of_rack, of_domains = _of_the_rack(ill, readings, domains)
         for name in (each for each in ill if each not in of_rack):
             block.add(name, _finding(trouble, ill[name], rack))
         if of_rack:
             found = f"{_WORDS[trouble]} on {len(of_rack)} of {len(readings)} nodes ({listed(sorted(of_rack))})"
             troubles.append((trouble, found))
+            # One that spans no domain, and one that lies between domains, is the whole rack's.
+            held |= of_domains if of_domains and trouble is not Trouble.SPLIT else names
     if gains := _no_gains(readings, measured):
+        what = "; ".join(gains)
         if few:
-            _undecided(readings, gains, rack, block)
+            _undecided(readings, what, rack, block)
         else:
-            troubles.append((Trouble.NO_GAIN, gains))
+            troubles.append((Trouble.NO_GAIN, what))
+            held.update(*gains.values())
     partitions = {identity: names for identity, names in sorted(domains.items()) if len(names) > 1}
     if len(partitions) > 1:
         each = listed([f"{identity} with {len(names)} nodes" for identity, names in partitions.items()])
         block.note(f"Rack {rack or 'without a name'} has {len(partitions)} NVLink domains, each judged alone: {each}.")
-    whole = len(readings) >= (members[0].domain_nodes or 0)
-    state = RackState(rack, tuple(sorted(member.name for member in members)), tuple(troubles), whole)
+    state = RackState(rack, tuple(sorted(names)), tuple(troubles), whole, tuple(sorted(held)))
     if troubles:
-        block.suspect(state.nodes, Lack.RACK, state.sentence)
+        block.suspect(state.held, Lack.RACK, state.sentence)
         block.note(f"{state.sentence[0].upper()}{state.sentence[1:]}.")
     elif not whole:
         block.note(
@@ -105,6 +115,15 @@ def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings)
     why = (
         f"{what} of rack {rack or 'without a name'}; {OTHERS_MIN} nodes of it tell whether it is theirs or the rack's: "
         "test it with more"
+    )
+    block.suspect(nodes, Lack.UNDECIDED, why)
+
+
+def _one_of_a_partition(nodes: Iterable[str], rack: str, block: BlockFindings) -> None:
+    """Where nodes of the rack are missing, they may be those that share the clique."""
+    why = (
+        f"no other node in the block shares its clique of rack {rack or 'without a name'}, whose other nodes may: test "
+        "the rack as a whole"
     )
     block.suspect(nodes, Lack.UNDECIDED, why)
 
@@ -155,16 +174,32 @@ def _domains(readings: Mapping[str, _Reading]) -> dict[str, set[str]]:
     return found
 
 
+def _usual(domains: Mapping[str, Collection[str]]) -> str:
+    """The ClusterUUID that most nodes have, "" for no nodes."""
+    clusters: collections.Counter[str] = collections.Counter()
+    for identity, names in domains.items():
+        clusters[_cluster(identity)] += len(names)
+    return max(clusters, key=lambda cluster: clusters[cluster], default="")
+
+
+def _alone(ill: Collection[str], domains: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """The ill nodes that have a clique of the usual cluster to themselves."""
+    usual = _usual(domains)
+    return frozenset(
+        name
+        for identity, names in domains.items()
+        for name in names
+        if len(names) == 1 and name in ill and _cluster(identity) == usual
+    )
+
+
 def _by_trouble(
     readings: Mapping[str, _Reading], domains: Mapping[str, Collection[str]]
 ) -> dict[Trouble, dict[str, str]]:
     """{trouble: {node: what it shows}}. A node is in its place with most of the rack's, or in a clique of their
     cluster that it shares with another node: partitions of a rack have one ClusterUUID."""
     found: dict[Trouble, dict[str, str]] = collections.defaultdict(dict)
-    clusters: collections.Counter[str] = collections.Counter()
-    for identity, names in domains.items():
-        clusters[_cluster(identity)] += len(names)
-    usual = max(clusters, key=lambda cluster: clusters[cluster], default="")
+    usual = _usual(domains)
     differ = len(frozenset().union(*(reading.identities for reading in readings.values()))) > 1
     for name, reading in readings.items():
         for trouble, observed in reading.troubles.items():
@@ -178,25 +213,31 @@ def _by_trouble(
 
 def _of_the_rack(
     ill: Collection[str], nodes: Collection[str], domains: Mapping[str, Collection[str]]
-) -> frozenset[str]:
-    """The ill nodes whose trouble is their rack's: half of all nodes have it, or half of a domain, at least two."""
-    if 2 * len(ill) >= len(nodes):
-        return frozenset(ill)
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The ill nodes whose trouble is their rack's: half of all nodes have it, or half of a domain, at least two; and
+    all nodes of such domains, none where it is half of all."""
+    if ill and 2 * len(ill) >= len(nodes):
+        return frozenset(ill), frozenset()
     found: set[str] = set()
+    whole: set[str] = set()
     for names in domains.values():
         of_domain = [name for name in names if name in ill]
         if len(of_domain) > 1 and 2 * len(of_domain) >= len(names):
             found.update(of_domain)
-    return frozenset(found)
+            whole.update(names)
+    return frozenset(found), frozenset(whole)
 
 
-def _no_gains(readings: Mapping[str, _Reading], measured: Mapping[str, Measurements]) -> str:
-    """Where MNNVL gives nothing, "" if nowhere. Each domain grew groups of its own."""
+def _no_gains(readings: Mapping[str, _Reading], measured: Mapping[str, Measurements]) -> dict[str, list[str]]:
+    """{why MNNVL gives nothing: the nodes of that domain}. Each domain grew groups of its own."""
     grown: dict[frozenset[str], list[str]] = collections.defaultdict(list)
     for name, reading in readings.items():
         grown[reading.identities].append(name)
-    gains = (_no_gain(measured[name] for name in names) for _, names in sorted(grown.items(), key=lambda each: each[1]))
-    return "; ".join(filter(None, gains))
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for names in sorted(grown.values()):
+        if why := _no_gain(measured[name] for name in names):
+            found[why] += names
+    return found
 
 
 def _no_gain(measured: Iterable[Measurements]) -> str:

@@ -173,7 +173,7 @@ def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement, 
     stored = verdict.record(key, judgement, sent, node=name).judgement
     # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
     # controller, was not tested: its own budget stays.
-    of_rack = any(rack.troubles and name in rack.nodes for rack in block.racks)
+    of_rack = any(name in rack.held for rack in block.racks)
     others_fault = name not in block.missing and bool(block.missing or failed or of_rack)
     untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
     ended = Verdict.SKIPPED if untested else stored.verdict
