@@ -140,7 +140,10 @@ UP = (row("port_watched", 1.0), row("port_errors", 0, counter="link_downed"))
         (256, 32, {0, 32, 64}, set()),
         (256, 32, {0, 1, 2}, set()),  # three of 32 on one leaf
         (256, 4, {0, 1, 2, 8}, {0, 1, 2}),  # three of four on one leaf, and one of another
-        (256, 2, {0, 1}, set()),
+        (256, 2, {0, 1}, {0, 1}),  # all of a leaf, as in rounds of pairs
+        (256, 3, {0, 1}, set()),
+        (256, 2, {0, 1, 2}, {0, 1}),  # and a port of another
+        (256, 1, {0, 1, 2}, set()),
         (32, 2, set(range(30)), set(range(30))),  # most of the block, as when the whole rail was restarted
     ],
 )

@@ -11,7 +11,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from muster_criteria.cluster.fabric.nodes import MOST
+from muster_criteria.cluster.fabric.nodes import MOST, most_of_a_leaf
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits
@@ -24,8 +24,9 @@ RATE, DOWN = "ib_error_rate", "port_down"
 COUNTED = ("port_watched", "port_errors", DOWN)
 
 COMMON_MIN = 3
-"""Fewest members with the same fault of the same port for which it may be their switch's: chosen here. Of a leaf, or of
-a whole block, it takes most of them besides: cables of a large block that break independently are often three."""
+"""Fewest members with the same fault of the same port for which it may be their switch's, where that is not a known
+leaf's: chosen here. Of a whole block whose leaves are known it takes most of them besides: cables of a large block that
+break independently are often three."""
 
 
 @dataclasses.dataclass
@@ -95,16 +96,16 @@ def _behind_switches(
     found: Collection[str], having: Collection[str], topology: Topology | None
 ) -> list[Collection[str]]:
     """Of the members with a fault those that may share a switch, by switch. ``having``: all that have such a port."""
-    if len(found) < COMMON_MIN:
-        return []
-    if topology is None or not topology.known or len(found) >= MOST * len(having):
+    if topology is None or not topology.known:
+        return [found] if len(found) >= COMMON_MIN else []
+    if len(found) >= max(COMMON_MIN, MOST * len(having)):
         return [found]
     leaf = {member: topology.leaf_of[topology.index[member]] for member in having if member in topology.index}
     groups: list[Collection[str]] = []
     for at in sorted(set(leaf.values())):
         members = [member for member in having if leaf.get(member) == at]
         ill = [member for member in members if member in found]
-        if len(ill) >= max(COMMON_MIN, MOST * len(members)):
+        if most_of_a_leaf(len(ill), len(members)):
             groups.append(ill)
     return groups
 

@@ -66,14 +66,18 @@ def low_rails(cells: Cells, candidates: Flags) -> list[Evidence]:
     return found
 
 
+def most_of_a_leaf(ill: int, nodes: int) -> bool:
+    """Whether the switch of a leaf may be at fault where so many of its nodes are: of two or three nodes, with all."""
+    return nodes > 1 and ill >= MOST * nodes
+
+
 def _of_a_leaf(cells: Cells, candidates: Flags, measured: Flags) -> Flags:
     """Which nodes are on a leaf most of whose measured nodes are candidates. Of a leaf with two nodes that is both."""
     leaf, leaves = cells.topology.leaf_array, len(cells.topology.leaves)
     if not cells.topology.paths:
         return np.zeros(len(candidates), dtype=bool)
-    size = np.bincount(leaf, measured, leaves)
-    most = np.bincount(leaf, candidates, leaves) >= MOST * size
-    whole: Flags = (most & (size >= 2))[leaf]
+    counts = zip(np.bincount(leaf, candidates, leaves), np.bincount(leaf, measured, leaves), strict=True)
+    whole: Flags = np.array([most_of_a_leaf(int(ill), int(size)) for ill, size in counts], dtype=bool)[leaf]
     return whole
 
 
