@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.model import Verdict
-from tests.bench.isolation.verdicts import CORRUPT, DEAD, FAULTS, Tally, tallies, total
+from tests.bench.isolation.verdicts import CORRUPT, DEAD, FAULTS, Tally, judged, tallies, total, worlds
 from tests.bench.isolation.world import Counts, World, fabric
 
 
@@ -29,6 +30,24 @@ def test_neighbours_have_the_same_rail_dead_or_corrupt(counts: Counts, wrong: bo
     result = world.measure(Round(1, Kind.SAME_LEAF, ((first, (first + 4) % 8),)))
     assert bool(result.alone[0, rail, 0] > 0) is wrong
     assert result.wrong.tolist() == [[wrong and at == rail for at in range(4)]]
+
+
+@pytest.mark.parametrize(
+    ("block", "rails", "what", "links", "seed"),
+    [
+        ("12, leaves unknown", 1, "slow uplink", 1.0, 2),  # slow cells are the median of a round
+        ("8, leaves unknown", 8, "bad NIC", 0.5, 2),  # a partner of the screening is at fault too
+        ("16, leaves unknown", 8, DEAD, 0.5, 6),
+    ],
+)
+def test_a_healthy_node_behind_slow_links_does_not_fail_where_leaves_are_unknown(
+    block: str, rails: int, what: str, links: float, seed: int
+) -> None:
+    for shape, _, world, known, _ in worlds([what], [seed]):
+        if (shape, len(known.rails), world.between) == (block, rails, links):
+            bad = {known.nodes[part.a] for part in world.planted if part.kind in OF_THE_NODE}
+            verdicts = judged(world, known, seed)
+            assert not {name for name, verdict in verdicts.items() if verdict is Verdict.FAIL} - bad
 
 
 @pytest.mark.slow

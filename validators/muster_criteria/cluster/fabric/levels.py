@@ -47,7 +47,8 @@ class Level:
     """One round in shares of the usual. ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false where
     nothing can be said; ``a``, ``b``: nodes of each pair, ``chosen``: whether it is no reference. ``lower``: whether
     almost all cells of a rail are slower than the other rails alike; ``of_others``: its usual rate as a share of
-    theirs; shape (rails,)."""
+    theirs; ``usual``: that rate, NaN with too few cells; shape (rails,). ``rate``: of each cell, shape (pairs, rails),
+    in the unit of ``usual``; rates of rounds with equal ``variants`` can be compared."""
 
     number: int
     confirms: bool
@@ -66,6 +67,9 @@ class Level:
     silent: frozenset[int]
     lower: Flags
     of_others: Figures
+    usual: Figures
+    rate: Figures
+    variants: int
 
 
 def level(topology: Topology, result: RoundResult, effect: float = EFFECT_MIN, by_itself: Sequence[int] = ()) -> Level:
@@ -95,7 +99,7 @@ def level(topology: Topology, result: RoundResult, effect: float = EFFECT_MIN, b
     return Level(
         result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
         kinds.own_shares(result.crossed), kinds.own_shares(result.together),
-        threshold, noise, unjudged, result.silent, *_rails(usual, noise, effect),
+        threshold, noise, unjudged, result.silent, *_rails(usual, noise, effect), best, result.round.variants,
     )  # fmt: skip
 
 
@@ -162,13 +166,14 @@ class _Kinds:
         return np.where(borrowed, np.nan, share)
 
 
-def _rails(usual: tuple[_Usual, _Usual], noise: float, effect: float) -> tuple[Flags, Figures]:
-    """``lower`` and ``of_others`` of ``Level``: lower within leaves as between them."""
+def _rails(usual: tuple[_Usual, _Usual], noise: float, effect: float) -> tuple[Flags, Figures, Figures]:
+    """``lower``, ``of_others`` and ``usual`` of ``Level``: lower within leaves as between them."""
     within, between = usual
     lower = [each.lower(noise, effect) | (each.counted <= OTHERS_MIN) for each in usual]
     judged = np.maximum(within.counted, between.counted) > OTHERS_MIN
     most = within.counted >= between.counted
-    return lower[0] & lower[1] & judged, np.where(most, within.of_others, between.of_others)
+    own = np.where(judged, np.where(most, within.own, between.own), np.nan)
+    return lower[0] & lower[1] & judged, np.where(most, within.of_others, between.of_others), own
 
 
 def _usual(pool: Figures, effect: float, by_itself: Sequence[int]) -> _Usual:

@@ -112,18 +112,37 @@ def _alike(one: Evidence, other: Evidence) -> bool:
 
 
 def _unconnected(cells: Cells, rail: int, evidence: Evidence) -> set[int]:
-    """The measured nodes that no chain of good cells connects with a partner of the part's node."""
+    """The measured nodes that no chain of good and fast cells connects with a partner that confirmed the node's part.
+
+    Where most cells of a round are slow, so is its median, and a cell may be good that goes over what is at fault.
+    """
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    good, judged = cells.good[:, :, columns].sum(axis=2), (cells.good | cells.low)[:, :, columns].sum(axis=2)
+    good = (cells.good & _fast(cells))[:, :, columns].sum(axis=2)
+    judged = (cells.good | cells.low)[:, :, columns].sum(axis=2)
     linked: dict[int, set[int]] = defaultdict(set)
     for at, node in zip(*np.nonzero((judged > 0) & (2 * good > judged)), strict=True):
         linked[int(node)].add(int(cells.partner[at, node]))
-    reached, open_ = set(evidence.partners), list(evidence.partners)
+    reached, open_ = set(evidence.confirming), list(evidence.confirming)
     while open_:
         new = linked[open_.pop()] - reached
         reached |= new
         open_ += new
     return set(map(int, np.flatnonzero(judged.any(axis=0)))) - reached - {evidence.part.a}
+
+
+def _fast(cells: Cells) -> Flags:
+    """Which cells are as fast as usual in the best round over as many flows, or have no such round to compare with:
+    (rounds, nodes, rails)."""
+    best = {
+        variants: np.fmax.reduce([each.usual for each in cells.levels if each.variants == variants])
+        for variants in {each.variants for each in cells.levels}
+    }
+    found = np.ones(cells.good.shape, dtype=bool)
+    for at, each in enumerate(cells.levels):
+        with np.errstate(invalid="ignore"):
+            fast = ~(each.rate < (1.0 - EFFECT_MIN) * best[each.variants])
+        found[at, each.a], found[at, each.b] = fast, fast
+    return found
 
 
 def _on_leaves(
