@@ -36,7 +36,7 @@ def test_an_interrupted_campaign_leaves_no_process_and_no_finished_leg(tmp_path:
             assert campaign.poll() is None
             time.sleep(0.2)
         campaign.terminate()
-        assert campaign.wait(120) != 0
+        assert campaign.wait(600) != 0
     assert [process for process in everyone if process.is_running() and process.status() != "zombie"] == []
     assert not list(tmp_path.glob("leg-*.json"))
 

@@ -29,7 +29,8 @@ from tests.dags.blocks import Nodes
 from tests.support.servers.live_airflow import HANGS_S
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.early(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_iproute2, pytest.mark.early(3)]
+needs_root = pytest.mark.skipif(not lanes.is_root, reason="a network of its own needs root")
 
 RUN = RunKey("cluster_qualification", "rounds")
 NAMES = tuple(f"n{at}" for at in range(8))
@@ -75,13 +76,30 @@ class Sides:
         until(ended, what=lambda: f"{operator.member} did not end", limit_s=HANGS_S, step_s=0.5)
 
 
-def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
-    labels = {name: {"rails": f"r0@127.0.0.1 r1@{NOBODY if name == DEAD else '127.0.0.1'}"} for name in NAMES}
-    nodes.build(names=NAMES, labels=labels)
-    block.claim(RUN, {"nodes": list(NAMES), "level": "demo", "reason": "a test"})
+def _ports(network: lanes.Lanes, leaf: int, host: int) -> list[str]:
+    """The addresses of a host's ports, each with the usual rate: what this machine's CPUs have left is no rate."""
+    found = [lanes.address(leaf, host, rail) for rail in (0, 1)]
+    for port in found:
+        network.lane(lanes.RATE_MBIT, ("src", f"{port}/32"))
+    return found
+
+
+def _measure(nodes: Nodes, labels: dict[str, dict[str, str]]) -> None:
+    """All rounds of a block of these nodes."""
+    nodes.build(names=tuple(labels), labels=labels)
+    block.claim(RUN, {"nodes": list(labels), "level": "demo", "reason": "a test"})
     sides = Sides()
     while planned := rounds.next_round(RUN):
         sides.run([each["member"] for each in planned])
+
+
+@needs_root
+def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
+    with lanes.own_network():
+        network = lanes.Lanes()
+        ports = {name: _ports(network, 0, at) for at, name in enumerate(NAMES)}
+        ports[DEAD][1] = NOBODY
+        _measure(nodes, {name: {"rails": f"r0@{own[0]} r1@{own[1]}"} for name, own in ports.items()})
     made = store.rounds.planned(RUN)
     assert 4 < len(made) <= 7, "three rounds of screening, and two partners chosen to confirm it at least"
     assert all(set(store.rounds.sides(RUN)[each.number]) == set(each.members) for each in made)
@@ -92,8 +110,7 @@ def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
     (stage,) = store.reporting.run(RUN, node=DEAD).stages
     critical = [each for each in stage.judgement.findings if each.severity is Severity.CRITICAL]
     assert [(each.device, each.labels) for each in critical] == [("nic:r1", (("rail", "r1"),))]
-    # Of the others only what no load of this machine can cause: the rates of eight agents on few CPUs are no rates.
-    assert store.runs.get(RUN, node=DEAD).verdict is Verdict.FAIL
+    assert {name for name in NAMES if store.runs.get(RUN, node=name).verdict is Verdict.FAIL} == {DEAD}
 
     fabric = store.rounds.fabric(RUN)
     assert fabric is not None
@@ -125,7 +142,7 @@ def _slow_uplink(network: lanes.Lanes) -> None:
     network.lane(lanes.SLOW_MBIT, ("dst", leaf))
 
 
-@pytest.mark.skipif(not lanes.is_root, reason="a network of its own needs root")
+@needs_root
 def test_a_slow_port_and_a_slow_uplink_are_named_and_no_other_node_is_charged(nodes: Nodes) -> None:
     with lanes.own_network():
         network = lanes.Lanes()
@@ -133,15 +150,9 @@ def test_a_slow_port_and_a_slow_uplink_are_named_and_no_other_node_is_charged(no
         _slow_uplink(network)
         labels = {}
         for at, name in enumerate(BLOCK):
-            ports = [lanes.address(at // HOSTS, at % HOSTS, rail) for rail in (0, 1)]
+            ports = _ports(network, at // HOSTS, at % HOSTS)
             labels[name] = {"leaf": f"leaf{at // HOSTS}", "rails": f"r0@{ports[0]} r1@{ports[1]}"}
-            for port in ports:
-                network.lane(lanes.RATE_MBIT, ("src", f"{port}/32"))
-        nodes.build(names=BLOCK, labels=labels)
-        block.claim(RUN, {"nodes": list(BLOCK), "level": "demo", "reason": "a test"})
-        sides = Sides()
-        while planned := rounds.next_round(RUN):
-            sides.run([each["member"] for each in planned])
+        _measure(nodes, labels)
         block.judge(RUN)
         block.release(RUN)
     parts = [part for part in store.rounds.parts(RUN) if part.confirmed]

@@ -70,7 +70,7 @@ class Live:
             "MUSTER_AIRFLOW_PASSWORD": login.password,
         }  # fmt: skip
         command = [sys.executable, "-c", "from muster.cli import main; main()", *args]
-        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=300)
 
     def received(self, key: str) -> list[dict[str, Any]]:
         """The runs that have received events under this key; empty while one of them is under way."""
@@ -159,7 +159,7 @@ def test_a_question_that_newer_evidence_overtook_is_on_no_list(live: Live) -> No
 
     def listed() -> bool:
         headers = {"Authorization": f"Bearer {client._log_in()}"}
-        answer = httpx.get(f"{login.url}{PREFIX}/approvals", headers=headers, timeout=30)
+        answer = httpx.get(f"{login.url}{PREFIX}/approvals", headers=headers, timeout=300)
         assert answer.status_code == 200
         return OVERTAKEN in answer.text
 

@@ -67,7 +67,7 @@ class Run(live_airflow.Desk):
         """As hard as it gets, without a chance to tidy up; then start it again, as systemd would."""
         service = self.stack.supervisor.services[component]
         os.kill(service.pid, signal.SIGKILL)
-        service.process.wait(10)
+        service.process.wait(60)
         self.stack.supervisor.start(component, service.command, service.environment)
 
 
@@ -80,7 +80,7 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
         f"{airflow.login.url}/api/v2/dags/{DAG_ID}/dagRuns",
         headers={"Authorization": f"Bearer {airflow.token()}"},
         json={"logical_date": None, "dag_run_id": RUN_ID, "conf": conf},
-        timeout=30,
+        timeout=300,
     )
     assert triggered.status_code in (200, 201), triggered.text
     with pytest.raises(AlreadyTriggered):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-STARTED_S = 180.0
+from tests.support.waiting import until
+
+STARTED_S = 1200.0
+"""Generous: other tests start Airflow at the same time."""
 
 
 class Demo:
@@ -31,11 +35,14 @@ class Demo:
         return self.output.read_text()
 
     def wait_for(self, words: str) -> None:
-        deadline = time.monotonic() + STARTED_S
-        while words not in self.printed():
+        self.wait_until(lambda: words in self.printed())
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        def true_or_over() -> bool:
             assert self.process.poll() is None, self.printed()
-            assert time.monotonic() < deadline, self.printed()
-            time.sleep(0.5)
+            return true()
+
+        until(true_or_over, what=self.printed, limit_s=STARTED_S, step_s=0.5)
 
     def family(self) -> list[psutil.Process]:
         watchdog = psutil.Process(self.process.pid)

@@ -46,7 +46,7 @@ class Namespace:
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], preexec_fn=die_with_parent)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         # The holder is still in our namespace for an instant.
         while os.readlink(f"/proc/{self._holder.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
             if time.monotonic() > until or self._holder.poll() is not None:

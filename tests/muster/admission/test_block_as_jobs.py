@@ -62,7 +62,7 @@ class TestBlock:
                 # Agent, watchdog, probe and two ranks.
                 assert len(of) >= 5
                 assert set(of) == {number}
-            ends = block.end(limit_s=240.0)
+            ends = block.end(limit_s=900.0)
         finally:
             block.close()
             for job in JOBS.values():

@@ -196,7 +196,7 @@ def test_a_step_runs_on_the_node_and_gets_sigterm_at_once(on_slurm: OnSlurm, tmp
     assert (tmp_path / "begun").read_text().strip() == NAME
     on_slurm.submit()
     until((tmp_path / "end").exists)
-    step.wait(10)
+    step.wait(120)
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_a_preempted_job_whose_step_does_not_end_is_preempted_unless_the_node_is
     if then == "the node goes down":
         on_slurm.cluster.update(NAME, "State=DOWN", "Reason=psu")
     assert service.preempted(NODE) is (then == "it ends at last")
-    step.wait(20)
+    step.wait(120)
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_the_node_side_ends_with_its_pod(on_kubernetes: OnKubernetes, tmp_path: 
         node_side = subprocess.Popen([*on_kubernetes.cluster.enter, *words])
         until(begun.exists)
         job = on_kubernetes.submit()
-        assert node_side.wait(10) == (7 if ends == "at SIGTERM" else -9)
+        assert node_side.wait(120) == (7 if ends == "at SIGTERM" else -9)
         until(lambda: on_kubernetes.runs(job))
         with pytest.raises(Preempted):
             service.step_of_test(NODE)

@@ -26,6 +26,7 @@ from muster_criteria.health.policy import HealthAction
 from muster_demo.services import free_port
 from tests.muster.api.conftest import NODE, XID, post, sources
 from tests.support.servers import slurm
+from tests.support.waiting import until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 
@@ -292,9 +293,7 @@ def test_slurms_epilog_reports_a_crashed_job_and_no_other(
             submit(harmless)
         cluster.call("scancel", submit("sleep 60", "n0"))
         job = submit("kill -SEGV $$")
-        end_at = time.monotonic() + 150
-        while not store.health.of_node(NODE) and time.monotonic() < end_at:
-            time.sleep(0.3)
+        until(lambda: store.health.of_node(NODE))
         time.sleep(2)
     (seen,) = store.health.of_node(NODE)
     assert seen.check == "job_crash"
