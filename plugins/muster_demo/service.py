@@ -270,7 +270,7 @@ def _at_work(run: runs.Run) -> str:
 def finished(run: Run) -> RunReport | None:
     """The run's report; None for a run that the records do not have."""
     try:
-        return store.reporting.run(run.key)
+        return store.reporting.run(run.key, attached=False)
     except UnknownRun:
         return None
 
@@ -286,7 +286,7 @@ def service_of(node: str) -> Service:
     reports: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for run in reversed(store.runs.find(node=node)):
         if run.dag_id in reports:
-            reports[run.dag_id].append(store.reporting.run(run.key, node=node))
+            reports[run.dag_id].append(store.reporting.run(run.key, node=node, attached=False))
     evidence: Mapping[str, Any] = entries[-1].evidence if entries else {}
     again = [event.evidence for event in store.nodes.events(node) if "reevaluated" in event.evidence]
     return Service(
