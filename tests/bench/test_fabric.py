@@ -63,7 +63,7 @@ def test_addresses_are_those_of_the_topology() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.early(6)
+@pytest.mark.early(7)
 @pytest.mark.needs_iproute2
 @pytest.mark.needs_torch
 @needs_namespaces

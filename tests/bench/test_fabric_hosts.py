@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.fabric.proof import MARKS, assert_found
 
-pytestmark = [*MARKS, pytest.mark.early(5)]
+pytestmark = [*MARKS, pytest.mark.early(7)]
 
 
 def test_a_slow_host_a_late_one_and_one_that_dies_are_found_and_nothing_else() -> None:

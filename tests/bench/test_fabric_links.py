@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.fabric.proof import MARKS, assert_found
 
-pytestmark = [*MARKS, pytest.mark.early(6)]
+pytestmark = [*MARKS, pytest.mark.early(7)]
 
 
 def test_slow_ones_dead_ones_and_one_that_corrupts_are_found_and_nothing_else() -> None:

@@ -15,7 +15,7 @@ from tests.chaos.observers import OBSERVERS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.early(7),
+    pytest.mark.early(5),
     pytest.mark.needs_postgresql,
     pytest.mark.needs_redis,
     pytest.mark.needs_slurm,

@@ -29,7 +29,7 @@ from tests.dags.blocks import Nodes
 from tests.support.servers.live_airflow import HANGS_S
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_iproute2, pytest.mark.early(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_iproute2, pytest.mark.early(7)]
 needs_root = pytest.mark.skipif(not lanes.is_root, reason="a network of its own needs root")
 
 RUN = RunKey("cluster_qualification", "rounds")

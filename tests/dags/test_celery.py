@@ -15,7 +15,7 @@ NODES = 4
 @pytest.mark.slow
 @pytest.mark.needs_postgresql
 @pytest.mark.needs_redis
-@pytest.mark.early(2)
+@pytest.mark.early(5)
 def test_a_triggerer_stalls_another_and_a_worker_die_and_every_node_is_tested_and_reported_once(tmp_path: Path) -> None:
     outcome, _cost = fleet.measure(tmp_path, NODES, seed=7, warm_nodes=0, idle_s=1)
     assert outcome.lost == []

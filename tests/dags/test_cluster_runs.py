@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.needs_sshd,
     pytest.mark.needs_torch,
-    pytest.mark.early(3),
+    pytest.mark.early(6),
 ]
 
 

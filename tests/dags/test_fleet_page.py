@@ -28,7 +28,7 @@ from tests.dags import conftest
 from tests.muster import fleet
 from tests.support.servers import browser, live_airflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.early(10)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_chromium, pytest.mark.early(2)]
 READY = "node_qualification"
 PASSWORD = "for-this-test"
 BLOCK = "cluster_qualification"

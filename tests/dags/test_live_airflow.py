@@ -31,7 +31,7 @@ from tests.muster.fleet import host_key
 from tests.support import lives
 from tests.support.servers import live_airflow, sshd
 
-pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(9)]
+pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(3)]
 
 QUALIFICATION, NEW_HARDWARE, ADMISSION = "node_qualification", "new_hardware", "admission"
 UNNOTICED = "n9"

@@ -25,7 +25,7 @@ from muster_demo.stack import Stack
 from tests.dags.conftest import NODE, Mailbox
 from tests.support.servers import live_airflow, sshd
 
-pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(7)]
+pytestmark = [*live_airflow.MARKS, pytest.mark.slow, pytest.mark.early(4)]
 
 DAG_ID = "node_qualification"
 STAGES = ["intake", "burn_in", "integrity", "performance", "thermal"]

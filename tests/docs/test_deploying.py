@@ -16,7 +16,7 @@ from cryptography.fernet import Fernet
 from tests.docs.quickstart import ROOT, replaced
 from tests.support.servers import postgresql
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.early(7)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.early(3)]
 
 PAGE = (ROOT / "docs" / "deploying.md").read_text()
 WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]

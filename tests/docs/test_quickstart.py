@@ -18,7 +18,7 @@ from tests.docs.quickstart import BLOCK, FORCED, HOST, ROOT, controller, quickst
 from tests.support.servers import slurm, sshd
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.early(8),
+    pytest.mark.slow, pytest.mark.needs_sshd, pytest.mark.needs_torch, pytest.mark.early(3),
 ]  # fmt: skip
 
 

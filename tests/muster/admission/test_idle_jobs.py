@@ -42,7 +42,7 @@ from tests.support.servers import kubernetes_server
 from tests.support.servers.slurm import Slurm
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("sqlite_db"), pytest.mark.early(9)]
+pytestmark = [pytest.mark.usefixtures("sqlite_db"), pytest.mark.early(2)]
 
 
 @pytest.fixture
