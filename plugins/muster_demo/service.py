@@ -169,8 +169,17 @@ class ServiceStory:
 
     def _fail(self, node: str, nodes: Sequence[str]) -> None:
         """Let a node fail between tests, and follow its repair until it is proved; a spare has its place by then."""
+        # By its schedule a test may begin now, and meet the fault before the sweep does.
+        found = patiently(lambda: self.client.runs(dags.IDLE_REVALIDATION))
+        chosen = (Run(node, True, dags.IDLE_REVALIDATION, str(run["dag_run_id"])) for run in found)
+        self.watcher.runs += [run for run in chosen if run not in self.watcher.runs]
+        self.follow(_nothing)
+        patiently(functools.partial(self.client.pause, dags.IDLE_REVALIDATION))
+        self._watch(dags.NODE_REVALIDATION)
+        self.follow(_nothing)
         self.fail(node)
         self._trigger(dags.HEALTH_SWEEP, {}, [node], "found__demo")
+        patiently(functools.partial(self.client.unpause, dags.IDLE_REVALIDATION))
         serving = self._begin_jobs(nodes)
         if self.users:
             trigger_once(self.client, dags.IDLE_REVALIDATION, "again__demo", {"level": self.level})
