@@ -35,7 +35,7 @@ needs_root = pytest.mark.skipif(not lanes.is_root, reason="a network of its own 
 RUN = RunKey("cluster_qualification", "rounds")
 NAMES = tuple(f"n{at}" for at in range(8))
 DEAD = "n5"
-NOBODY = "192.0.2.9"
+NO_MACHINE = "192.0.2.9"
 """RFC 5737: no machine has this address, so nothing can be bound to it or sent there."""
 
 
@@ -98,7 +98,7 @@ def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
     with lanes.own_network():
         network = lanes.Lanes()
         ports = {name: _ports(network, 0, at) for at, name in enumerate(NAMES)}
-        ports[DEAD][1] = NOBODY
+        ports[DEAD][1] = NO_MACHINE
         _measure(nodes, {name: {"rails": f"r0@{own[0]} r1@{own[1]}"} for name, own in ports.items()})
     made = store.rounds.planned(RUN)
     assert 4 < len(made) <= 7, "three rounds of screening, and two partners chosen to confirm it at least"

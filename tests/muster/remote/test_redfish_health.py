@@ -197,7 +197,7 @@ def test_a_log_of_which_a_document_is_refused_is_not_read_whole_and_the_others_a
     assert [each.device for each in found.sensors] == ["fan Fan 1"]
     assert [each.text for each in found.entries] == ["Uncorrectable ECC"]
     assert [each.log for each in found.entries] == list(found.logs)
-    assert f"it answers {status} " in found.trouble
+    assert str(int(status)) in found.trouble
 
 
 @pytest.mark.parametrize("status", [401, 403, 429])
@@ -212,7 +212,7 @@ def test_a_bmc_that_refuses_the_login_is_asked_no_second_document(status: int) -
         found = read_health(Bmc(url=server.url), Login("root", "wrong"), timeout_s=60.0, limit_s=120.0)
         documents = [path for path in server.requests if path != "/redfish/v1/"]
     assert documents == ["POST /redfish/v1/SessionService/Sessions", "/redfish/v1/Chassis"]
-    assert f"it answers {status} " in found.trouble
+    assert str(int(status)) in found.trouble
 
 
 def test_a_document_in_error_is_requested_once() -> None:
