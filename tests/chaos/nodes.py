@@ -56,11 +56,12 @@ sleep $((RANDOM % 4 + 1)) 9>&-
 status=$?
 result=$job/result.json
 if [ -f "$result" ]; then
-  [ $status != 0 ] || note measured "$(sha256sum "$result" | cut -d' ' -f1)"
+  own=$(sha256sum "$result")
+  [ $status != 0 ] || note measured "${{own%% *}}"
   mkdir -p "$HOME/kept"
   if mv "$HOME/tamper" "$HOME/tampering" 2>/dev/null; then
-    note tampered "$(head -1 "$HOME/tampering" | cut -c3-)"
     sh "$HOME/tampering" "$result" "$HOME/kept/$stage"
+    [ "$(sha256sum "$result")" = "$own" ] || note tampered "$(head -1 "$HOME/tampering" | cut -c3-)"
   else
     cp "$result" "$HOME/kept/$stage"
   fi
@@ -68,7 +69,7 @@ fi
 exit $status
 """
 """What starts the node side on a node, by the node's clock, and keeps its diary by the true one. The lock is the
-kernel's: its holder is alive, whatever else was killed.
+kernel's: its holder is alive, whatever else was killed. A replay before a result was kept changes nothing, and is none.
 """
 
 
