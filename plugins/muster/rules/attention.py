@@ -250,7 +250,7 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
-        closed = place.shown.startswith("closed")
+        closed = place.shown.startswith("closed") and not place.shown.startswith("closed: tainted")
         opens = (UNDO if place.shown == CLOSED else OPEN).get(kind, "muster node schedulers").format(there)
         command = opens if closed else look
         return item(Cause.CLOSED, Turn.SCHEDULER, command, f"{place.cluster}: {place.shown}", place.shown_since)

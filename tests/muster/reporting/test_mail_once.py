@@ -101,6 +101,21 @@ def test_a_sender_that_was_held_up_after_its_claim_sends_no_empty_mail(taken, mo
     assert taken == []
 
 
+@pytest.mark.parametrize("refusal", [None, sending.Refusal("try later", permanent=False)], ids=["accepted", "refused"])
+def test_a_mail_that_a_person_drops_while_it_is_sent_keeps_no_other_waiting(taken, monkeypatch, refusal) -> None:
+    for key in ("one", "two"):
+        store.outbox.add(key, key.encode())
+
+    def dropped(_hook: object, raw: bytes, _recipients: object) -> sending.Refusal | None:
+        taken.append(raw)
+        return refusal if store.outbox.drop("one", "Ada", "it is out of date") else None
+
+    monkeypatch.setattr(sending, "_send", dropped)
+    sending.deliver_mail()
+    assert taken == [b"one", b"two"]
+    assert store.outbox.waiting() == 0
+
+
 def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:
     monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
     record, away = store.outbox.sent, iter([True, True])

@@ -205,6 +205,7 @@ def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_cap
 @pytest.mark.parametrize(
     ("shown", "command"),
     [("closed: cordoned", "kubectl uncordon n1-there"),
+     ("closed: tainted: example.org/maintenance", "kubectl describe node n1-there"),
      (CLOSED, "kubectl taint node n1-there muster.dev/withdrawn-")],
 )  # fmt: skip
 def test_the_command_that_opens_a_node_of_kubernetes_undoes_what_closed_it(shown: str, command: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.exc import IntegrityError
@@ -238,18 +238,23 @@ def take(seen: OutboxMessage) -> bool:
         return True
 
 
+@contextlib.contextmanager
+def _tried(message_id: int) -> Iterator[OutboxRow]:
+    """The row of a message that was tried; one that is not stored if a person dropped it meanwhile."""
+    with writing() as session:
+        yield session.get(OutboxRow, message_id) or _made("", b"", None)
+
+
 def sent(message_id: int) -> None:
     """Mark the mail as accepted by the mail server; its bytes, which are not read again, go."""
-    with writing() as session:
-        row = session.get_one(OutboxRow, message_id)
+    with _tried(message_id) as row:
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
         row.message = b""
 
 
 def unreachable(message_id: int, error: str) -> None:
     """Record that the mail server could not be reached: the mail is due at the next delivery again."""
-    with writing() as session:
-        row = session.get_one(OutboxRow, message_id)
+    with _tried(message_id) as row:
         row.attempts, row.last_error = row.attempts + 1, error
 
 
@@ -258,8 +263,7 @@ def failed(message_id: int, error: str, *, park: bool = False, recipients: Colle
 
     ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.
     """
-    with writing() as session:
-        row = session.get_one(OutboxRow, message_id)
+    with _tried(message_id) as row:
         row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
         row.parked_at = access.now() if park else None
         row.attempts, row.last_error = row.attempts + 1, error
