@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.series.readings import as_readings, group_of, readings_of, together
-from muster_criteria.model import Severity
+from muster_criteria.model import Severity, Verdict
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.learn import learn
 from muster_criteria.sku_files.learned import (
@@ -23,6 +23,7 @@ from muster_criteria.sku_files.learned import (
     as_file,
     floors_of,
     in_force,
+    with_learned,
 )
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku, SkuError
@@ -37,15 +38,17 @@ OLD, NEW = {"driver": "570.1"}, {"driver": "580.2"}
 TODAY = datetime.date(2026, 11, 21)
 LABELS = {"dtype": "bf16"}
 METRIC = "gemm_rate[dtype=bf16]"
+FP8_FLOOR = 975.0
+"""TFLOPS: the SKU's own; it has none for bf16."""
 
 
 def fleet(nodes: int, *, rate: float = 740.0, spread: float = 0.01, driver: dict[str, str] = OLD, first: int = 0,
-          slow: tuple[int, ...] = (), seed: int = 7) -> pd.DataFrame:  # fmt: skip
-    """Readings of bf16 GEMM of 8-GPU nodes; the slow ones lose a fifth on one GPU."""
+          slow: tuple[int, ...] = (), seed: int = 7, dtype: str = "bf16") -> pd.DataFrame:  # fmt: skip
+    """Readings of GEMM of 8-GPU nodes; the slow ones lose a fifth on one GPU."""
     dice = random.Random(seed)
     rows = [
         (
-            f"n{node:03d}", f"gpu{gpu}", group_of("h200-sxm-8", driver), "h200-sxm-8", "gemm_rate", "dtype=bf16",
+            f"n{node:03d}", f"gpu{gpu}", group_of("h200-sxm-8", driver), "h200-sxm-8", "gemm_rate", f"dtype={dtype}",
             "TFLOPS", rate * dice.gauss(1.0, spread) * (0.8 if node in slow and gpu == 3 else 1.0), 20000.0, "d/r",
         )
         for node in range(first, first + nodes)
@@ -163,6 +166,39 @@ def test_a_floor_does_not_sink_after_another_stack_was_tried_and_rolled_back(tmp
     assert not calibration.canary
 
 
+@pytest.mark.parametrize(
+    ("rate", "spread", "reading", "notes"),
+    [(1040.0, 0.027, 970.0, [Remark.FLOOR_KEPT]), (1300.0, 0.01, 1100.0, [])],
+    ids=["the SKU's own", "the learned one"],
+)
+def test_the_higher_of_the_skus_floor_and_the_learned_one_fails(
+    tmp_path: Path, rate: float, spread: float, reading: float, notes: list[Remark]
+) -> None:
+    limits = load_sku("h200-sxm-8").limits
+    calibration = learn(fleet(40, rate=rate, spread=spread, dtype="fp8"), (), limits=limits)
+    (found,) = calibration.learned
+    assert min(FP8_FLOOR, found.fail) < reading < max(FP8_FLOOR, found.fail)
+    assert [note.code for note in calibration.notes] == notes
+    written(calibration, tmp_path)
+    assert lint_sku("h200-sxm-8", [tmp_path]) == []
+
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    node = Case(sku, healthy_raw(sku, "performance", "standard")).set("gemm_rate", value=reading, dtype="fp8")
+    node.raw["environment"] = OLD
+    judged = node.judge()
+    assert {each.severity for each in judged.findings if each.rule == "floor"} == {Severity.CRITICAL}
+    assert judged.verdict is Verdict.FAIL
+
+
+def test_a_warn_floor_of_the_sku_stays_in_force_too(tmp_path: Path) -> None:
+    (own,) = (limit for limit in load_sku("h200-sxm-8").limits if limit.number == FP8_FLOOR)
+    warns = own.model_copy(update={"breach": "warn"})
+    calibration = learn(fleet(40, rate=1000.0, dtype="fp8"), (), limits=[warns])
+    assert calibration.learned[0].warn < FP8_FLOOR
+    assert [note.code for note in calibration.notes] == [Remark.FLOOR_KEPT]
+    assert warns in with_learned([warns], written(calibration, tmp_path))
+
+
 @pytest.mark.parametrize("canary", [False, True])
 def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, canary: bool) -> None:
     slow, fast = (learn(fleet(40, rate=rate, driver=of), ()) for rate, of in ((740.0, OLD), (900.0, NEW)))
@@ -229,7 +265,7 @@ def test_floors_learned_on_an_unknown_stack_are_in_force_and_say_so(tmp_path: Pa
     }  # fmt: skip
 
 
-def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_path: Path) -> None:
+def test_the_highest_number_is_in_force_together_with_the_skus_own(tmp_path: Path) -> None:
     calibration = learn(fleet(16), ())
     own = calibration.learned[0]
     fp8 = dataclasses.replace(own, labels=(("dtype", "fp8"),), fail=1000.0, warn=1050.0)
@@ -239,7 +275,7 @@ def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_
     assert file.revision == 2
     limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1").limits
     numbers = [limit.number for limit in limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]
-    assert numbers == [1000.0, 1050.0]
+    assert numbers == [FP8_FLOOR, 1000.0, 1050.0]
 
 
 @pytest.mark.parametrize("case", ["not YAML", "incomplete", "of another SKU"])

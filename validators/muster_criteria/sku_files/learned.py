@@ -1,7 +1,7 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
 A revision holds on nodes of the stack that it was learned on; of each stack the highest number is in force. Its floors
-replace the SKU's own on the same metric; those of a canary are added. Other nodes are judged by the SKU's own floors.
+are added to the SKU's own: where two meet, the higher one counts, so that no calibration lowers what a person set.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime
 import enum
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import NOT_STATED
-from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.limits import Breach, Limit
 from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "learned"
@@ -170,23 +170,23 @@ def floors_of(file: LearnedFile) -> list[LearnedFloor]:
 
 
 def with_learned(limits: Sequence[Limit], file: LearnedFile) -> tuple[Limit, ...]:
-    """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
+    """A SKU's limits and the learned floors. Where two floors of one breach meet, a frame judges by the higher one.
 
-    Those of a canary replace what only warns: the failures stay, since few nodes were measured. Floors of nodes that do
-    not report their stack have the stack "not stated".
+    Floors of nodes that do not report their stack have the stack "not stated".
     """
-    replaced = {_key(limit) for limit in file.limits}
-
-    def stays(own: Limit) -> bool:
-        floor = own.key == "floor" and own.number is not None
-        return not floor or _key(own) not in replaced or (file.canary and own.breach == "fail")
-
     learned = (limit.model_copy(update={"stack": limit.stack or NOT_STATED}) for limit in file.limits)
-    return (*(own for own in limits if stays(own)), *learned)
+    return (*limits, *learned)
 
 
 def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     return (limit.metric, limit.device, tuple(sorted(limit.labels.items())))
+
+
+def breaches(found: LearnedFloor, canary: bool) -> Iterator[tuple[Breach, float, str]]:
+    """Yields (breach, floor in the metric's unit, meaning) of each limit that a revision has for the metric."""
+    yield "warn" if canary else "fail", found.fail, TOO_SLOW
+    if not canary:
+        yield "warn", found.warn, SLOW
 
 
 def as_file(
@@ -195,10 +195,7 @@ def as_file(
     """Returns a calibration as the YAML of a revision. ``like``: the SKU's limits, for the floors' fault and action."""
     limits: list[dict[str, Any]] = []
     for found in calibration.learned:
-        for breach, floor, meaning in (
-            ("warn" if calibration.canary else "fail", found.fail, TOO_SLOW),
-            *([] if calibration.canary else [("warn", found.warn, SLOW)]),
-        ):
+        for breach, floor, meaning in breaches(found, calibration.canary):
             kin = next((limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)), None)
             limits.append(
                 {

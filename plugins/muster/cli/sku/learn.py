@@ -72,7 +72,7 @@ def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     readings = store.measured.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
-    return learning.learn(readings, sku.learned, stack)
+    return learning.learn(readings, sku.learned, stack, sku.limits)
 
 
 def _show(calibration: Calibration) -> None:
