@@ -64,16 +64,16 @@ def unusable() -> dict[str, str]:
     return {"not YAML": "a: [", "incomplete": "learned: h200-sxm-8", "of another SKU": text}
 
 
-def written(calibration: Calibration, folder: Path, revision: int = 1) -> LearnedFile:
+def written(calibration: Calibration, folder: Path, revision: int = 1, level: str = "standard") -> LearnedFile:
     path = folder / "learned" / f"h200-sxm-8-{revision:04d}.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(as_file("h200-sxm-8", calibration, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
+    path.write_text(as_file("h200-sxm-8", calibration, level, revision, TODAY, load_sku("h200-sxm-8").limits))
     return next(each for each in in_force([folder], "h200-sxm-8")[1] if each.revision == revision)
 
 
 def loaded(folder: Path, stack: str) -> tuple[Limit, ...]:
     """The floors in force on this stack of the metric that ``fleet`` measures."""
-    limits = load_sku("h200-sxm-8", (folder,)).on(stack).limits
+    limits = load_sku("h200-sxm-8", (folder,)).on(stack, "standard").limits
     wanted = ("gemm_rate", "floor", {"dtype": "bf16"})
     return tuple(each for each in limits if (each.metric, each.key, each.labels) == wanted)
 
@@ -207,7 +207,7 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
     sku = load_sku("h200-sxm-8", [tmp_path])
     cases = []
     for name, driver in (("old", "570.1"), ("new", "580.2"), ("other", "590.3")):
-        node = Case(sku, healthy_raw(sku, "performance"))
+        node = Case(sku, healthy_raw(sku, "performance", "standard"))
         node.set("gemm_rate", value=740.0)
         node.raw |= {
             "node": name, "environment": {"driver": driver}, "measurements": list(node.rows("gemm_rate", **LABELS)),
@@ -226,7 +226,25 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
         )
         for each in cases if each.result
     ]  # fmt: skip
-    assert small_margins(together(readings), sku, "performance") == {"new"}
+    assert small_margins(together(readings), sku, "performance", "standard") == {"new"}
+    assert small_margins(together(readings), sku, "performance", "short") == set()
+
+
+def test_learned_floors_judge_tests_of_their_own_level_only(tmp_path: Path) -> None:
+    fast = learn(fleet(16, rate=900.0), ())
+    written(fast, tmp_path, level="short")
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    found = []
+    for level in ("short", "standard"):
+        node = Case(sku, healthy_raw(sku, "performance", level)).set("gemm_rate", value=740.0, dtype="bf16")
+        node.raw["environment"] = OLD
+        found.append({each.severity for each in node.judge().findings if each.rule == "floor"})
+    assert found == [{Severity.CRITICAL}, set()]
+
+    written(learn(fleet(16), ()), tmp_path, 2, level="standard")
+    written(fast, tmp_path, 3, level="short")
+    known = in_force([tmp_path], "h200-sxm-8")[1]
+    assert [(each.level, each.revision) for each in known] == [("short", 3), ("standard", 2)]
 
 
 def test_a_learned_file_with_a_problem_is_named(tmp_path: Path) -> None:
@@ -240,7 +258,8 @@ def test_a_kept_revision_judges_as_the_files_did(tmp_path: Path) -> None:
     written(learn(fleet(16), ()), tmp_path)
     sku = load_sku("h200-sxm-8", [tmp_path])
     kept = Sku.model_validate_json(sku.model_dump_json())
-    assert kept.on("driver=570.1").limits == sku.on("driver=570.1").limits != sku.limits
+    on = "driver=570.1", "standard"
+    assert kept.on(*on).limits == sku.on(*on).limits != sku.limits
 
 
 def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revision(tmp_path: Path) -> None:
@@ -273,7 +292,7 @@ def test_the_highest_number_is_in_force_together_with_the_skus_own(tmp_path: Pat
     written(dataclasses.replace(calibration, learned=(own, fp8)), tmp_path, 2)
     (file,) = in_force([tmp_path], "h200-sxm-8")[1]
     assert file.revision == 2
-    limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1").limits
+    limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1", "standard").limits
     numbers = [limit.number for limit in limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]
     assert numbers == [FP8_FLOOR, 1000.0, 1050.0]
 

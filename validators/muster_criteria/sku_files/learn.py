@@ -1,6 +1,7 @@
 """Calibrates floors from healthy nodes: robust, from enough of them, on one stack, and never lowered unreported.
 
-Pure: readings (``fleet.series.readings``) and the SKU give a ``Calibration``; ``learned`` writes it as a file.
+Pure: readings (``fleet.series.readings``) of one level and the SKU give a ``Calibration``; ``learned`` writes it as a
+file.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def learn(
 ) -> Calibration:
     """Learn from the latest reading of each device.
 
-    ``before``: the revisions in force, the newest first. ``stack``: learn of this one; default: of the one that most
-    nodes run. ``limits``: the SKU's own, which stay in force; a note names those that are above what was learned.
+    ``before``: the revisions in force at the level of the readings, the newest first. ``stack``: learn of this one;
+    default: of the one that most nodes run. ``limits``: the SKU's own, which stay in force; a note names those that are
+    above what was learned.
     """
     frame = readings[readings["unit"].isin(RATE_UNITS)].copy()
     frame["stack"] = frame["group"].astype(str).map(stack_of)

@@ -1,7 +1,8 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-A revision holds on nodes of the stack that it was learned on; of each stack the highest number is in force. Its floors
-are added to the SKU's own: where two meet, the higher one counts, so that no calibration lowers what a person set.
+A revision holds on nodes of the stack that it was learned on, tested at the level that it was learned at; of each stack
+and level the highest number is in force. Its floors are added to the SKU's own: where two meet, the higher one counts,
+so that no calibration lowers what a person set.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pydantic import BeforeValidator, Field
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Breach, Limit
+from muster_criteria.stages import Level
 from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
-_STACK = re.compile(rb"^stack:.*?^nodes:", re.MULTILINE | re.DOTALL)
-"""The stack of a revision as ``as_file`` writes it, with the key that follows."""
+_HOLDS_FOR = re.compile(rb"^level:.*?^nodes:", re.MULTILINE | re.DOTALL)
+"""The level and the stack of a revision as ``as_file`` writes them, with the key that follows."""
 TOO_SLOW = "is slower than any healthy one of this fleet"
 SLOW = "is slower than healthy ones of this fleet usually are"
 """Meanings of the two floors of a metric; a canary has the first only, and only warns by it."""
@@ -106,7 +108,7 @@ class LearnedFile(Written):
     learned: str
     revision: Annotated[int, Field(ge=1)]
     date: datetime.date
-    level: str
+    level: Level
     stack: str
     nodes: Annotated[int, Field(ge=1)]
     canary: bool
@@ -116,21 +118,21 @@ class LearnedFile(Written):
 
 
 def in_force(folders: Iterable[Path], sku: str) -> tuple[bytes, tuple[LearnedFile, ...]]:
-    """The newest revision of each stack, the newest first, and the bytes of all. Raises BadCalibration.
+    """The newest revision of each stack and level, the newest first, and the bytes of all. Raises BadCalibration.
 
     Only the first folder that has any revision counts.
     """
-    found: dict[str, LearnedFile] = {}
-    texts, stacks = b"", set[bytes]()
+    found: dict[tuple[str, str], LearnedFile] = {}
+    texts, known = b"", set[bytes]()
     for path in _revisions(folders, sku):
         text = path.read_bytes()
-        stack = _STACK.search(text)
-        if stack and stack[0] in stacks:
+        holds_for = _HOLDS_FOR.search(text)
+        if holds_for and holds_for[0] in known:
             continue  # most files of an old fleet: parsing them all would cost each task seconds
         file = _parsed(text, f"{FOLDER}/{path.name}", sku)
-        if found.setdefault(file.stack, file) is file:
+        if found.setdefault((file.stack, file.level), file) is file:
             texts += text
-            stacks |= {stack[0]} if stack else set()
+            known |= {holds_for[0]} if holds_for else set()
     return texts, tuple(found.values())
 
 

@@ -25,13 +25,13 @@ OTHER_UNIT = ""
 def problems_of(sku: Sku) -> list[Problem]:
     """Returns contradictions within a SKU, and names that the shipped probes do not have.
 
-    Learned floors are checked only where the SKU itself is right, for each stack. One may meet a floor of the SKU: the
-    higher one counts.
+    Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a
+    floor of the SKU: the higher one counts.
     """
     return _problems_of(sku) or [
         dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
         for file in sku.learned
-        for found in _problems_of(sku.on(file.stack))
+        for found in _problems_of(sku.on(file.stack, file.level))
         if found.code != GIVEN_TWICE
     ]
 
