@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.series.readings import as_readings, group_of, readings_of, together
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.model import Severity
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.learn import learn
 from muster_criteria.sku_files.learned import (
@@ -76,6 +76,13 @@ def loaded(folder: Path, stack: str) -> tuple[Limit, ...]:
     limits = load_sku("h200-sxm-8", (folder,)).on(stack, "standard").limits
     wanted = ("gemm_rate", "floor", {"dtype": "bf16"})
     return tuple(each for each in limits if (each.metric, each.key, each.labels) == wanted)
+
+
+def gravity(sku: Sku, level: str, rate: float, *, dtype: str) -> set[Severity]:
+    """Of the floors that GEMM breaks at this rate on a node of the stack ``OLD``."""
+    node = Case(sku, healthy_raw(sku, "performance", level)).set("gemm_rate", value=rate, dtype=dtype)
+    node.raw["environment"] = OLD
+    return {each.severity for each in node.judge().findings if (each.rule, each.metric) == ("floor", "gemm_rate")}
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 15])
@@ -183,11 +190,7 @@ def test_the_higher_of_the_skus_floor_and_the_learned_one_fails(
     assert lint_sku("h200-sxm-8", [tmp_path]) == []
 
     sku = load_sku("h200-sxm-8", [tmp_path])
-    node = Case(sku, healthy_raw(sku, "performance", "standard")).set("gemm_rate", value=reading, dtype="fp8")
-    node.raw["environment"] = OLD
-    judged = node.judge()
-    assert {each.severity for each in judged.findings if each.rule == "floor"} == {Severity.CRITICAL}
-    assert judged.verdict is Verdict.FAIL
+    assert gravity(sku, "standard", reading, dtype="fp8") == {Severity.CRITICAL}
 
 
 def test_a_warn_floor_of_the_sku_stays_in_force_too(tmp_path: Path) -> None:
@@ -234,12 +237,7 @@ def test_learned_floors_judge_tests_of_their_own_level_only(tmp_path: Path) -> N
     fast = learn(fleet(16, rate=900.0), ())
     written(fast, tmp_path, level="short")
     sku = load_sku("h200-sxm-8", [tmp_path])
-    found = []
-    for level in ("short", "standard"):
-        node = Case(sku, healthy_raw(sku, "performance", level)).set("gemm_rate", value=740.0, dtype="bf16")
-        node.raw["environment"] = OLD
-        found.append({each.severity for each in node.judge().findings if each.rule == "floor"})
-    assert found == [{Severity.CRITICAL}, set()]
+    assert [gravity(sku, level, 740.0, dtype="bf16") for level in ("short", "standard")] == [{Severity.CRITICAL}, set()]
 
     written(learn(fleet(16), ()), tmp_path, 2, level="standard")
     written(fast, tmp_path, 3, level="short")
