@@ -116,7 +116,7 @@ def sku_of(fleet: Fleet) -> Sku:
 
 def judged(today: pd.DataFrame, sku: Sku, snapshot: Snapshot, history: History) -> dict[str, Judgement]:
     """What production's judge says of the nodes that the prefilter names."""
-    named = small_margins(today, sku, STAGE, snapshot, history)
+    named = small_margins(today, sku, STAGE, LEVEL, snapshot, history)
     rows = today["node"].cat.categories.isin(named)[today["node"].cat.codes.to_numpy()]
     groups = today["group"].cat
     first = np.flatnonzero(rows & (np.diff(today["node"].cat.codes.to_numpy(), prepend=-1) != 0))

@@ -66,7 +66,8 @@ found = findings_of(frame, rules, broken, sku)
 readings = readings_of(rows, node="n", at=0.0, run="r", sku=sku.name, environment={})
 print(json.dumps({
     "lint": lint, "claim": rules[0].claim, "found": [(each.finding.device, each.finding.rule) for each in found],
-    "expected": [each.finding.expected for each in found], "named": sorted(small_margins(readings, sku, "performance")),
+    "expected": [each.finding.expected for each in found],
+    "named": sorted(small_margins(readings, sku, "performance", "demo")),
 }))
 """
 

@@ -201,6 +201,7 @@ def test_wording_of_results_that_cannot_be_used(snapshot: SnapshotAssertion) -> 
 
 def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     before = [written(learn(fleet(16), ()), tmp_path)]
+    own = load_sku("h200-sxm-8").limits
     slower = pd.concat([fleet(30), fleet(16, driver=NEW, rate=700.0, first=100)], ignore_index=True)
     calibrations = {
         "none": learn(fleet(0), ()),
@@ -208,6 +209,7 @@ def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) ->
         "too few left": learn(fleet(17, slow=(1, 2)), ()),
         "a floor would sink": learn(fleet(16, rate=700.0), before),
         "a slower stack": learn(as_readings(slower), before, "driver=580.2"),
+        "a floor below the SKU's own": learn(fleet(16, rate=1000.0, dtype="fp8"), (), limits=own),
     }
     path = tmp_path / "learned" / "h200-sxm-8-0001.yaml"
     unused = {}

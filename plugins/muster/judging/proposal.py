@@ -218,7 +218,7 @@ def _small_margins(stages: Sequence[store.latest.LatestStage], cases: Mapping[st
         earlier = earlier[~earlier["run"].isin(current)].reset_index(drop=True)
         history = build_history(earlier, snapshot, compare) if len(earlier) else None
     today = together(_readings(each, cases[each.node], side.sku) for each in stages if each.node in cases)
-    return small_margins(today, side.sku, first.stage, snapshot, history)
+    return small_margins(today, side.sku, first.stage, first.level, snapshot, history)
 
 
 def _readings(of: store.latest.LatestStage, case: Case, sku: Sku) -> pd.DataFrame:

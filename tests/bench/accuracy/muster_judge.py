@@ -86,7 +86,7 @@ class MusterJudge:
         """Note what the judge finds on those nodes that have any small margin; no other has anything to be found."""
         metrics = [metric for metric in METRICS if STAGE_OF[metric.probe] == stage]
         readings = frame_of(trials, trials.today, metrics)
-        named = sorted(small_margins(readings, self._sku, stage, self._snapshot, history))
+        named = sorted(small_margins(readings, self._sku, stage, LEVEL, self._snapshot, history))
         if not named:
             return
         nodes = np.array([_number(name) for name in named], dtype=np.int64)

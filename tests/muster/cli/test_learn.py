@@ -21,17 +21,17 @@ STACK = ""
 Muster = Callable[..., "tuple[int, str, str]"]
 
 
-def measured(name: str, rate: float, *, simulated: bool = False) -> None:
+def measured(name: str, rate: float, *, simulated: bool = False, level: str = "short") -> None:
     """A node that passed its performance stage with these bf16 rates on two GPUs."""
     store.nodes.add(fleet.new_node(name, sku="h200-sxm-8"))
     lease = store.leases.acquire(name, RunKey(fleet.DAG, f"{name}__run"))
-    store.runs.begin(RunKey(fleet.DAG, lease.run_id), name, "short", "for a test")
+    store.runs.begin(RunKey(fleet.DAG, lease.run_id), name, level, "for a test")
     figures = [
         Measurement("gemm_rate", "gemm_rate", f"gpu{gpu}", "TFLOPS", rate + gpu, labels={"dtype": "bf16"})
         for gpu in range(2)
     ]
     result, raw = fleet.result("performance", node=name, measurements=figures, simulated=simulated)
-    judged = dataclasses.replace(fleet.judgement("performance"), observations=())
+    judged = dataclasses.replace(fleet.judgement("performance", level=level), observations=())
     fleet.record(RunKey(fleet.DAG, lease.run_id), result, judged, raw)
     store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
@@ -68,10 +68,29 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [
         limit
-        for limit in load_sku("h200-sxm-8", [tmp_path]).on(STACK).limits
+        for limit in load_sku("h200-sxm-8", [tmp_path]).on(STACK, "short").limits
         if limit.source.startswith("learned from 32")
     ]
     assert [(limit.breach, limit.number) for limit in floors] == [("fail", 673.2), ("warn", 710.6)]
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_floors_of_one_level_do_not_keep_those_of_another(muster: Muster, tmp_path: Path) -> None:
+    for level, rate in (("short", 740.0), ("standard", 600.0)):
+        for number in range(16):
+            measured(f"gpu-{level}-{number:02d}", rate, level=level)
+        status, out, _ = muster("sku", "learn", "h200-sxm-8", "--level", level, "--into", str(tmp_path))
+        assert status == 0
+        assert "gemm_rate[dtype=bf16]: " not in out, "no note"
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    floors = {
+        (level, limit.number)
+        for level in ("short", "standard")
+        for limit in sku.on(STACK, level).limits
+        if limit.source.startswith("learned from") and limit.breach == "fail"
+    }
+    # 0.90 of the medians 740.5 and 600.5
+    assert floors == {("short", 666.4), ("standard", 540.4)}
 
 
 @pytest.mark.usefixtures("fifteen")

@@ -23,6 +23,7 @@ from muster_criteria.sku_files.learned import (
     as_file,
     floors_of,
     in_force,
+    with_learned,
 )
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku, SkuError
@@ -37,15 +38,17 @@ OLD, NEW = {"driver": "570.1"}, {"driver": "580.2"}
 TODAY = datetime.date(2026, 11, 21)
 LABELS = {"dtype": "bf16"}
 METRIC = "gemm_rate[dtype=bf16]"
+FP8_FLOOR = 975.0
+"""TFLOPS: the SKU's own; it has none for bf16."""
 
 
 def fleet(nodes: int, *, rate: float = 740.0, spread: float = 0.01, driver: dict[str, str] = OLD, first: int = 0,
-          slow: tuple[int, ...] = (), seed: int = 7) -> pd.DataFrame:  # fmt: skip
-    """Readings of bf16 GEMM of 8-GPU nodes; the slow ones lose a fifth on one GPU."""
+          slow: tuple[int, ...] = (), seed: int = 7, dtype: str = "bf16") -> pd.DataFrame:  # fmt: skip
+    """Readings of GEMM of 8-GPU nodes; the slow ones lose a fifth on one GPU."""
     dice = random.Random(seed)
     rows = [
         (
-            f"n{node:03d}", f"gpu{gpu}", group_of("h200-sxm-8", driver), "h200-sxm-8", "gemm_rate", "dtype=bf16",
+            f"n{node:03d}", f"gpu{gpu}", group_of("h200-sxm-8", driver), "h200-sxm-8", "gemm_rate", f"dtype={dtype}",
             "TFLOPS", rate * dice.gauss(1.0, spread) * (0.8 if node in slow and gpu == 3 else 1.0), 20000.0, "d/r",
         )
         for node in range(first, first + nodes)
@@ -61,18 +64,25 @@ def unusable() -> dict[str, str]:
     return {"not YAML": "a: [", "incomplete": "learned: h200-sxm-8", "of another SKU": text}
 
 
-def written(calibration: Calibration, folder: Path, revision: int = 1) -> LearnedFile:
+def written(calibration: Calibration, folder: Path, revision: int = 1, level: str = "standard") -> LearnedFile:
     path = folder / "learned" / f"h200-sxm-8-{revision:04d}.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(as_file("h200-sxm-8", calibration, "standard", revision, TODAY, load_sku("h200-sxm-8").limits))
+    path.write_text(as_file("h200-sxm-8", calibration, level, revision, TODAY, load_sku("h200-sxm-8").limits))
     return next(each for each in in_force([folder], "h200-sxm-8")[1] if each.revision == revision)
 
 
 def loaded(folder: Path, stack: str) -> tuple[Limit, ...]:
     """The floors in force on this stack of the metric that ``fleet`` measures."""
-    limits = load_sku("h200-sxm-8", (folder,)).on(stack).limits
+    limits = load_sku("h200-sxm-8", (folder,)).on(stack, "standard").limits
     wanted = ("gemm_rate", "floor", {"dtype": "bf16"})
     return tuple(each for each in limits if (each.metric, each.key, each.labels) == wanted)
+
+
+def gravity(sku: Sku, level: str, rate: float, *, dtype: str) -> set[Severity]:
+    """Of the floors that GEMM breaks at this rate on a node of the stack ``OLD``."""
+    node = Case(sku, healthy_raw(sku, "performance", level)).set("gemm_rate", value=rate, dtype=dtype)
+    node.raw["environment"] = OLD
+    return {each.severity for each in node.judge().findings if (each.rule, each.metric) == ("floor", "gemm_rate")}
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 15])
@@ -163,6 +173,35 @@ def test_a_floor_does_not_sink_after_another_stack_was_tried_and_rolled_back(tmp
     assert not calibration.canary
 
 
+@pytest.mark.parametrize(
+    ("rate", "spread", "reading", "notes"),
+    [(1040.0, 0.027, 970.0, [Remark.FLOOR_KEPT]), (1300.0, 0.01, 1100.0, [])],
+    ids=["the SKU's own", "the learned one"],
+)
+def test_the_higher_of_the_skus_floor_and_the_learned_one_fails(
+    tmp_path: Path, rate: float, spread: float, reading: float, notes: list[Remark]
+) -> None:
+    limits = load_sku("h200-sxm-8").limits
+    calibration = learn(fleet(40, rate=rate, spread=spread, dtype="fp8"), (), limits=limits)
+    (found,) = calibration.learned
+    assert min(FP8_FLOOR, found.fail) < reading < max(FP8_FLOOR, found.fail)
+    assert [note.code for note in calibration.notes] == notes
+    written(calibration, tmp_path)
+    assert lint_sku("h200-sxm-8", [tmp_path]) == []
+
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    assert gravity(sku, "standard", reading, dtype="fp8") == {Severity.CRITICAL}
+
+
+def test_a_warn_floor_of_the_sku_stays_in_force_too(tmp_path: Path) -> None:
+    (own,) = (limit for limit in load_sku("h200-sxm-8").limits if limit.number == FP8_FLOOR)
+    warns = own.model_copy(update={"breach": "warn"})
+    calibration = learn(fleet(40, rate=1000.0, dtype="fp8"), (), limits=[warns])
+    assert calibration.learned[0].warn < FP8_FLOOR
+    assert [note.code for note in calibration.notes] == [Remark.FLOOR_KEPT]
+    assert warns in with_learned([warns], written(calibration, tmp_path))
+
+
 @pytest.mark.parametrize("canary", [False, True])
 def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, canary: bool) -> None:
     slow, fast = (learn(fleet(40, rate=rate, driver=of), ()) for rate, of in ((740.0, OLD), (900.0, NEW)))
@@ -171,7 +210,7 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
     sku = load_sku("h200-sxm-8", [tmp_path])
     cases = []
     for name, driver in (("old", "570.1"), ("new", "580.2"), ("other", "590.3")):
-        node = Case(sku, healthy_raw(sku, "performance"))
+        node = Case(sku, healthy_raw(sku, "performance", "standard"))
         node.set("gemm_rate", value=740.0)
         node.raw |= {
             "node": name, "environment": {"driver": driver}, "measurements": list(node.rows("gemm_rate", **LABELS)),
@@ -190,7 +229,20 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
         )
         for each in cases if each.result
     ]  # fmt: skip
-    assert small_margins(together(readings), sku, "performance") == {"new"}
+    assert small_margins(together(readings), sku, "performance", "standard") == {"new"}
+    assert small_margins(together(readings), sku, "performance", "short") == set()
+
+
+def test_learned_floors_judge_tests_of_their_own_level_only(tmp_path: Path) -> None:
+    fast = learn(fleet(16, rate=900.0), ())
+    written(fast, tmp_path, level="short")
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    assert [gravity(sku, level, 740.0, dtype="bf16") for level in ("short", "standard")] == [{Severity.CRITICAL}, set()]
+
+    written(learn(fleet(16), ()), tmp_path, 2, level="standard")
+    written(fast, tmp_path, 3, level="short")
+    known = in_force([tmp_path], "h200-sxm-8")[1]
+    assert [(each.level, each.revision) for each in known] == [("short", 3), ("standard", 2)]
 
 
 def test_a_learned_file_with_a_problem_is_named(tmp_path: Path) -> None:
@@ -204,7 +256,8 @@ def test_a_kept_revision_judges_as_the_files_did(tmp_path: Path) -> None:
     written(learn(fleet(16), ()), tmp_path)
     sku = load_sku("h200-sxm-8", [tmp_path])
     kept = Sku.model_validate_json(sku.model_dump_json())
-    assert kept.on("driver=570.1").limits == sku.on("driver=570.1").limits != sku.limits
+    on = "driver=570.1", "standard"
+    assert kept.on(*on).limits == sku.on(*on).limits != sku.limits
 
 
 def test_what_was_learned_is_in_force_with_its_provenance_and_changes_the_revision(tmp_path: Path) -> None:
@@ -229,7 +282,7 @@ def test_floors_learned_on_an_unknown_stack_are_in_force_and_say_so(tmp_path: Pa
     }  # fmt: skip
 
 
-def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_path: Path) -> None:
+def test_the_highest_number_is_in_force_together_with_the_skus_own(tmp_path: Path) -> None:
     calibration = learn(fleet(16), ())
     own = calibration.learned[0]
     fp8 = dataclasses.replace(own, labels=(("dtype", "fp8"),), fail=1000.0, warn=1050.0)
@@ -237,9 +290,9 @@ def test_the_highest_number_is_in_force_and_takes_the_place_of_the_skus_own(tmp_
     written(dataclasses.replace(calibration, learned=(own, fp8)), tmp_path, 2)
     (file,) = in_force([tmp_path], "h200-sxm-8")[1]
     assert file.revision == 2
-    limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1").limits
+    limits = load_sku("h200-sxm-8", [tmp_path]).on("driver=570.1", "standard").limits
     numbers = [limit.number for limit in limits if limit.labels == {"dtype": "fp8"} and limit.key == "floor"]
-    assert numbers == [1000.0, 1050.0]
+    assert numbers == [FP8_FLOOR, 1000.0, 1050.0]
 
 
 @pytest.mark.parametrize("case", ["not YAML", "incomplete", "of another SKU"])

@@ -63,7 +63,7 @@ def sieved(cases: list[JudgeCase], sku: Sku, stage: str, references: References 
             )
         )  # fmt: skip
     by = (references.snapshot, references.history) if references else (None, None)
-    return small_margins(together(frames), sku, stage, *by) | {
+    return small_margins(together(frames), sku, stage, cases[0].level, *by) | {
         case.result.node for case in cases if case.result and conspicuous(case)
     }
 

@@ -55,7 +55,14 @@ def judged(case: MakeCase, *values: float, references: References | None = None)
         ([BAD, *[GOOD] * 20], Verdict.INCONCLUSIVE),
         ([BAD, *[GOOD] * 21], Verdict.WARN),
         ([*[GOOD] * 8, BAD], Verdict.INCONCLUSIVE),
-        ([*[GOOD] * 9, BAD], Verdict.WARN),
+        ([*[GOOD] * 3, BAD, BAD], Verdict.FAIL),
+        ([*[GOOD] * 4, BAD, BAD], Verdict.INCONCLUSIVE),
+        ([*[GOOD] * 9, BAD], Verdict.INCONCLUSIVE),
+        ([*[GOOD] * 9, BAD, BAD], Verdict.FAIL),
+        ([*[GOOD] * 9, BAD, *[GOOD] * 21], Verdict.WARN),
+        ([BAD, *[GOOD] * 25], Verdict.WARN),
+        ([BAD, *[GOOD] * 21, BAD], Verdict.INCONCLUSIVE),
+        ([BAD, *[GOOD] * 21, BAD, BAD], Verdict.FAIL),
     ],
 )
 def test_each_boundary_just_inside_and_just_outside(
@@ -91,6 +98,8 @@ def test_a_test_that_never_comes_to_an_end_is_left_to_a_person(case: MakeCase) -
     undecided = [BAD, *[GOOD] * 12] * 4
     assert judged(case, *undecided[:44]).repeat == ("nccl_tests",)
     judgement = judged(case, *undecided[:45])
+    assert (judgement.verdict, judgement.repeat) == (Verdict.INCONCLUSIVE, ())
+    judgement = judged(case, *[BAD, *[GOOD] * 21] * 2, BAD)
     assert (judgement.verdict, judgement.repeat) == (Verdict.INCONCLUSIVE, ())
 
 

@@ -1,6 +1,7 @@
 """Calibrates floors from healthy nodes: robust, from enough of them, on one stack, and never lowered unreported.
 
-Pure: readings (``fleet.series.readings``) and the SKU give a ``Calibration``; ``learned`` writes it as a file.
+Pure: readings (``fleet.series.readings``) of one level and the SKU give a ``Calibration``; ``learned`` writes it as a
+file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.series.readings import stack_of
 from muster_criteria.labels import labelled, labels_of
-from muster_criteria.sku_files.learned import Basis, Calibration, LearnedFile, LearnedFloor, Note, Remark, floors_of
+from muster_criteria.sku_files.learned import (
+    Basis,
+    Calibration,
+    LearnedFile,
+    LearnedFloor,
+    Note,
+    Remark,
+    breaches,
+    floors_of,
+)
+from muster_criteria.sku_files.limits import Limit
 
 NODES_MIN = 16
 """Nodes needed to calibrate (docs/science.md#calibrated-floors)."""
@@ -33,11 +44,14 @@ RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")
 DIGITS = 4
 
 
-def learn(readings: pd.DataFrame, before: Sequence[LearnedFile], stack: str = "") -> Calibration:
+def learn(
+    readings: pd.DataFrame, before: Sequence[LearnedFile], stack: str = "", limits: Sequence[Limit] = ()
+) -> Calibration:
     """Learn from the latest reading of each device.
 
-    ``before``: the revisions in force, the newest first. ``stack``: learn of this one; default: of the one that most
-    nodes run.
+    ``before``: the revisions in force at the level of the readings, the newest first. ``stack``: learn of this one;
+    default: of the one that most nodes run. ``limits``: the SKU's own, which stay in force; a note names those that are
+    above what was learned.
     """
     frame = readings[readings["unit"].isin(RATE_UNITS)].copy()
     frame["stack"] = frame["group"].astype(str).map(stack_of)
@@ -70,6 +84,7 @@ def learn(readings: pd.DataFrame, before: Sequence[LearnedFile], stack: str = ""
         learned.append(kept or found)
     canary = (changed or (own is not None and own.canary)) and nodes < fleet / 2
     notes += list(_slower(learned, floors_of(before[0]))) if changed else []
+    notes += _below_own(learned, limits, canary)
     return Calibration(chosen, nodes, least, canary, tuple(learned), tuple(sorted(left_out)), tuple(notes))
 
 
@@ -130,6 +145,22 @@ def _sunk(found: LearnedFloor, before: Sequence[LearnedFloor]) -> LearnedFloor |
 def _same(found: LearnedFloor, before: Sequence[LearnedFloor]) -> LearnedFloor | None:
     key = (found.metric, found.kind, found.labels, found.unit)
     return next((was for was in before if (was.metric, was.kind, was.labels, was.unit) == key), None)
+
+
+def _below_own(learned: Sequence[LearnedFloor], limits: Sequence[Limit], canary: bool) -> Iterator[Note]:
+    """Yields a note for each learned floor that is below the SKU's own of the same breach."""
+    for found in learned:
+        for breach, number, _ in breaches(found, canary):
+            own = max((limit.number or 0.0 for limit in limits if _is_floor(limit, breach, found)), default=0.0)
+            if number < own:
+                above = f"the SKU's own {breach} floor of {own:g} {found.unit} is above the learned one of {number:g}"
+                yield Note(Remark.FLOOR_KEPT, found.name, f"{above}, so it stays in force")
+
+
+def _is_floor(limit: Limit, breach: str, of: LearnedFloor) -> bool:
+    """Returns whether the limit is such a floor on the metric."""
+    alike = (limit.key, limit.breach) == ("floor", breach) and limit.kind.takes(limit, of.unit)
+    return alike and limit.applies_to(of.metric, of.kind, dict(of.labels))
 
 
 def _slower(learned: Sequence[LearnedFloor], before: Sequence[LearnedFloor]) -> Iterator[Note]:

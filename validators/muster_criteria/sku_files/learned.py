@@ -1,7 +1,8 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-A revision holds on nodes of the stack that it was learned on; of each stack the highest number is in force. Its floors
-replace the SKU's own on the same metric; those of a canary are added. Other nodes are judged by the SKU's own floors.
+A revision holds on nodes of the stack that it was learned on, tested at the level that it was learned at; of each stack
+and level the highest number is in force. Its floors are added to the SKU's own: where two meet, the higher one counts,
+so that no calibration lowers what a person set.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime
 import enum
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +21,14 @@ from pydantic import BeforeValidator, Field
 
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import NOT_STATED
-from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.limits import Breach, Limit
+from muster_criteria.stages import Level
 from muster_criteria.written import Written, as_tuple, read
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
-_STACK = re.compile(rb"^stack:.*?^nodes:", re.MULTILINE | re.DOTALL)
-"""The stack of a revision as ``as_file`` writes it, with the key that follows."""
+_HOLDS_FOR = re.compile(rb"^level:.*?^nodes:", re.MULTILINE | re.DOTALL)
+"""The level and the stack of a revision as ``as_file`` writes them, with the key that follows."""
 TOO_SLOW = "is slower than any healthy one of this fleet"
 SLOW = "is slower than healthy ones of this fleet usually are"
 """Meanings of the two floors of a metric; a canary has the first only, and only warns by it."""
@@ -106,7 +108,7 @@ class LearnedFile(Written):
     learned: str
     revision: Annotated[int, Field(ge=1)]
     date: datetime.date
-    level: str
+    level: Level
     stack: str
     nodes: Annotated[int, Field(ge=1)]
     canary: bool
@@ -116,21 +118,21 @@ class LearnedFile(Written):
 
 
 def in_force(folders: Iterable[Path], sku: str) -> tuple[bytes, tuple[LearnedFile, ...]]:
-    """The newest revision of each stack, the newest first, and the bytes of all. Raises BadCalibration.
+    """The newest revision of each stack and level, the newest first, and the bytes of all. Raises BadCalibration.
 
     Only the first folder that has any revision counts.
     """
-    found: dict[str, LearnedFile] = {}
-    texts, stacks = b"", set[bytes]()
+    found: dict[tuple[str, str], LearnedFile] = {}
+    texts, known = b"", set[bytes]()
     for path in _revisions(folders, sku):
         text = path.read_bytes()
-        stack = _STACK.search(text)
-        if stack and stack[0] in stacks:
+        holds_for = _HOLDS_FOR.search(text)
+        if holds_for and holds_for[0] in known:
             continue  # most files of an old fleet: parsing them all would cost each task seconds
         file = _parsed(text, f"{FOLDER}/{path.name}", sku)
-        if found.setdefault(file.stack, file) is file:
+        if found.setdefault((file.stack, file.level), file) is file:
             texts += text
-            stacks |= {stack[0]} if stack else set()
+            known |= {holds_for[0]} if holds_for else set()
     return texts, tuple(found.values())
 
 
@@ -170,23 +172,23 @@ def floors_of(file: LearnedFile) -> list[LearnedFloor]:
 
 
 def with_learned(limits: Sequence[Limit], file: LearnedFile) -> tuple[Limit, ...]:
-    """A SKU's limits with the learned floors in place of its own on the same metric, device and labels.
+    """A SKU's limits and the learned floors. Where two floors of one breach meet, a frame judges by the higher one.
 
-    Those of a canary replace what only warns: the failures stay, since few nodes were measured. Floors of nodes that do
-    not report their stack have the stack "not stated".
+    Floors of nodes that do not report their stack have the stack "not stated".
     """
-    replaced = {_key(limit) for limit in file.limits}
-
-    def stays(own: Limit) -> bool:
-        floor = own.key == "floor" and own.number is not None
-        return not floor or _key(own) not in replaced or (file.canary and own.breach == "fail")
-
     learned = (limit.model_copy(update={"stack": limit.stack or NOT_STATED}) for limit in file.limits)
-    return (*(own for own in limits if stays(own)), *learned)
+    return (*limits, *learned)
 
 
 def _key(limit: Limit) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     return (limit.metric, limit.device, tuple(sorted(limit.labels.items())))
+
+
+def breaches(found: LearnedFloor, canary: bool) -> Iterator[tuple[Breach, float, str]]:
+    """Yields (breach, floor in the metric's unit, meaning) of each limit that a revision has for the metric."""
+    yield "warn" if canary else "fail", found.fail, TOO_SLOW
+    if not canary:
+        yield "warn", found.warn, SLOW
 
 
 def as_file(
@@ -195,10 +197,7 @@ def as_file(
     """Returns a calibration as the YAML of a revision. ``like``: the SKU's limits, for the floors' fault and action."""
     limits: list[dict[str, Any]] = []
     for found in calibration.learned:
-        for breach, floor, meaning in (
-            ("warn" if calibration.canary else "fail", found.fail, TOO_SLOW),
-            *([] if calibration.canary else [("warn", found.warn, SLOW)]),
-        ):
+        for breach, floor, meaning in breaches(found, calibration.canary):
             kin = next((limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)), None)
             limits.append(
                 {

@@ -17,6 +17,7 @@ from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
 from muster_criteria.stages import LEVELS, STAGES
 
 CEILINGS = ("ceiling", "at_most")
+GIVEN_TWICE = "given-twice"
 OTHER_UNIT = ""
 """A unit that no limit is in: a kind that takes it judges measurements whatever their unit."""
 
@@ -24,12 +25,14 @@ OTHER_UNIT = ""
 def problems_of(sku: Sku) -> list[Problem]:
     """Returns contradictions within a SKU, and names that the shipped probes do not have.
 
-    Learned floors are checked only where the SKU itself is right, for each stack.
+    Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a
+    floor of the SKU: the higher one counts.
     """
     return _problems_of(sku) or [
         dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
         for file in sku.learned
-        for found in _problems_of(sku.on(file.stack))
+        for found in _problems_of(sku.on(file.stack, file.level))
+        if found.code != GIVEN_TWICE
     ]
 
 
@@ -71,7 +74,7 @@ def _clashes(one: Limit, other: Limit) -> list[tuple[str, str]]:
         return []
     found = []
     if one.key == other.key and one.breach == other.breach:
-        found.append(("given-twice", f"is given twice for breach {one.breach}"))
+        found.append((GIVEN_TWICE, f"is given twice for breach {one.breach}"))
     for low, high in ((one, other), (other, one)):
         if low.key in FLOORS and high.key in CEILINGS and _above(low, high):
             what = "physical peak" if high.breach == "invalid" else "ceiling"

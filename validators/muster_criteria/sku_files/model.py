@@ -187,7 +187,7 @@ class Sku(Written):
     families whose sensors and limits it shares.
     ``domain_nodes``: how many nodes an NVLink domain has, where it spans a rack.
     ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
-    ``learned``: the revisions of learned floors in force, one a stack; ``on`` applies them.
+    ``learned``: the revisions of learned floors in force, one for each stack and level; ``on`` applies them.
     """
 
     sku: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
@@ -210,20 +210,20 @@ class Sku(Written):
     file: str
     digest: str
     _peaks: tuple[Limit, ...] = PrivateAttr(())
-    _on: dict[str, Sku] = PrivateAttr(default_factory=dict)
+    _on: dict[tuple[str, str], Sku] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _derived(self) -> Sku:
         self._peaks = peaks_of(self.figures, self.inventory, self.limits)
         self._on = {
-            file.stack: self.model_copy(update={"limits": with_learned(self.limits, file), "learned": ()})
+            (file.stack, file.level): self.model_copy(update={"limits": with_learned(self.limits, file), "learned": ()})
             for file in self.learned
         }
         return self
 
-    def on(self, stack: str) -> Sku:
-        """The SKU with the limits for nodes that run ``stack``; this one if no floors were learned on it."""
-        return self._on.get(stack, self)
+    def on(self, stack: str, level: str) -> Sku:
+        """The SKU with the limits for nodes that run ``stack``, at ``level``; this one if no floors were learned so."""
+        return self._on.get((stack, level), self)
 
     @property
     def name(self) -> str:

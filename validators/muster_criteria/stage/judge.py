@@ -59,10 +59,11 @@ def judge_all(cases: Sequence[Case], *, evaluate: Evaluate = unexpected_rows) ->
 
 
 def _on_own_stack(case: Case) -> Case:
-    """The case with the SKU's limits for the stack that its node runs."""
+    """The case with the SKU's limits for the stack that its node runs, at the level of the test."""
     if case.result is None:
         return case
-    return dataclasses.replace(case, sku=case.sku.on(stack_of(group_of(case.sku.name, case.result.environment))))
+    stack = stack_of(group_of(case.sku.name, case.result.environment))
+    return dataclasses.replace(case, sku=case.sku.on(stack, case.level))
 
 
 def _judgement(case: Case, examined: _Examined) -> Judgement:
@@ -315,11 +316,11 @@ def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> Ev
 
 
 def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
-    """Says that the floors that the fleet has learned do not hold on the node's stack, where they would judge a row."""
+    """Says that no learned floors hold on the node's stack at this level, where those of another would judge a row."""
     learned = {limit.metric for file in sku.learned for limit in file.limits}
     if learned.isdisjoint(row.metric for row in rows):
         return []
-    return ["no floors were learned on the firmware and software of this node: the SKU's own judge it"]
+    return ["no floors were learned at this level on the firmware and software of this node: the SKU's own judge it"]
 
 
 def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:

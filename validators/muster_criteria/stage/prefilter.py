@@ -44,11 +44,17 @@ Flags = npt.NDArray[np.bool_]
 
 
 def small_margins(
-    today: pd.DataFrame, sku: Sku, stage: str, snapshot: Snapshot | None = None, history: History | None = None
+    today: pd.DataFrame,
+    sku: Sku,
+    stage: str,
+    level: str,
+    snapshot: Snapshot | None = None,
+    history: History | None = None,
 ) -> set[str]:
     """The nodes of which any reading (see ``readings.as_readings``) has a small margin under a rule.
 
-    ``today``: all of nodes of one SKU in one stage. Without a snapshot, judged by the SKU's limits and among siblings.
+    ``today``: all of nodes of one SKU in one stage at one level. Without a snapshot, judged by the SKU's limits and
+    among siblings.
     """
     by = snapshot or build_snapshot(together([]), datetime.datetime.now(datetime.UTC), sku.programme.compare)
     found: set[str] = set()
@@ -57,7 +63,7 @@ def small_margins(
         of_block = history.of_nodes(names.tolist()) if history is not None else None
         flagged = np.zeros(len(names), dtype=np.bool_)
         flagged[_by_fleet(block, sku, by, of_block)] = True
-        for part, on_stack in _by_stack(block, sku):
+        for part, on_stack in _by_stack(block, sku, level):
             flagged[_by_limits(part, on_stack, stage)] = True
         found.update(names[flagged])
     return found
@@ -173,9 +179,9 @@ def _too_good(measured: Distances) -> Flags:
     return np.asarray(own & (beyond | (higher & (of.value <= 0.0))))
 
 
-def _by_stack(block: pd.DataFrame, sku: Sku) -> Iterator[tuple[pd.DataFrame, Sku]]:
-    """The readings of a block, divided by the limits that hold on the stacks of their nodes."""
-    on = [sku.on(stack_of(group)) for group in block["group"].cat.categories]
+def _by_stack(block: pd.DataFrame, sku: Sku, level: str) -> Iterator[tuple[pd.DataFrame, Sku]]:
+    """The readings of a block, divided by the limits that hold at the level on the stacks of their nodes."""
+    on = [sku.on(stack_of(group), level) for group in block["group"].cat.categories]
     for one in {id(each): each for each in on}.values():
         rows = np.array([each is one for each in on])[block["group"].cat.codes.to_numpy()]
         yield block if rows.all() else block[rows], one

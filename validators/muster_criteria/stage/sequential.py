@@ -1,9 +1,9 @@
 """Tests that fail now and then on sound hardware: all their runs are judged by Wald's sequential test.
 
-For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): two failures with
-at most three passes between them fail the device, nine passes clear it, twenty-one after one failure
-(docs/science.md#repeated-tests). Part-to-part variation
-and wrong bits are not noise: exact limits and the fleet's rules apply unchanged. Every finding lists every run.
+For minute-long tests with run-to-run noise only, which a programme declares (``sequential: true``): a second failure
+after at most three passes fails the device, nine passes clear it, twenty-one after one failure; then the test begins
+again (docs/science.md#repeated-tests). Part-to-part variation and wrong bits are not noise: exact limits and the
+fleet's rules apply unchanged. Every finding lists every run.
 """
 
 from __future__ import annotations

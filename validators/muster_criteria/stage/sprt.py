@@ -1,8 +1,8 @@
 """Wald's sequential test for minute-long tests that fail now and then on sound hardware.
 
-With p0 = 0.5 % and p1 = 30 %, α = 0.001 and β = 0.05, two failures with at most three passes between them fail the
-device, and nine passes clear it. For run-to-run noise only: repeats cannot undo part-to-part variation. (A. Wald,
-Sequential Analysis, 1947.)
+With p0 = 0.5 % and p1 = 30 %, α = 0.001 and β = 0.05, a second failure after at most three passes fails the device, and
+nine passes clear it. A device that goes bad later must not live on its first runs, so after a clearance the test begins
+again. For run-to-run noise only: repeats cannot undo part-to-part variation. (A. Wald, Sequential Analysis, 1947.)
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ Decision = Literal["fail", "clear", "repeat"]
 
 
 def decide(failed: Sequence[bool]) -> Decision:
-    """The decision after these runs, in order; the first one reached is final."""
+    """The decision after these runs, in order. A failure is final; a clearance holds until a later run fails."""
     evidence = 0.0
+    decision: Decision = "repeat"
     for bad in failed:
         evidence += ON_FAIL if bad else ON_PASS
         if evidence >= FAIL_AT:
             return "fail"
         if evidence <= CLEAR_AT:
-            return "clear"
-    return "repeat"
+            evidence, decision = 0.0, "clear"
+        elif bad:
+            decision = "repeat"
+    return decision

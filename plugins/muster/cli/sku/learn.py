@@ -60,8 +60,8 @@ def learn(
     except BaseException:
         path.unlink()  # no limit comes into force without its event
         raise
-    on = calibration.stack or "an unknown stack"
-    typer.echo(f"{path} is in force from now on for nodes on {on}; delete it to go back to the revision before")
+    where = f"nodes on {calibration.stack or 'an unknown stack'} at level {level}"
+    typer.echo(f"{path} is in force from now on for {where}; delete it to go back to the revision before")
 
 
 def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
@@ -72,7 +72,8 @@ def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     readings = store.measured.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
-    return learning.learn(readings, sku.learned, stack)
+    before = [each for each in sku.learned if each.level == level]
+    return learning.learn(readings, before, stack, sku.limits)
 
 
 def _show(calibration: Calibration) -> None:
