@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from muster_criteria.devices import kind_of
 from muster_criteria.labels import Labels, labelled
 
 
@@ -103,6 +104,9 @@ SHARED_CAUSE = 0.3
 DEVICE_EVENT = "device_event"
 """The rule of a finding about a message of a driver or the kernel; its labels give kind and code."""
 
+EVIDENCE = "evidence"
+"""The metric of what the controller itself established, which is not in any result; the rule says what that is."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -140,10 +144,21 @@ class Finding:
 
 
 def subject(finding: Finding) -> str:
-    """Returns the symptom that devices may share: the metric, or a device event's kind and code ("xid 79")."""
+    """Returns what devices of a node may fail in together: the metric, or a device event's kind and code ("xid 79")."""
     labels = dict(finding.labels)
     coded = finding.rule == DEVICE_EVENT and {"kind", "code"} <= labels.keys()
     return f"{labels['kind']} {labels['code']}" if coded else finding.metric
+
+
+def symptom_name(finding: Finding) -> str:
+    """Returns what nodes may fail in together: the kind of device, and what it failed in with the labels that name a
+    cause ("gpu throttle_time[reason=hw_thermal]"). A number, such as of bytes, names none.
+    """
+    what = subject(finding)
+    if finding.rule != DEVICE_EVENT:
+        named = tuple((key, value) for key, value in finding.labels if any(map(str.isalpha, value)))
+        what = labelled(finding.rule if finding.metric == EVIDENCE else finding.metric, named)
+    return f"{kind_of(finding.device)} {what}"
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: Labels = ()) -> str:

@@ -21,12 +21,9 @@ from muster.rules.waivers import Standing
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
-from muster_criteria.model import Evidence, Finding, Judgement
+from muster_criteria.model import EVIDENCE, Evidence, Finding, Judgement
 from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
-
-EVIDENCE = "evidence"
-"""The metric of the controller's own findings, which are not in any result."""
 
 
 @dataclasses.dataclass(frozen=True)

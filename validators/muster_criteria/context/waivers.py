@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Severity, Verdict, subject
+from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Severity, Verdict, subject, symptom_name
 from muster_criteria.stage.verdict import verdict_of
 
 CHASSIS = ("system", "board")
@@ -128,7 +128,7 @@ def _with_explained(cause: Finding, findings: Iterable[Finding]) -> str:
         for each in findings
         if each.severity is Severity.CRITICAL
         and each.rule != COMMON_CAUSE
-        and cause.metric in (subject(each), f"{each.metric} {each.rule}")
+        and cause.metric in (subject(each), symptom_name(each))
     ]
     return explained[0] if explained and all(explained) else ""
 

@@ -18,6 +18,7 @@ from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
+    EVIDENCE,
     Action,
     Evidence,
     FaultClass,
@@ -108,7 +109,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
     """Returns a fact that the controller itself established as a finding."""
     return Finding(
         rule=evidence.kind,
-        metric="evidence",
+        metric=EVIDENCE,
         device=evidence.device,
         severity=evidence.severity,
         fault_class=evidence.fault_class,
