@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Literal
 
 from muster_criteria.devices import kind_of
 from muster_criteria.labels import Labels, labelled
@@ -109,6 +110,19 @@ EVIDENCE = "evidence"
 
 
 @dataclasses.dataclass(frozen=True)
+class Extent:
+    """How far a finding goes, to tell whether a later one goes further.
+
+    ``value``: a number in ``unit``, which is the worse the lower or the higher it is (``worse``); or a text, such as
+    a version or the job that an incident ended, where another text is another finding.
+    """
+
+    value: float | str
+    unit: str = ""
+    worse: Literal["lower", "higher", ""] = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Finding:
     """Which measurement broke which rule.
 
@@ -117,7 +131,7 @@ class Finding:
     ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected. ``id`` is given by
     the records and stays the same whenever the same thing is found on the same node; ``waived`` names the person who
     waived it, until when and why; empty if not waived. ``measurements``: the figures behind it, as
-    ``measurement_reference`` names them.
+    ``measurement_reference`` names them. ``extent``: None where it stays the same finding however far it goes.
     """
 
     rule: str
@@ -136,6 +150,7 @@ class Finding:
     waived: str = ""
     measurements: tuple[str, ...] = ()
     variant: Variant = Variant.PLAIN
+    extent: Extent | None = None
 
     @property
     def code(self) -> str:
@@ -298,7 +313,9 @@ class Evidence:
     """Something that the controller itself established about a node.
 
     ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` states the
-    observation. A finding of the node: the commonest failure of burn-in is a node that dies under load.
+    observation. A finding of the node: the commonest failure of burn-in is a node that dies under load. ``labels``:
+    what tells it from others of its kind. ``incident``: what tells it from the next one of its kind and labels, such as
+    the name of the job that it ended; "" of what lasts.
     """
 
     kind: str
@@ -308,3 +325,5 @@ class Evidence:
     action: Action = Action.INSPECT
     severity: Severity = Severity.CRITICAL
     expected: str = "a node that stays up and answers under load"
+    labels: tuple[tuple[str, str], ...] = ()
+    incident: str = ""

@@ -121,7 +121,7 @@ def _decision(finding: Finding) -> tuple[object, ...]:
 def _evidence(finding: Finding) -> Evidence:
     return Evidence(
         finding.rule, finding.summary, finding.device, finding.fault_class, finding.action, finding.severity,
-        finding.expected,
+        finding.expected, finding.labels, str(finding.extent.value) if finding.extent else "",
     )  # fmt: skip
 
 

@@ -280,6 +280,7 @@ def test_an_error_that_survives_two_reboots_is_isolated(policy: EventPolicy, boo
     assert bool(evidence) is returns
     if returns:
         assert evidence[0].kind == "event_returns"
+        assert dict(evidence[0].labels) == {"kind": "xid", "code": "119"}
         assert "119" in evidence[0].sentence
 
 

@@ -171,8 +171,10 @@ def returned(
                 f"within {last.within_days:g} days, so a restart does not repair it ({last.severity}, policy "
                 f"{policy.cited})."
             )
-            fault = FaultClass(response.fault)
-            reported[key] = Evidence("event_returns", sentence, event.device, fault, last.action)
+            reported[key] = Evidence(
+                "event_returns", sentence, event.device, FaultClass(response.fault), last.action,
+                labels=(("code", response.name), ("kind", event.kind)),
+            )  # fmt: skip
     return tuple(reported.values())
 
 

@@ -24,8 +24,8 @@ from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.decisions.current import current_verdicts, of_machine
 from muster.store.decisions.signing import key_path, signing_key
-from muster.store.decisions.verdicts import current_verdicts, of_machine
 from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
