@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Literal
 
+from muster_criteria.devices import kind_of
 from muster_criteria.labels import Labels, labelled
 
 
@@ -103,6 +105,22 @@ SHARED_CAUSE = 0.3
 DEVICE_EVENT = "device_event"
 """The rule of a finding about a message of a driver or the kernel; its labels give kind and code."""
 
+EVIDENCE = "evidence"
+"""The metric of what the controller itself established, which is not in any result; the rule says what that is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """How far a finding goes, to tell whether a later one goes further.
+
+    ``value``: a number in ``unit``, which is the worse the lower or the higher it is (``worse``); or a text, such as
+    a version or the job that an incident ended, where another text is another finding.
+    """
+
+    value: float | str
+    unit: str = ""
+    worse: Literal["lower", "higher", ""] = ""
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -113,7 +131,7 @@ class Finding:
     ``summary`` is one sentence an operator can act on, naming device, metric, observed and expected. ``id`` is given by
     the records and stays the same whenever the same thing is found on the same node; ``waived`` names the person who
     waived it, until when and why; empty if not waived. ``measurements``: the figures behind it, as
-    ``measurement_reference`` names them.
+    ``measurement_reference`` names them. ``extent``: None where it stays the same finding however far it goes.
     """
 
     rule: str
@@ -132,6 +150,7 @@ class Finding:
     waived: str = ""
     measurements: tuple[str, ...] = ()
     variant: Variant = Variant.PLAIN
+    extent: Extent | None = None
 
     @property
     def code(self) -> str:
@@ -140,10 +159,21 @@ class Finding:
 
 
 def subject(finding: Finding) -> str:
-    """Returns the symptom that devices may share: the metric, or a device event's kind and code ("xid 79")."""
+    """Returns what devices of a node may fail in together: the metric, or a device event's kind and code ("xid 79")."""
     labels = dict(finding.labels)
     coded = finding.rule == DEVICE_EVENT and {"kind", "code"} <= labels.keys()
     return f"{labels['kind']} {labels['code']}" if coded else finding.metric
+
+
+def symptom_name(finding: Finding) -> str:
+    """Returns what nodes may fail in together: the kind of device, and what it failed in with the labels that name a
+    cause ("gpu throttle_time[reason=hw_thermal]"). A number, such as of bytes, names none.
+    """
+    what = subject(finding)
+    if finding.rule != DEVICE_EVENT:
+        named = tuple((key, value) for key, value in finding.labels if any(map(str.isalpha, value)))
+        what = labelled(finding.rule if finding.metric == EVIDENCE else finding.metric, named)
+    return f"{kind_of(finding.device)} {what}"
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: Labels = ()) -> str:
@@ -283,7 +313,9 @@ class Evidence:
     """Something that the controller itself established about a node.
 
     ``kind`` is its id ("uncommanded_reboot", "lost_under_load_twice", "agent_killed"); ``sentence`` states the
-    observation. A finding of the node: the commonest failure of burn-in is a node that dies under load.
+    observation. A finding of the node: the commonest failure of burn-in is a node that dies under load. ``labels``:
+    what tells it from others of its kind. ``incident``: what tells it from the next one of its kind and labels, such as
+    the name of the job that it ended; "" of what lasts.
     """
 
     kind: str
@@ -293,3 +325,5 @@ class Evidence:
     action: Action = Action.INSPECT
     severity: Severity = Severity.CRITICAL
     expected: str = "a node that stays up and answers under load"
+    labels: tuple[tuple[str, str], ...] = ()
+    incident: str = ""

@@ -39,6 +39,11 @@ EXIT_OF_END = {END_COMPLETED: 0, END_BUSY: 3, END_FENCED: 4, END_TERMINATED: 6, 
 EXIT_BAD_PLAN = 5
 EXIT_NO_RESULT = 9  # no result.json could be written, or the job already runs in this directory
 
+OF_EACH_DEVICE = ("vbios", "inforom", "nvswitch", "nic")
+"""Versions of an environment that may differ between the devices of one node: the distinct ones that could be read,
+sorted, with ``BETWEEN_VERSIONS`` between them."""
+BETWEEN_VERSIONS = "+"
+
 
 @dataclasses.dataclass(frozen=True)
 class ProbeCall:

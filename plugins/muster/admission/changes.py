@@ -40,10 +40,13 @@ def waive(finding: str, until: str, person: str, reason: str, *, of: str = "") -
         raise MusterError(f"{of} has no open finding {finding!r}")
     given = store.waivers.give(finding, end, person, reason)
     what = f"{given.rule} of {given.metric} on {given.subject or f'{given.device} of {given.node}'}"
+    unless = (
+        f"unless it is clearly worse than now, or another: {given.observed}" if given.extents else "however far it goes"
+    )
     test = "revalidate" if store.nodes.get(given.node).state in SERVING else "qualify"
     return Change(
         f"{what} is waived {given}; recorded verdicts stay: test again, `muster {test} {given.node} --reason '…'`",
-        (f"{what} no longer fails a test until {given.last_day}, however bad it gets",),
+        (f"{what} no longer fails a test until {given.last_day}, {unless}",),
     )
 
 

@@ -23,6 +23,7 @@ def waive(
     """Accept a finding until a date: from the next test on it does not fail a stage, and every report shows the waiver.
 
     A stage with a waived critical finding is at best WARN, so a named person must approve the node for production.
+    What is found later and is clearly worse, or another, fails again.
     """
     from muster.admission import changes
 

@@ -28,10 +28,10 @@ def list_(
         show.as_json(waivers)
         return
     show.table(
-        ["id", "finding", "what", "on", "until", "by", "reason", ""],
+        ["id", "finding", "what", "on", "observed", "until", "by", "reason", ""],
         [
             [each.id, each.finding, f"{each.rule} of {each.metric}", each.subject or f"{each.device} of {each.node}",
-             str(each.last_day), each.person, each.reason, "revoked" if each.revoked_at else ""]
+             each.observed, str(each.last_day), each.person, each.reason, "revoked" if each.revoked_at else ""]
             for each in waivers
         ],
         empty="nothing is waived",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Sequence
 
@@ -11,31 +12,34 @@ from muster.model.statistics import RecordedEvent
 from muster_criteria.device_events.judge import events_of, returned
 from muster_criteria.device_events.policy import (
     GRAVITY,
-    DeviceEvent,
     EventPolicy,
-    EventSeverity,
     Key,
     Response,
     key_of,
+    may_escalate,
     response_to,
-    returning,
 )
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence
 
 
 def returning_events(node: str, result: StageResult | None, policies: Sequence[EventPolicy]) -> tuple[Evidence, ...]:
-    """Evidence for each error of this result that earlier boots of the same machine had too, often enough."""
+    """Evidence for each error of this result that earlier boots of the same machine had too, often enough.
+
+    What was recorded longer ago than the policy counts, or before a person repaired the node, is none.
+    """
     if result is None:
         return ()
     identity = dict(result.identity)
     found = events_of(result.measurements)
     now = [dataclasses.replace(event, pci=store.device_events.part_of(event, identity)) for event in found]
-    if not now:
-        return ()
-    boots = store.device_events.by_boot(store.device_events.recorded(node=node))
-    boots.setdefault(str(identity.get("boot_id", "")), []).extend(now)
-    return returned(list(boots.values()), now, policies)
+    evidence: list[Evidence] = []
+    for policy in policies:
+        if now and policy.escalation is not None:
+            boots = store.device_events.by_boot(store.device_events.standing(node, policy.escalation.within))
+            boots.setdefault(str(identity.get("boot_id", "")), []).extend(now)
+            evidence += returned(list(boots.values()), now, policy)
+    return tuple(evidence)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +79,13 @@ def compare(
     """Every recorded event of the kinds of ``after``, under the policy that its SKU has now (``before``, by SKU) and
     under ``after``, in order.
 
-    Errors that come back escalate by their machine's errors until then, so ``records`` must be whole histories,
-    oldest first (see ``store.device_events.recorded``).
+    Errors that come back escalate by their machine's errors until then, since a person repaired it last, so
+    ``records`` must be whole histories, oldest first (see ``store.device_events.recorded``).
     """
     records = [record for record in records if record.event.kind in after.kinds]
-    machines: dict[tuple[str, bool], list[int]] = {}
+    machines: dict[tuple[str, bool, int], list[int]] = {}
     for place, record in enumerate(records):
-        machines.setdefault((record.node, record.former), []).append(place)
+        machines.setdefault((record.node, record.former, record.repairs), []).append(place)
     found: dict[int, Comparison] = {}
     for places in machines.values():
         history = [records[place] for place in places]
@@ -94,30 +98,32 @@ def compare(
 
 
 def _responses(history: Sequence[RecordedEvent], policy: EventPolicy) -> list[FinalResponse]:
-    """Returns the response to each error of one machine, as known at the end of its stage."""
-    seen: dict[Key, dict[str, dict[EventSeverity, DeviceEvent]]] = {}
-    often: dict[Key, int] = {}
+    """Returns the response to each error of one machine between two repairs, as known at the end of its stage."""
+    seen: dict[Key, dict[str, datetime.datetime]] = {}  # in which boots, and when last
     found: list[FinalResponse] = []
     for _, group in itertools.groupby(history, lambda record: (record.dag_id, record.run_id, record.stage)):
-        stage = [(record, response_to(record.event, policy, record.during)) for record in group]
-        for record, response in stage:
-            known = dataclasses.replace(record.event, pci=record.part)
-            of_boots = seen.setdefault(key_of(known, response), {})
-            of_boot = of_boots.setdefault(record.boot_id, {})
-            if response.severity not in of_boot:  # one message per boot and severity is enough
-                of_boot[response.severity] = known
-                often |= returning([events.values() for events in of_boots.values()], policy)
-        for record, response in stage:
-            key = key_of(dataclasses.replace(record.event, pci=record.part), response)
-            found.append(_escalated(response, often.get(key, 0), policy))
+        stage = [(record, dataclasses.replace(record.event, pci=record.part)) for record in group]
+        for record, known in stage:
+            if (key := may_escalate(known, policy)) is not None:
+                seen.setdefault(key, {})[record.boot_id] = record.seen_at
+        for record, known in stage:
+            response = response_to(record.event, policy, record.during)
+            at = seen.get(key_of(known, response), {}).values()
+            found.append(_escalated(response, [record.seen_at - each for each in at], policy))
     return found
 
 
-def _escalated(response: Response, boots: int, policy: EventPolicy) -> FinalResponse:
-    """Returns the policy's escalation if the error returned in enough ``boots``, unless ``response`` is graver."""
+def _escalated(response: Response, ago: Sequence[datetime.timedelta], policy: EventPolicy) -> FinalResponse:
+    """Returns the policy's escalation if the error returned in enough boots, unless ``response`` is graver.
+
+    ``ago``: how long ago it was seen last in each boot that had it.
+    """
     final = FinalResponse(**vars(response))
     last = policy.escalation
-    if last is None or not boots or GRAVITY[last.severity] > GRAVITY[response.severity]:
+    if last is None or GRAVITY[last.severity] > GRAVITY[response.severity]:
+        return final
+    boots = sum(each <= last.within for each in ago)
+    if boots < last.boots:
         return final
     cited = policy.citing(last.source)
     return dataclasses.replace(final, severity=last.severity, action=last.action, source=cited, boots=boots)

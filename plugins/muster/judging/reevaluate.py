@@ -21,12 +21,9 @@ from muster.rules.waivers import Standing
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
-from muster_criteria.model import Evidence, Finding, Judgement
+from muster_criteria.model import EVIDENCE, Evidence, Finding, Judgement
 from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
-
-EVIDENCE = "evidence"
-"""The metric of the controller's own findings, which are not in any result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +121,7 @@ def _decision(finding: Finding) -> tuple[object, ...]:
 def _evidence(finding: Finding) -> Evidence:
     return Evidence(
         finding.rule, finding.summary, finding.device, finding.fault_class, finding.action, finding.severity,
-        finding.expected,
+        finding.expected, finding.labels, str(finding.extent.value) if finding.extent else "",
     )  # fmt: skip
 
 

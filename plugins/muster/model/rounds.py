@@ -20,13 +20,13 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What one node returned of its pair. ``evidence``: (kind, sentence) of what the controller established itself."""
+    """What one node returned of its pair. ``evidence``: (kind, sentence, job) of what the controller established."""
 
     node: str
     outcome: Outcome
     why: str = ""
     figures: tuple[Measured, ...] = ()
-    evidence: tuple[tuple[str, str], ...] = ()
+    evidence: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

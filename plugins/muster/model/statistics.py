@@ -46,6 +46,7 @@ class RecordedEvent(OfRun):
     """One device event as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
 
     ``former``: reported by an earlier machine of that name. ``during``: logged in that stage, not before it.
+    ``repairs``: how often a person had repaired the node, or had it repaired, by then.
     """
 
     node: str
@@ -60,6 +61,7 @@ class RecordedEvent(OfRun):
     event: DeviceEvent
     former: bool = False
     during: bool = True
+    repairs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

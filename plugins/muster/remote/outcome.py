@@ -101,17 +101,17 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
     )
 
 
-def evidence(kind: Kind, *, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:
-    """Returns the controller's own evidence about the node from the job's end.
+def evidence(kind: Kind, *, job: str, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:
+    """Returns the controller's own evidence about the node from the end of the job of that name.
 
     ``losses``: number of jobs of this run that were lost under load, this one included. ``neighbours``: names of nodes
     that responded meanwhile; if empty, the network may have been down, which is no evidence about the node.
     """
     if kind is Kind.REBOOTED and loads:
-        return (Evidence("uncommanded_reboot", f"the machine rebooted by itself during {stage}"),)
+        return (Evidence("uncommanded_reboot", f"the machine rebooted by itself during {stage}", incident=job),)
     if kind is Kind.LOST and loads and losses >= 2 and neighbours:
         sentence = f"the machine was lost under load {losses} times in this run, while {neighbours} stayed reachable"
-        return (Evidence("lost_under_load_twice", sentence),)
+        return (Evidence("lost_under_load_twice", sentence, incident=job),)
     return ()
 
 

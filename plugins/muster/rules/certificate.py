@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from muster.errors import BadCertificate
+from muster_node.contract import BETWEEN_VERSIONS, OF_EACH_DEVICE
 
 WATCHED = ("driver", "vbios", "inforom", "nvswitch", "fabric_manager", "bmc", "bios", "nic")
 """Names in a node's environment that a certificate attests in addition to its serials: driver and firmware."""
@@ -80,4 +81,18 @@ def changes(certified: Mapping[str, Any], serials: Mapping[str, str], environmen
     """
     before = [*certified["serials"].items(), *certified["environment"].items()]
     present = {**environment, **serials}
-    return [f"{name} is {present[name]}, was {was}" for name, was in before if present.get(name, was) != was]
+    return [f"{name} is {present[name]}, was {was}" for name, was in before if is_another(name, present.get(name), was)]
+
+
+def is_another(name: str, now: str | None, was: str) -> bool:
+    """Whether a part, firmware or driver ``name`` is another one than it was; not where it is not reported.
+
+    Where each device has its own version, one that none had: the version of a device that could not be read is not
+    among them, nor is the end of what was cut off.
+    """
+    if not now:
+        return False
+    if name not in OF_EACH_DEVICE:
+        return now != was
+    known = was.split(BETWEEN_VERSIONS)
+    return any(each not in known for each in now.split(BETWEEN_VERSIONS) if not each.endswith("…"))

@@ -88,7 +88,7 @@ def waiver_sentences(standing: Standing) -> tuple[str, ...]:
         if concerns(waiver, standing.machine):
             labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
             what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
-            sentences.append(f"{what} ({waiver.finding}) is waived {waiver}")
+            sentences.append(f"{what} ({waiver.finding}; then {waiver.observed}) is waived {waiver}")
     return tuple(sentences)
 
 

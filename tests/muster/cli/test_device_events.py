@@ -15,7 +15,12 @@ import yaml
 from muster import store
 from muster.cli.device_events import load
 from muster.judging.event_history import compare, returning_events
+from muster.model.events import Evidence
 from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.store.database import access
+from muster.store.database.engine import writing
+from muster.store.database.models import StageRow
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.contract import Measurement
@@ -107,7 +112,9 @@ def test_another_version_is_replayed_over_history(muster: Muster, tmp_path: Path
     assert out.startswith("both policies agree on every event in the records")
 
 
-ESCALATION = "escalation: {boots: 3, severity: ISOLATE, action: inspect, from_severity: RESET, source: gpud}"
+ESCALATION = (
+    "escalation: {boots: 3, within_days: 7, severity: ISOLATE, action: inspect, from_severity: RESET, source: gpud}"
+)
 
 
 @pytest.fixture
@@ -242,6 +249,64 @@ def test_an_error_that_follows_its_gpu_through_two_reboots_is_evidence(
     assert [each.kind for each in evidence] == (["event_returns"] if returns else [])
     same_boot, _ = stored("b-2", xid(119), serial=serials[1])
     assert returning_events("gpu-0001", same_boot, policy) == ()
+
+
+def age(days: float) -> None:
+    """Let everything that is recorded be so much older."""
+    with writing() as session:
+        for row in session.query(StageRow):
+            row.recorded_at -= datetime.timedelta(days=days)
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(("apart", "returns"), [(200.0, False), (4.0, False), (3.0, True)])
+def test_only_boots_within_the_policys_days_count(
+    muster: Muster, escalating: Callable[..., str], apart: float, returns: bool
+) -> None:
+    for boot in ("b-1", "b-2"):
+        record(boot, xid(109))
+        age(apart)
+    result, _ = stored("b-3", xid(109))
+    evidence = returning_events("gpu-0001", result, load_sku("h100-sxm-8").event_policies)
+    assert bool(evidence) is returns
+    record("b-3", xid(109))
+    boots = [each[-1][1] for each in changed_responses(muster, escalating(boots=3), "--all")]
+    assert boots == [0, 0, 3 if returns else 0]
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("state", [State.REPAIR, State.RMA])
+def test_what_came_before_a_person_repaired_the_node_does_not_count(
+    muster: Muster, escalating: Callable[..., str], state: State
+) -> None:
+    record("b-1", xid(109))
+    record("b-2", xid(109))
+    for step in (State.QUARANTINE, State.TRIAGE, state):
+        store.nodes.move("gpu-0001", step, "Ada", "gpu3 is exchanged")
+    result, _ = stored("b-3", xid(109))
+    policies = load_sku("h100-sxm-8").event_policies
+    assert returning_events("gpu-0001", result, policies), "no repair is over yet"
+    store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "gpu3 was exchanged")
+    assert returning_events("gpu-0001", result, policies) == ()
+    record("b-3", xid(109))
+    assert [each[-1][1] for each in changed_responses(muster, escalating(boots=2), "--all")] == [0, 2, 0]
+    record("b-4", xid(109))
+    result, _ = stored("b-5", xid(109))
+    assert returning_events("gpu-0001", result, policies)
+
+
+@pytest.mark.usefixtures("node")
+def test_a_restart_by_a_program_is_no_repair_after_which_errors_count_from_zero() -> None:
+    record("b-1", xid(109))
+    record("b-2", xid(109))
+    for step in (State.QUARANTINE, State.TRIAGE):
+        store.nodes.move("gpu-0001", step, "Ada", "it is restarted")
+    by_itself = Evidence(repair="attempt/1", reason="reboot")
+    with writing() as session:
+        for step in (State.REPAIR, State.REGISTERED):
+            access.move(session, access.node_row(session, "gpu-0001"), step, "muster-repair", "reboot", by_itself)
+    result, _ = stored("b-3", xid(109))
+    assert returning_events("gpu-0001", result, load_sku("h100-sxm-8").event_policies)
 
 
 KERNEL = SHIPPED / "policies" / "kernel.yaml"

@@ -92,7 +92,7 @@ def test_a_node_that_rebooted_and_forgot_its_job_has_rebooted(state: State, befo
 def test_only_what_was_positively_established_is_evidence(
     kind: Kind, loads: bool, losses: int, neighbours: str, established: str | None
 ) -> None:
-    found = outcome.evidence(kind, stage="burn_in", loads=loads, losses=losses, neighbours=neighbours)
+    found = outcome.evidence(kind, job="j", stage="burn_in", loads=loads, losses=losses, neighbours=neighbours)
     assert [each.kind for each in found] == ([established] if established else [])
 
 

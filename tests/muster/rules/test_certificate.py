@@ -65,6 +65,28 @@ def test_another_part_or_driver_is_a_change(serials: dict[str, str], environment
     assert len(certificate.changes(CONTENT, serials, environment)) == count
 
 
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        ("28.39.1002+8.72+9.10", False),
+        ("28.39.1002+8.72", False),  # one NIC was not readable
+        ("9.10", False),
+        ("28.39.1002+8.72+9.11", True),
+        ("28.39.1002+8.72+9.10+9.11", True),
+        ("28.39.1002+8.72+9…", False),  # cut off
+        (None, False),
+    ],
+)
+def test_a_device_whose_version_was_not_readable_is_no_change(now: str | None, changed: bool) -> None:
+    certified = {"serials": {}, "environment": {"nic": "28.39.1002+8.72+9.10"}}
+    assert bool(certificate.changes(certified, {}, {"nic": now})) is changed
+
+
+def test_only_where_each_device_has_its_own_version_are_there_several() -> None:
+    certified = {"serials": {}, "environment": {"driver": "580.1+fix"}}
+    assert certificate.changes(certified, {}, {"driver": "580.1"})
+
+
 def test_a_name_that_stands_twice_is_no_certificate() -> None:
     """One reader shows the first of two, another the last: the signature would be of what only one of them shows."""
     document = certificate.sign(CONTENT, KEY)

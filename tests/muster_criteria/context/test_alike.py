@@ -47,7 +47,7 @@ def neighbour(name: str, *failing: str, **groups: str) -> Neighbour:
 
 def others(alike: int, well: int) -> list[Neighbour]:
     return [
-        *(neighbour(f"bad{number}", "gemm_rate") for number in range(alike)),
+        *(neighbour(f"bad{number}", "gpu gemm_rate") for number in range(alike)),
         *(neighbour(f"good{number}") for number in range(well)),
     ]
 
@@ -78,7 +78,7 @@ def test_the_third_node_alike_is_a_common_cause_just_inside_and_just_outside(ali
 
 
 def test_nodes_of_another_rack_are_no_company_but_nodes_of_one_image_are_a_software_problem() -> None:
-    elsewhere = [neighbour(f"n{number}", "gemm_rate", rack="r2", image=RACK["image"]) for number in range(2)]
+    elsewhere = [neighbour(f"n{number}", "gpu gemm_rate", rack="r2", image=RACK["image"]) for number in range(2)]
     assert compared_with(judgement(), "this", {"rack": "r1"}, elsewhere) == judgement()
     cause = compared_with(judgement(), "this", RACK, elsewhere).findings[0]
     assert (cause.fault_class, cause.action) == (FaultClass.SOFTWARE, Action.FIX_SOFTWARE)
@@ -95,7 +95,7 @@ def test_another_symptom_is_not_alike_and_a_fault_of_its_own_fails_the_node() ->
 
 
 def test_corrupted_data_waits_for_nothing() -> None:
-    company = [neighbour(f"n{number}", "gemm_mismatches", "gemm_rate") for number in range(5)]
+    company = [neighbour(f"n{number}", "gpu gemm_mismatches", "gpu gemm_rate") for number in range(5)]
     assert compared_with(judgement(WRONG), "this", RACK, company) == judgement(WRONG)
     assert why_held(compared_with(judgement(SLOW, WRONG), "this", RACK, company).findings) == ""
 
@@ -105,7 +105,7 @@ def test_corrupted_data_waits_for_nothing() -> None:
 def test_a_node_whose_fault_is_waived_is_no_company_and_hides_no_cause_of_others(
     alike: int, accepted: int, well: int, held: bool
 ) -> None:
-    known = [Neighbour(f"known{number}", RACK, frozenset(), frozenset(["gemm_rate"])) for number in range(accepted)]
+    known = [Neighbour(f"known{number}", RACK, frozenset(), frozenset(["gpu gemm_rate"])) for number in range(accepted)]
     judged = compared_with(judgement(), "this", RACK, [*others(alike, well), *known])
     assert bool(why_held(judged.findings)) is held
 
@@ -130,16 +130,16 @@ def test_a_common_cause_is_waived_with_all_that_it_explains(devices: list[str], 
 
 
 def test_the_node_itself_is_not_its_own_company() -> None:
-    again = [neighbour("this", "gemm_rate"), *others(1, 0)]
+    again = [neighbour("this", "gpu gemm_rate"), *others(1, 0)]
     assert compared_with(judgement(), "this", RACK, again) == judgement()
 
 
 def test_what_is_waived_or_only_warns_has_no_symptom() -> None:
-    assert symptom(SLOW) == "gemm_rate"
+    assert symptom(SLOW) == "gpu gemm_rate"
     assert symptom(dataclasses.replace(SLOW, waived="by ann")) == ""
     assert symptom(dataclasses.replace(SLOW, severity=Severity.WARNING)) == ""
     reboot = dataclasses.replace(SLOW, rule="uncommanded_reboot", metric="evidence", device="node")
-    assert symptom(reboot) == "evidence uncommanded_reboot", "evidence of the controller is distinguished by its kind"
+    assert symptom(reboot) == "node uncommanded_reboot", "evidence of the controller is distinguished by its kind"
 
 
 def test_devices_alike_within_a_node_are_no_group_and_hold_nothing_by_themselves() -> None:
@@ -160,3 +160,50 @@ def test_messages_of_a_driver_are_alike_by_their_code() -> None:
     assert not why_held(compared_with(judgement(memory), "this", RACK, lost).findings)
     held = compared_with(judgement(LOST), "this", RACK, lost)
     assert why_held(held.findings)
+
+
+def throttled(reason: str, fault: FaultClass) -> Finding:
+    return dataclasses.replace(
+        SLOW, rule="exactly", metric="throttle_time", fault_class=fault, labels=(("reason", reason),)
+    )
+
+
+HOT, BRAKED = throttled("hw_thermal", FaultClass.COOLING), throttled("hw_power_brake", FaultClass.PSU)
+
+
+def of(metric: str, device: str, **labels: str) -> Finding:
+    return dataclasses.replace(SLOW, metric=metric, device=device, labels=tuple(labels.items()))
+
+
+@pytest.mark.parametrize(
+    ("others_have", "this_has", "held"),
+    [
+        (HOT, HOT, True),
+        (HOT, BRAKED, False),
+        (of("memory_bandwidth", "memory"), of("memory_bandwidth", "gpu3"), False),
+        (of("memory_bandwidth", "gpu0"), of("memory_bandwidth", "gpu3"), True),
+        (of("dcgm_failures", "gpu3", test="memory"), of("dcgm_failures", "gpu3", test="pcie"), False),
+        (of("nvlink_errors_delta", "gpu3", kind="crc"), of("nvlink_errors_delta", "gpu3", kind="recovery"), False),
+        (of("collective_busbw", "node", bytes="8"), of("collective_busbw", "node", bytes="1024"), True),
+        (dataclasses.replace(HOT, rule="ceiling"), HOT, True),  # by another rule, the same symptom
+    ],
+)
+def test_another_cause_of_the_same_metric_or_another_kind_of_device_is_not_alike(
+    others_have: Finding, this_has: Finding, held: bool
+) -> None:
+    company = [neighbour(name, symptom(others_have)) for name in ("a", "b")]
+    judged = compared_with(judgement(this_has), "this", RACK, company)
+    assert bool(why_held(judged.findings)) is held
+    assert (judged == judgement(this_has)) is not held
+
+
+def test_a_common_cause_is_waived_with_what_has_its_cause_alone() -> None:
+    """Of the node's two findings in one metric, one is what others have too: the other one's waiver is not its."""
+    company = [neighbour(name, symptom(HOT)) for name in ("a", "b")]
+    found = compared_with(judgement(HOT, dataclasses.replace(BRAKED, device="gpu5")), "this", RACK, company)
+    now = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+    known = Waiver(1, "this", "", HOT.rule, HOT.metric, HOT.device, HOT.labels, "Ada", "known", now,
+                   now + datetime.timedelta(days=1))  # fmt: skip
+    after = waive(found, [known], Machine("this", {}), now)
+    assert [bool(each.waived) for each in after.findings] == [True, True, False]
+    assert after.verdict is Verdict.FAIL

@@ -5,11 +5,25 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.context.waivers import Machine, Waiver, concerns, covers, finding_id, subject_of, waive
-from muster_criteria.model import Action, Coverage, FaultClass, Finding, Gap, Judgement, Lack, Severity, Verdict
+from muster_criteria.model import (
+    Action,
+    Coverage,
+    Evidence,
+    Extent,
+    FaultClass,
+    Finding,
+    Gap,
+    Judgement,
+    Lack,
+    Severity,
+    Verdict,
+)
+from muster_criteria.stage.findings import evidence_finding
 from muster_criteria.stage.verdict import verdict_of
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -145,3 +159,76 @@ def test_the_id_says_what_was_found_where_and_nothing_of_the_figures() -> None:
     assert finding_id("n1", found) == finding_id("n1", same)
     others = [dataclasses.replace(found, **change) for change in ({"device": "gpu1"}, {"labels": (("a", "b"),)})]
     assert len({finding_id("n1", each) for each in [found, *others]} | {finding_id("n2", found)}) == 4
+
+
+def rate(value: float) -> Extent:
+    return Extent(value, "TFLOPS", "lower")
+
+
+def count(value: float) -> Extent:
+    return Extent(value, "count", "higher")
+
+
+@pytest.mark.parametrize(
+    ("waived", "found", "covered"),
+    [
+        (rate(590.0), rate(590.0), True),
+        (rate(590.0), rate(595.0), True),
+        (rate(590.0), rate(585.0), True),
+        (rate(590.0), rate(573.0), True),  # just within 3 %
+        (rate(590.0), rate(572.0), False),
+        (rate(590.0), rate(400.0), False),
+        (rate(590.0), rate(0.0), False),
+        (Extent(90.0, "°C", "higher"), Extent(92.0, "°C", "higher"), True),
+        (Extent(90.0, "°C", "higher"), Extent(93.0, "°C", "higher"), False),
+        (count(3.0), count(3.0), True),
+        (count(3.0), count(2.0), True),
+        (count(3.0), count(4.0), False),
+        (count(1000.0), count(1001.0), False),
+        (Extent(1975.0, "MHz", "lower"), Extent(1985.0, "MHz", "higher"), False),  # exactly 1980: another fault
+        (Extent("96.00.74"), Extent("96.00.74"), True),
+        (Extent("96.00.74"), Extent("96.00.75"), False),
+        (None, rate(1.0), True),
+        (rate(1.0), None, True),
+    ],
+)
+def test_what_is_clearly_worse_than_what_was_waived_is_another_finding(
+    waived: Extent | None, found: Extent | None, covered: bool
+) -> None:
+    known = dataclasses.replace(waiver("gpu G-0"), extents=(waived,) if waived else ())
+    finding = Finding("floor", "gemm_rate", "gpu0", Severity.CRITICAL, FaultClass.GPU, Action.RMA, "1", "2", "s", "x",
+                      extent=found)  # fmt: skip
+    assert covers(known, finding, MACHINE) is covered
+
+
+def given_for(found: Finding) -> Waiver:
+    """The waiver of a finding, as the records give it."""
+    return dataclasses.replace(
+        waiver(subject_of(found.device, SERIALS), found.device), rule=found.rule, metric=found.metric,
+        labels=found.labels, severity=found.severity, observed=found.observed,
+        extents=(found.extent,) if found.extent else (),
+    )  # fmt: skip
+
+
+def test_a_finding_of_several_verdicts_is_waived_as_far_as_it_goes_in_any() -> None:
+    known = dataclasses.replace(waiver("gpu G-0"), extents=(rate(590.0), rate(500.0)))
+    found = Finding("floor", "gemm_rate", "gpu0", Severity.CRITICAL, FaultClass.GPU, Action.RMA, "1", "2", "s", "x")
+    covered = {
+        value: covers(known, dataclasses.replace(found, extent=rate(value)), MACHINE) for value in (495.0, 400.0)
+    }
+    assert covered == {495.0: True, 400.0: False}
+
+
+def test_another_error_that_returns_and_another_reboot_are_other_findings() -> None:
+    def back(code: str, boots: int) -> Finding:
+        labels = (("code", code), ("kind", "xid"))
+        return evidence_finding(Evidence("event_returns", f"back in {boots} boots", "gpu0", labels=labels))
+
+    def reboot(job: str) -> Finding:
+        return evidence_finding(Evidence("uncommanded_reboot", "it rebooted by itself", incident=job))
+
+    assert covers(given_for(back("109", 3)), back("109", 4), MACHINE), "it is known that it returns"
+    assert not covers(given_for(back("109", 3)), back("48", 3), MACHINE)
+    assert finding_id("n1", back("109", 3)) != finding_id("n1", back("48", 3))
+    assert covers(given_for(reboot("job-1")), reboot("job-1"), MACHINE)
+    assert not covers(given_for(reboot("job-1")), reboot("job-2"), MACHINE)

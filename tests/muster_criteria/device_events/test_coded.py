@@ -276,15 +276,16 @@ def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("boots", "returns"), [(2, False), (3, True), (4, True)])
 def test_an_error_that_survives_two_reboots_is_isolated(policy: EventPolicy, boots: int, returns: bool) -> None:
     history = [[event(119)]] * boots
-    evidence = returned(history, [event(119)], [policy])
+    evidence = returned(history, [event(119)], policy)
     assert bool(evidence) is returns
     if returns:
         assert evidence[0].kind == "event_returns"
+        assert dict(evidence[0].labels) == {"kind": "xid", "code": "119"}
         assert "119" in evidence[0].sentence
 
 
 def test_what_is_gone_now_or_no_hardware_error_does_not_escalate(policy: EventPolicy) -> None:
-    assert returned([[event(119)]] * 3, [], [policy]) == ()
+    assert returned([[event(119)]] * 3, [], policy) == ()
     assert returning([[event(31)]] * 9, policy) == {}
     assert returning([[event(119)], [event(119, pci="0000:5e:00")], [event(119)]], policy) == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from muster_criteria import policy_file
 from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
+from muster_criteria.health.readings import COUNTED, Before, parse, read
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.skus import SHIPPED
 
@@ -36,6 +38,7 @@ def shipped() -> HealthPolicy:
         (Facts("ecc_corrected"), A.NOTE),
         (Facts("machine_checks_corrected", rate=1536.0), A.NOTE),  # one error within 10 minutes, to 256 CPUs
         (Facts("machine_checks_corrected", rate=1e6), A.TEST_SOONER),
+        (Facts("machine_checks"), A.LEAVE_WHEN_IDLE),
         (Facts("port_down", bad_for_s=600), A.NOTE),
         (Facts("port_down", bad_for_s=600, flaps=3), A.TEST_SOONER),
         (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
@@ -50,6 +53,21 @@ def shipped() -> HealthPolicy:
 def test_the_shipped_table(facts: Facts, action: HealthAction) -> None:
     assert action_on(facts, shipped()) is action
     assert action_on(facts, shipped(), "watch") is A.NOTE
+
+
+def test_each_counter_that_can_rise_has_an_entry_of_its_own() -> None:
+    """What no entry knows is noted: a counter that was forgotten would never end a node's service."""
+    labels = {"throttle_time": {"reason": "hw_thermal"}, "ib_errors": {"counter": "symbol_error"}}
+    facts = [{"name": name, "device": "gpu0", "labels": labels.get(name, {})} for name in sorted(COUNTED)]
+    seen: dict[str, float] = {}
+    for value in (0.0, 300.0):
+        answer = {"schema": 1, "boot_id": "b", "facts": [fact | {"value": value} for fact in facts]}
+        before = Before("b", 0.0, seen, 600.0)
+        found, seen = read(parse(json.dumps(answer).encode()), before, 0.0, policies=())
+    checks = {each.check for each in found if each.device == "gpu0"}
+    assert len(checks) == len(COUNTED)
+    known = {check for check in checks for entry in shipped().entries if not entry.severity and entry.knows(check)}
+    assert known == checks
 
 
 def test_only_what_corrupts_is_done_at_once() -> None:

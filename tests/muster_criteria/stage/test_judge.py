@@ -14,6 +14,7 @@ from muster_criteria.model import (
     Action,
     Coverage,
     Evidence,
+    Extent,
     FaultClass,
     Gap,
     Judgement,
@@ -236,6 +237,22 @@ def test_a_result_of_another_stage_or_level_is_not_judged(case: MakeCase, stage:
 @pytest.mark.parametrize(("stage", "level"), [("warp", "demo"), ("burn_in", "forever")])
 def test_a_stage_or_level_that_there_is_not_never_raises(h100: Sku, stage: str, level: str) -> None:
     assert judge(JudgeCase(h100, stage, level)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("stage", "metric", "labels", "value", "extent"),
+    [
+        ("performance", "gemm_rate", {"dtype": "bf16"}, 400.0, Extent(400.0, "TFLOPS", "lower")),
+        ("integrity", "gemm_mismatches", {}, 2.0, Extent(2.0, "count", "higher")),
+        ("thermal", "throttle_time", {"reason": "hw_thermal"}, 40.0, Extent(40.0, "s", "higher")),
+        ("intake", "gpu_model", {}, "another", Extent("another")),
+    ],
+)
+def test_what_breaks_a_limit_says_how_far(
+    case: MakeCase, stage: str, metric: str, labels: dict[str, str], value: float | str, extent: Extent
+) -> None:
+    findings = case(stage).set(metric, "gpu3", value=value, **labels).judge().findings
+    assert {each.extent for each in findings if (each.metric, each.device) == (metric, "gpu3")} == {extent}
 
 
 def test_evidence_of_the_controller_fails_without_any_result(h100: Sku) -> None:

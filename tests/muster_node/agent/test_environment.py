@@ -50,3 +50,9 @@ def test_gpus_of_one_node_that_differ_are_all_named_once(
     ]
 
     assert facts.environment(inventory).get("vbios") == named
+
+
+def test_no_version_of_many_devices_is_cut_off() -> None:
+    versions = [f"28.{number}.{'0' * 30}" for number in range(10, 30)]
+    inventory = [Fact("ib_firmware", f"nic:mlx5_{at}", "text", text=text) for at, text in enumerate(versions)]
+    assert facts.environment(inventory)["nic"].split("+") == versions

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements
-from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 VOTERS_MIN = 3
@@ -163,6 +163,7 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
             expected="0",
             source=ZERO["self_mismatches"],
             summary=f"{vote.device} corrupts: {observed} of the same batch.",
+            extent=Extent(vote.differs_from_itself or 0.0, "count", "higher"),
         )
     first = vote.against[0]
     observed = f"differs in {len(vote.against)} of {vote.compared} steps, first in {first}"
@@ -177,6 +178,7 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
         expected="the digest that the majority of devices gave",
         source="by definition: the same batch and weights on the same device model and library give the same bits",
         summary=f"{vote.device} corrupts: of {devices} devices with the same batch it {observed}.",
+        extent=Extent(float(len(vote.against)), "count", "higher"),
     )
 
 

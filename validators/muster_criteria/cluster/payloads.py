@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import COLLECTIVES, ZERO, BlockFindings, Measurements
-from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 PARTNERS_MIN = 2
@@ -86,6 +86,7 @@ def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: Bloc
                 expected="0",
                 source=ZERO["collective_mismatches"],
                 summary=f"The node corrupts payloads: {observed}.",
+                extent=Extent(float(sum(wrong.values())), "count", "higher"),
             ),
         )
     return faulty

@@ -16,7 +16,7 @@ from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits
 from muster_criteria.measured import Measured
-from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.words import listed
 
@@ -184,4 +184,5 @@ def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
         source=limit.source,
         summary=f"{device} {limit.meaning}: {observed}.",
         labels=(("counter", counter),) if counter else (),
+        extent=Extent(value, limit.unit, "higher"),
     )

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, of_limit
-from muster_criteria.model import Action, FaultClass, Finding, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure
@@ -67,9 +67,11 @@ def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: Block
                 expected = f"≥ {figure(usual * (1 - float(limit.value) / 100), 'GB/s')}"
                 summary = f"The node {limit.meaning}: {observed}."
                 labels = (("direction", direction),)
-                block.add(
-                    name, of_limit(limit, "slow_shared_path", "shared_rate", observed, expected, summary, labels=labels)
-                )
+                found = of_limit(
+                    limit, "slow_shared_path", "shared_rate", observed, expected, summary, labels=labels,
+                    extent=Extent(rate, "GB/s", "lower"),
+                )  # fmt: skip
+                block.add(name, found)
 
 
 def _judge_saves(
@@ -90,8 +92,9 @@ def _judge_saves(
         f"{earlier.saves} earlier blocks with this recipe"
     )
     summary = f"A save {limit.meaning}: {observed}."
+    expected, extent = f"≤ {figure(most, 's')}", Extent(seconds, "s", "higher")
     for name in saves:
-        block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, f"≤ {figure(most, 's')}", summary))
+        block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, expected, summary, extent=extent))
 
 
 def _broken(metric: str, why: str) -> Finding:

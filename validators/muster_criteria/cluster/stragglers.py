@@ -15,7 +15,7 @@ from muster_criteria.cluster.model import (
     number_of,
     of_limit,
 )
-from muster_criteria.model import FaultClass, Gap, Lack, Severity
+from muster_criteria.model import Extent, FaultClass, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
@@ -114,6 +114,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
         limit, "straggler", "step_compute", observed, expected, f"{device} {limit.meaning}: it computes {observed}.",
         device=device, fault_class=fault_of(device), severity=Severity.CRITICAL if fails else Severity.WARNING,
         confidence=1.0 if len(others) >= OTHERS_MIN else FEW_CONFIDENCE,
+        extent=Extent(usual / pace.compute, "share", "lower"),
     )  # fmt: skip
     block.add(name, found)
 

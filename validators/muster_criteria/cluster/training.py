@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, number_of, of_limit
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Observation
+from muster_criteria.model import Extent, Observation
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
@@ -177,7 +177,8 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
             observed = f"{figure(rate, 'tokens/s')} alone, {drop:.1f} % less than the others"
             expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'tokens/s')}"
             summary = f"The node {limit.meaning}: it trains {observed}."
-            block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary))
+            extent = Extent(rate / usual, "share", "lower")  # of the same model's rate, which a recipe changes
+            block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
 
 
 def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -200,8 +201,9 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         observed = f"{figure(rate, 'GB/s')} from {sender} to {device} of {receiver}, {drop:.0f} % less than other paths"
         expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'GB/s')}"
         summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
+        extent = Extent(rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
-            block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary))
+            block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
 
 
 def _values(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from muster_criteria.cluster.fabric.nodes import MOST
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
 from muster_criteria.measured import Measured
-from muster_criteria.model import FaultClass, Finding, Lack, Severity
+from muster_criteria.model import Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import NOT_SUPPORTED
 from muster_criteria.words import figure, listed
@@ -110,4 +110,5 @@ def _finding(limit: Limit, row: Measured) -> Finding:
         limit, limit.kind.rule, limit.metric, observed, f"≤ {figure(number_of(limit), limit.unit)}",
         f"{row.device} {limit.meaning}: {observed}.", device=row.device, labels=tuple(sorted(limit.labels.items())),
         severity=Severity.CRITICAL if limit.breach == "fail" else Severity.WARNING,
+        extent=Extent(row.value or 0.0, limit.unit, "higher"),
     )  # fmt: skip

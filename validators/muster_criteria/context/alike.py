@@ -1,8 +1,8 @@
 """Nodes that fail alike within a short time: one visit compared with what was found lately in its rack and image. Pure.
 
-When a third node of one rack fails in the same metric, the facility is suspected first; of one image, software or the
-golden reference. The stage still fails, but no device is returned and the node is held instead of quarantined.
-Corrupted data is exempt.
+When a third node of one rack fails in the same metric, on the same kind of device and for the same cause as far as
+labels name one, the facility is suspected first; of one image, software or the golden reference. The stage still fails,
+but no device is returned and the node is held instead of quarantined. Corrupted data is exempt.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import (
     COMMON_CAUSE,
-    DEVICE_EVENT,
     SHARED_CAUSE,
     Action,
     FaultClass,
     Finding,
     Judgement,
     Severity,
-    subject,
+    symptom_name,
 )
 from muster_criteria.stage.fleet_findings import FAILED
-from muster_criteria.stage.rules import KINDS
 from muster_criteria.words import listed
 
 IMAGE = ("kernel", "driver", "cuda", "torch")
@@ -61,9 +59,7 @@ def symptom(finding: Finding) -> str:
     """Returns the symptom that nodes may share; "" for a finding that is not critical or is exempt."""
     if finding.severity is not Severity.CRITICAL or finding.waived or finding.rule == COMMON_CAUSE:
         return ""
-    if finding.metric in CORRUPTION:
-        return ""
-    return subject(finding) if finding.rule in (*KINDS, DEVICE_EVENT) else f"{finding.metric} {finding.rule}"
+    return "" if finding.metric in CORRUPTION else symptom_name(finding)
 
 
 def compared_with(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:

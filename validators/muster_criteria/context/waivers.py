@@ -1,7 +1,8 @@
 """Waivers: a person accepts a known finding until a date; and the effect on a verdict.
 
 A waived finding keeps its severity and is marked with the person's name. A stage whose critical findings are all waived
-is judged by the rest and is at best WARN, never PASS.
+is judged by the rest and is at best WARN, never PASS. What is found later is waived as far as what the person saw goes:
+a figure that is clearly worse, another text, and what happened another time are other findings.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Severity, Verdict, subject
+from muster_criteria.model import COMMON_CAUSE, Extent, Finding, Judgement, Severity, Verdict, subject, symptom_name
 from muster_criteria.stage.verdict import verdict_of
 
 CHASSIS = ("system", "board")
+WORSE_SHARE = 0.03
+"""By this share a figure may be worse than what was waived: chosen here, the least effect for which the fleet's rules
+fail a device (docs/science.md). What is counted may not be more by one."""
+COUNTED = "count"
+"""The unit of what is counted."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiver:
     """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known;
-    ``machine``: which of the machines of the node's name it was given for. ``severity``: of the finding then; a graver
-    one is another.
+    ``machine``: which of the machines of the node's name it was given for. ``severity``, ``observed`` and ``extents``:
+    of the finding then, in each current verdict that had it; a graver one, and one that goes further, is another.
 
     It holds from ``created_at`` until ``until``, if it is not revoked before.
     """
@@ -43,6 +49,8 @@ class Waiver:
     finding: str = ""
     machine: int = 1
     severity: Severity = Severity.CRITICAL
+    observed: str = ""
+    extents: tuple[Extent, ...] = ()
 
     def holds(self, now: datetime.datetime) -> bool:
         """Returns whether it is in effect at that moment."""
@@ -98,11 +106,26 @@ def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
     """Returns whether the waiver covers this finding of this machine, if it is in effect."""
     if finding.severity.rank < waiver.severity.rank:
         return False
+    if waiver.extents and all(goes_further(finding.extent, each) for each in waiver.extents):
+        return False
     if (waiver.rule, waiver.metric) != (finding.rule, finding.metric) or set(waiver.labels) != set(finding.labels):
         return False
     if waiver.subject:
         return waiver.subject == subject_of(finding.device, machine.serials)
     return waiver.device == finding.device and concerns(waiver, machine)
+
+
+def goes_further(found: Extent | None, waived: Extent) -> bool:
+    """Returns whether what was found is clearly worse than, or another than, what was waived."""
+    if found is None:
+        return False
+    now, then = found.value, waived.value
+    if isinstance(now, str) or isinstance(then, str):
+        return now != then
+    if (found.unit, found.worse) != (waived.unit, waived.worse):
+        return True
+    slack = 0.0 if found.unit == COUNTED else WORSE_SHARE * abs(then)
+    return now < then - slack if found.worse == "lower" else now > then + slack
 
 
 def marked(findings: Iterable[Finding], holding: Sequence[Waiver], machine: Machine) -> tuple[Finding, ...]:
@@ -128,7 +151,7 @@ def _with_explained(cause: Finding, findings: Iterable[Finding]) -> str:
         for each in findings
         if each.severity is Severity.CRITICAL
         and each.rule != COMMON_CAUSE
-        and cause.metric in (subject(each), f"{each.metric} {each.rule}")
+        and cause.metric in (subject(each), symptom_name(each))
     ]
     return explained[0] if explained and all(explained) else ""
 

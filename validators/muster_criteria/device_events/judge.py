@@ -153,26 +153,28 @@ def seconds_of(label: object) -> float | None:
 
 
 def returned(
-    boots: Sequence[Iterable[DeviceEvent]], now: Sequence[DeviceEvent], policies: Sequence[EventPolicy]
+    boots: Sequence[Iterable[DeviceEvent]], now: Sequence[DeviceEvent], policy: EventPolicy
 ) -> tuple[Evidence, ...]:
     """Evidence for each event of ``now`` that came back in so many boots that a restart does not repair it.
 
-    ``boots``: the events of each boot, this one included, with ``pci`` naming the same part in all of them.
+    ``boots``: the events of each boot that counts, this one included, with ``pci`` naming the same part in all of them.
     """
+    if (last := policy.escalation) is None:
+        return ()
+    often = returning(boots, policy)
     reported: dict[Any, Evidence] = {}
-    for policy in policies:
-        often = returning(boots, policy)
-        if (last := policy.escalation) is None:
-            continue
-        for event in (each for each in now if each.kind in policy.kinds):
-            response = response_to(event, policy)
-            if (key := key_of(event, response)) in often:
-                sentence = (
-                    f"{event.device}: {name_of(event, response)} ({response.meaning}) has come back in {often[key]} "
-                    f"boots, so a restart does not repair it ({last.severity}, policy {policy.cited})."
-                )
-                fault = FaultClass(response.fault)
-                reported[key] = Evidence("event_returns", sentence, event.device, fault, last.action)
+    for event in (each for each in now if each.kind in policy.kinds):
+        response = response_to(event, policy)
+        if (key := key_of(event, response)) in often:
+            sentence = (
+                f"{event.device}: {name_of(event, response)} ({response.meaning}) has come back in {often[key]} boots "
+                f"within {last.within_days:g} days, so a restart does not repair it ({last.severity}, policy "
+                f"{policy.cited})."
+            )
+            reported[key] = Evidence(
+                "event_returns", sentence, event.device, FaultClass(response.fault), last.action,
+                labels=(("code", response.name), ("kind", event.kind)),
+            )  # fmt: skip
     return tuple(reported.values())
 
 

@@ -7,6 +7,7 @@ name that nodes give it; a new kind needs a policy that names it, and nothing el
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ KERNEL = "kernel"
 
 UNKNOWN = "unknown"
 """The name under which messages without a code are reported that no entry knows."""
+
+WITHIN_DAYS_MAX = 366.0
+"""What came back after a longer time is no answer to whether restarts helped."""
 
 _PREFIX = re.compile(r"^(?:<\d+>)?\s*\[\s*[\d.]+\]\s?")
 
@@ -151,14 +155,22 @@ class Unknown(Written):
 
 class Escalation(Written):
     """The same event on the same device in ``boots`` boots (two reboots did not help: 3): ``severity`` then.
-    ``from_severity``: only events at least this grave escalate: an application that crashes after each reboot does not.
+    ``within_days``: only what was recorded in so many days counts; by default as many as those in which the repair
+    policy counts restarts. ``from_severity``: only events at least this grave escalate: an application that crashes
+    after each reboot does not.
     """
 
     boots: Annotated[int, Field(ge=2)]
+    within_days: Annotated[float, Field(gt=0, le=WITHIN_DAYS_MAX)] = 7.0
     severity: EventSeverity
     action: Action
     from_severity: EventSeverity
     source: str
+
+    @property
+    def within(self) -> datetime.timedelta:
+        """``within_days`` as a duration."""
+        return datetime.timedelta(days=self.within_days)
 
 
 class EventPolicy(Table):
@@ -308,9 +320,17 @@ def returning(boots: Sequence[Iterable[DeviceEvent]], policy: EventPolicy) -> di
     if policy.escalation is None:
         return {}
     seen: dict[Key, set[int]] = {}
-    least = GRAVITY[policy.escalation.from_severity]
     for number, events in enumerate(boots):
         for event in events:
-            if event.kind in policy.kinds and GRAVITY[(response := response_to(event, policy)).severity] <= least:
-                seen.setdefault(key_of(event, response), set()).add(number)
+            if (key := may_escalate(event, policy)) is not None:
+                seen.setdefault(key, set()).add(number)
     return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= policy.escalation.boots}
+
+
+def may_escalate(event: DeviceEvent, policy: EventPolicy) -> Key | None:
+    """The key under which an event counts that is grave enough to escalate; None for any other."""
+    if policy.escalation is None or event.kind not in policy.kinds:
+        return None
+    response = response_to(event, policy)
+    grave = GRAVITY[response.severity] <= GRAVITY[policy.escalation.from_severity]
+    return key_of(event, response) if grave else None

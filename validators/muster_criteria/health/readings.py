@@ -214,7 +214,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
             yield Reading("fabric_unhealthy", device, bad=not value)
         elif fact.name == "clock_synchronised" and value is not None:
             yield Reading("clock_unsynchronised", bad=not value)
-        elif fact.name in _COUNTED and value is not None:
+        elif fact.name in COUNTED and value is not None:
             counts.append(Count(fact.name, device, fact.labels, value))
         else:
             yield from _disk(fact)
@@ -260,11 +260,12 @@ _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
               16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip
 _NVME_HOT = 2
-_COUNTED = frozenset({
+COUNTED = frozenset({
     "ecc_uncorrected", "ecc_corrected", "row_remap_corrected", "row_remap_uncorrected", "edac_corrected",
     "edac_uncorrected", "machine_checks", "machine_checks_corrected", "throttle_time", "ib_errors", "pcie_replay",
     "nvlink_errors", "nvme_media_errors", "service_restarts",
 })  # fmt: skip
+"""Counters of which a rise is an observation. The health policy has an entry for each, if only to note it."""
 
 
 def _risen(count: Count, risen: float, seconds: float, under_job: float) -> Iterator[Reading]:

@@ -120,6 +120,10 @@ class LimitKind:
         if limit.unit == TEXT:
             yield "wrong-type", f"the metric is a text, of which {self.key} judges nothing: use {TEXT_KINDS}"
 
+    def judged(self, row: Row) -> tuple[float, str]:
+        """What it compares with the threshold, and the unit of both."""
+        return float(row["value"]), row["unit"]
+
     def observed(self, limit: Set, row: Row) -> str | None:
         """What was measured, as a text with unit; None: the value or text of the row."""
         return None

@@ -26,8 +26,11 @@ class SpreadAtMost(LimitKind):
         if limit.unit != "%":
             yield "wrong-unit", f"the unit is {limit.unit}, but a spread is judged in %"
 
+    def judged(self, row: Row) -> tuple[float, str]:
+        return 100.0 * float(row["spread"]), "%"
+
     def observed(self, limit: Set, row: Row) -> str | None:
-        return f"a spread of {figure(100.0 * row['spread'], '%')} over {row['samples']} repeats"
+        return f"a spread of {figure(*self.judged(row))} over {row['samples']} repeats"
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
         return f"at most {figure(at, '%')}"

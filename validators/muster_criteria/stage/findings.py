@@ -18,8 +18,10 @@ from muster_criteria.fleet.single import FLEET_PROBE, Runs
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
+    EVIDENCE,
     Action,
     Evidence,
+    Extent,
     FaultClass,
     Finding,
     Severity,
@@ -108,7 +110,7 @@ def evidence_finding(evidence: Evidence) -> Finding:
     """Returns a fact that the controller itself established as a finding."""
     return Finding(
         rule=evidence.kind,
-        metric="evidence",
+        metric=EVIDENCE,
         device=evidence.device,
         severity=evidence.severity,
         fault_class=evidence.fault_class,
@@ -117,6 +119,8 @@ def evidence_finding(evidence: Evidence) -> Finding:
         expected=evidence.expected,
         source="established by the controller",
         summary=evidence.sentence,
+        labels=evidence.labels,
+        extent=Extent(evidence.incident) if evidence.incident else None,
     )
 
 
@@ -148,7 +152,8 @@ def _finding(frame: Frame, position: int, rule: Rule, sku: Sku, runs: Sequence[f
 def limit_finding(row: Mapping[str, Any], rule: Rule, sku: Sku) -> Finding:
     """The finding of a row that breaks a limit."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
-    observed, expected = observed_text(row, limit), limit.kind.expected(limit, float(row[f"{rule.column}_at"]), row)
+    at = float(row[f"{rule.column}_at"])
+    observed, expected = observed_text(row, limit), limit.kind.expected(limit, at, row)
     return row_finding(
         row,
         rule,
@@ -159,6 +164,7 @@ def limit_finding(row: Mapping[str, Any], rule: Rule, sku: Sku) -> Finding:
         expected=expected,
         source=f"{limit.source} ({limit.date.isoformat()})",
         detail=_detail(row["note"]),
+        extent=_extent(row, limit, at),
     )
 
 
@@ -247,7 +253,15 @@ def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding
         summary=summary,
         measurements=tuple(_reference(each) for each in rows),
         variant=variant,
+        extent=Extent(float(len(rows)), "count", "higher"),
     )
+
+
+def _extent(row: Mapping[str, Any], limit: Limit, at: float) -> Extent:
+    if row["text"] is not None:
+        return Extent(row["text"])
+    value, unit = limit.kind.judged(row)
+    return Extent(value, unit, "lower" if value < at else "higher")
 
 
 def observed_text(row: Mapping[str, Any], limit: Limit) -> str:

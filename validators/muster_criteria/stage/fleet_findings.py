@@ -12,7 +12,17 @@ from muster_criteria.devices import kind_of
 from muster_criteria.fleet.budget import NODE_RULES, varies_by_part
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.labels import labelled
-from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Action, FaultClass, Finding, Severity, Variant, subject
+from muster_criteria.model import (
+    COMMON_CAUSE,
+    SHARED_CAUSE,
+    Action,
+    Extent,
+    FaultClass,
+    Finding,
+    Severity,
+    Variant,
+    subject,
+)
 from muster_criteria.stage.rules import FLEET_KINDS, SEVERITY, Rule
 from muster_criteria.words import figure, listed
 
@@ -81,6 +91,7 @@ def fleet_finding(
         confidence=_confidence(variant, repeats),
         measurements=behind,
         variant=variant,
+        extent=Extent(float(row["value"]), row["unit"], "lower" if row["value"] < usual else "higher"),
     )
 
 

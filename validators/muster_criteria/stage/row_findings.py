@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster_criteria.labels import labelled
-from muster_criteria.model import Action, FaultClass, Finding, measurement_reference
+from muster_criteria.model import Action, Extent, FaultClass, Finding, measurement_reference
 from muster_criteria.stage.rules import SEVERITY, Rule
 
 
@@ -21,6 +21,7 @@ def row_finding(
     expected: str,
     source: str,
     detail: str = "",
+    extent: Extent | None = None,
 ) -> Finding:
     """The finding of a row that breaks ``rule``. ``lead``: subject and verb ("gpu3 multiplies too slowly"); ``detail``:
     text added to ``observed`` only.
@@ -39,4 +40,5 @@ def row_finding(
         summary=f"{lead}: {name} is {observed}, expected {expected}.",
         labels=row["labels"],
         measurements=(measurement_reference(row["probe"], row["metric"], row["device"], row["labels"]),),
+        extent=extent,
     )

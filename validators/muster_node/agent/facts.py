@@ -13,6 +13,7 @@ import zipfile
 from typing import Any
 
 import muster_node
+from muster_node.contract import BETWEEN_VERSIONS, OF_EACH_DEVICE
 from muster_node.hardware.host.parse import parse_os_release
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
@@ -35,8 +36,9 @@ FROM_FACTS = {
     "nic_firmware": "nic",
 }
 """Inventory facts that also belong to the environment of every result, and their names there."""
-OF_EACH_DEVICE = ("vbios", "inforom", "nvswitch", "nic")
-"""Those that may differ between the devices of one node: the distinct ones, sorted, with "+" between them."""
+
+VERSION_MAX = 200
+"""Characters of one version."""
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 """NCCL as a dependency of PyTorch's wheels, by the major version of CUDA."""
@@ -85,17 +87,19 @@ def environment(inventory: list[Fact]) -> dict[str, str]:
     }
     found.update({name: version for name, version in (("torch", torch_version()), ("nccl", nccl_version())) if version})
     for name, texts in _from_facts(inventory).items():
-        found[name] = ("+".join(sorted(set(texts))) if name in OF_EACH_DEVICE else texts[0])[:200]
+        found[name] = BETWEEN_VERSIONS.join(sorted(set(texts))) if name in OF_EACH_DEVICE else texts[0]
     return found
 
 
 def _from_facts(inventory: list[Fact]) -> dict[str, list[str]]:
-    """Texts in the inventory for each name of ``FROM_FACTS``, in its order; devices without one are left out."""
+    """Texts in the inventory for each name of ``FROM_FACTS``, in its order, each cut at ``VERSION_MAX`` characters;
+    devices without one are left out.
+    """
     found_facts: dict[str, list[str]] = {}
     for fact in inventory:
         name = FROM_FACTS.get(fact.name)
         if name and fact.text:
-            found_facts.setdefault(name, []).append(fact.text)
+            found_facts.setdefault(name, []).append(fact.text[:VERSION_MAX])
     return found_facts
 
 

@@ -178,7 +178,7 @@ def _show_facts(
             "BMC read": show.when(bmc_read_at) if node.bmc else "",
             "leased by": f"{lease.run_id} of {lease.dag_id} since {show.when(lease.acquired_at)}" if lease else "",
             "inconclusive": node.inconclusive or "",
-            "waived": "; ".join(f"{waiver.finding} {waiver}" for waiver in waivers),
+            "waived": "; ".join(f"{waiver.finding} ({waiver.observed}) {waiver}" for waiver in waivers),
         }
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
 from muster.rules.certificate import WATCHED
-from muster_criteria.model import Action, Evidence, FaultClass, Finding, Severity
+from muster_criteria.model import EVIDENCE, Action, Evidence, FaultClass, Finding, Severity
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.model import Sku
 
@@ -53,7 +53,7 @@ def collect(key: RunKey, name: str, fault: str, lost: str) -> Collected:
         why = f"a fault of the controller: {fault}" if fault else lost or "its task ended before it returned a result"
         return Collected(why_missing=why, fault=fault)
     # Without its waivers: the records apply those that are valid now to the new verdict.
-    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == "evidence")
+    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == EVIDENCE)
     if kept.result is None:
         # The fault too: this task may have recorded the missing result before it was killed.
         return Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)

@@ -82,7 +82,9 @@ class MusterMemberOperator(RemoteJobOperator):
         trouble = why_missing
         if result is not None and result.end != "completed" and result.notes:
             trouble = result.notes[0]
-        evidence = outcome.evidence(end.kind, stage="cluster validation", loads=True, losses=1, neighbours="")
+        evidence = outcome.evidence(
+            end.kind, job=attempt.job_key, stage="cluster validation", loads=True, losses=1, neighbours=""
+        )
         judgement = Judgement(
             stage=STAGE,
             level=attempt.run.level,

@@ -98,8 +98,10 @@ class MusterPairOperator(RemoteJobOperator):
         if finished is None:
             return self._recorded(attempt)
         result, why_missing = remote.checked_result(attempt, finished.output)
-        found = outcome.evidence(finished.end.kind, stage="a round of pairs", loads=True, losses=1, neighbours="")
-        evidence = tuple((each.kind, each.sentence) for each in found)
+        found = outcome.evidence(
+            finished.end.kind, job=attempt.job_key, stage="a round of pairs", loads=True, losses=1, neighbours=""
+        )
+        evidence = tuple((each.kind, each.sentence, each.incident) for each in found)
         if result is None or result.end != "completed":
             why = why_missing or (result.notes[0] if result and result.notes else finished.end.sentence)
             side = Side(self.member, Outcome.SILENT, why, (), evidence)

@@ -250,7 +250,9 @@ def evidence_of(key: RunKey) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for by_node in store.rounds.sides(key).values():
         for name, side in by_node.items():
-            found.setdefault(name, []).extend(evidence_finding(Evidence(*each)) for each in side.evidence)
+            found.setdefault(name, []).extend(
+                evidence_finding(Evidence(kind, sentence, incident=job)) for kind, sentence, job in side.evidence
+            )
     return found
 
 

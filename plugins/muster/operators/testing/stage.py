@@ -95,7 +95,9 @@ class MusterStageOperator(RemoteJobOperator):
             losses = lost_jobs(attempt.task.key, LOAD_STAGES) + 1
             neighbours = reachable_neighbours(attempt.node, lambda: logins.credentials(settings().ssh_conn_id))
         loads = self.stage in LOAD_STAGES
-        return outcome.evidence(end.kind, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours)
+        return outcome.evidence(
+            end.kind, job=attempt.job_key, stage=self.stage, loads=loads, losses=losses, neighbours=neighbours
+        )
 
     def _state(self, end: Ended, judgement: Judgement) -> str:
         return outcome.state_after(end.kind, judgement.verdict, repeat=bool(judgement.repeat))

@@ -31,7 +31,7 @@ from muster.store.database.models import (
 )
 from muster.store.database.wanted import follow_state
 from muster_criteria.health.policy import HealthAction
-from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity, Variant, Verdict
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
 NODE_LOCK = {"key_share": True}
 """Keeps other writers from a node's row, but not from rows that refer to it. With PostgreSQL's stronger lock, two nodes
@@ -327,7 +327,7 @@ def to_finding(row: FindingRow) -> Finding:
         fault_class=FaultClass(row.fault_class), action=Action(row.action), observed=row.observed,
         expected=row.expected, source=row.source, summary=row.summary, labels=to_labels(row.labels),
         confidence=row.confidence, id=row.finding_id, waived=row.waived, measurements=tuple(row.measurements),
-        variant=Variant(row.variant),
+        variant=Variant(row.variant), extent=Extent(**row.extent) if row.extent else None,
     )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from muster.store.database.base import Base, BigId
 class WaiverRow(Base):
     """A person's decision that a known finding does not fail its stage until a date; every report shows it.
 
-    ``end_seen``: whether the nodes concerned were asked about since it ended by itself.
+    ``end_seen``: whether the nodes concerned were asked about since it ended by itself. ``observed`` and
+    ``extents``: as ``Waiver`` has them.
     """
 
     __tablename__ = "waivers"
@@ -35,6 +36,8 @@ class WaiverRow(Base):
     finding_id: Mapped[str]
     subject: Mapped[str] = mapped_column(index=True)
     labels: Mapped[dict[str, Any]]
+    observed: Mapped[str]
+    extents: Mapped[list[Any]]
 
 
 class CertificateRow(Base):

@@ -296,7 +296,8 @@ class MeasurementRow(Base):
 class FindingRow(Base):
     """Which measurement broke which rule. ``waived``: the waiver that was valid when it was judged, "" without one.
 
-    ``measurements`` are references to the figures behind it, as ``Finding.measurements`` has them.
+    ``measurements`` are references to the figures behind it, as ``Finding.measurements`` has them. ``extent``: the
+    fields of ``Finding.extent``, none where it has none.
     """
 
     __tablename__ = "findings"
@@ -320,6 +321,7 @@ class FindingRow(Base):
     waived: Mapped[str] = mapped_column(default="")
     measurements: Mapped[list[Any]] = mapped_column(default=list)
     variant: Mapped[str] = mapped_column(default="")
+    extent: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class EventRow(Base):

@@ -22,7 +22,8 @@ from muster.store.database.fabric import RackRow
 from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import certificates, incidents
-from muster.store.decisions.verdicts import current_verdicts, findings_now
+from muster.store.decisions.current import current_verdicts
+from muster.store.decisions.verdicts import findings_now
 from muster.store.decisions.waivers import standing
 from muster.store.fleet import failures
 from muster_criteria.context import waivers

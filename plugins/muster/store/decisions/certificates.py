@@ -24,8 +24,8 @@ from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.decisions.current import current_verdicts, of_machine
 from muster.store.decisions.signing import key_path, signing_key
-from muster.store.decisions.verdicts import current_verdicts, of_machine
 from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
@@ -78,16 +78,26 @@ def version_changes() -> dict[str, VersionChange]:
                 certified.append((node.sku, was))
             elif row.revoked:
                 present = reported.get(node.name, {})
-                new = {name: present[name] for name in sorted(present) if was.get(name, present[name]) != present[name]}
+                new = {
+                    name: now
+                    for name, now in sorted(present.items())
+                    if name in was and certificate.is_another(name, now, was[name])
+                }
                 if new:
                     found[node.name] = (node.sku, new)
     return {
         name: VersionChange(
             ", ".join(f"{part} {version}" for part, version in new.items()),
-            sum(sku == other and new.items() <= was.items() for other, was in certified),
+            sum(sku == other and _has(was, new) for other, was in certified),
         )
         for name, (sku, new) in found.items()
     }
+
+
+def _has(certified: Mapping[str, Any], versions: Mapping[str, str]) -> bool:
+    """Whether a certificate attests these versions."""
+    known = versions.keys() <= certified.keys()
+    return known and not any(certificate.is_another(name, now, certified[name]) for name, now in versions.items())
 
 
 def versions_of(nodes: Sequence[str], names: Sequence[str] = certificate.WATCHED) -> dict[str, dict[str, str]]:
@@ -260,7 +270,7 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
         before = serials_of_stage(session, node.name, stage.origin)
         if any(before.get(slot, serial) != serial for slot, serial in parts.items()):
             return True
-        if any(run.environment.get(name, version) != version for name, version in versions.items()):
+        if any(certificate.is_another(name, now, run.environment.get(name) or now) for name, now in versions.items()):
             return True
     return False
 

@@ -12,7 +12,7 @@ from muster.model.runs import StageVerdict
 from muster.rules import repair as rules
 from muster.store.database.models import EventRow, FindingRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.current import current_verdicts
 from muster.store.machines.parts import current_serials, serials_at
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.devices import kind_of

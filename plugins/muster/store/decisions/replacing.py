@@ -19,7 +19,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import admission, certificates, questions
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.current import current_verdicts
 from muster_criteria.model import Verdict
 
 SHOWN_MAX = 3

@@ -6,16 +6,16 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, load_only
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.model.events import Approval
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
-from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
+from muster.store.decisions.current import current_verdicts
 from muster.store.decisions.waivers import marked_now
 from muster.store.fleet.suspects import suspects_on
 from muster_criteria.model import Verdict
@@ -133,40 +133,3 @@ def approvals(node: str) -> list[Approval]:
         for event in events
         if "approval" in (evidence := event.evidence)
     ]
-
-
-def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
-    """(id of the stage's row, verdict) of the current ones, oldest first.
-
-    Read are those alone that no later conclusive verdict of their stage supersedes: by an index, so that the cost does
-    not grow with the node's age.
-    """
-    from_, now = _standing_from(session, node), of_machine(node)
-    query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(*now, StageRow.current)
-    standing = [
-        and_(*now, StageRow.stage == stage, StageRow.level == level, StageRow.id >= first)
-        for (stage, level), first in from_.items()
-    ]
-    query = query.where(or_(false(), *standing)).order_by(StageRow.id)
-    columns = load_only(*(getattr(StageRow, name) for name in access.VERDICT_COLUMNS))
-    query = query.options(columns, load_only(RunRow.dag_id, RunRow.run_id))
-    ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
-    return [(ids[verdict], verdict) for verdict in current_of(ids)]
-
-
-def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
-    """Which stages are of the node's present machine."""
-    return StageRow.node == node.name, StageRow.machine == node.machine
-
-
-def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:
-    """{(stage, level): the first of these verdicts that no later one supersedes}, by ``muster.rules.current``."""
-    conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
-    query = select(StageRow.stage, StageRow.level, conclusive).where(*of_machine(node), StageRow.current)
-    last = {(stage, level): id_ or 0 for stage, level, id_ in session.execute(query.group_by("stage", "level"))}
-    return {
-        (stage, level): max(
-            id_ for (other, its), id_ in last.items() if other == stage and thoroughness(its) >= thoroughness(level)
-        )
-        for stage, level in last
-    }

@@ -17,11 +17,12 @@ from muster.store.database import access
 from muster.store.database.decisions import WaiverRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
+from muster.store.decisions.current import current_verdicts
 from muster.store.machines import contested
 from muster.store.machines.parts import current_serials, serials_at, serials_of_stage, sits_now
 from muster_criteria.context import waivers
 from muster_criteria.context.waivers import Machine, Waiver
-from muster_criteria.model import Finding, Severity
+from muster_criteria.model import Extent, Finding, Severity
 
 if TYPE_CHECKING:
     from muster_criteria.measured import StageResult
@@ -39,7 +40,8 @@ def end_of(day: str) -> datetime.datetime:
 def give(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
-    The waiver follows the part that has the finding. Recorded verdicts stay unchanged.
+    The waiver follows the part that has the finding, as far as that goes in the current verdicts that have it.
+    Recorded verdicts stay unchanged.
     Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
     part or machine that it was found on is no longer there.
     """
@@ -62,9 +64,12 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         found, machine, stage = latest
         name, device, subject = _where_now(session, found, machine, stage)
         node = access.node_row(session, name, lock=True)
+        known = _current(session, found)
         row = WaiverRow(
             node=name, machine=node.machine, rule=found.rule, metric=found.metric, device=device, labels=found.labels,
-            severity=found.severity, finding_id=finding_id, subject=subject,
+            severity=min((each.severity for each in known), key=lambda name: Severity(name).rank),
+            observed="; ".join(dict.fromkeys(each.observed for each in known)),
+            extents=[each.extent for each in known if each.extent], finding_id=finding_id, subject=subject,
             reason=reason.strip(), person=person, created_at=moment, until=until,
         )  # fmt: skip
         session.add(row)
@@ -73,6 +78,13 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         evidence = {"waiver": row.id, "finding": finding_id, "person": person}
         access.remark(session, node, person, f"waived {finding_id} {given}", evidence)
         return given
+
+
+def _current(session: Session, found: FindingRow) -> list[FindingRow]:
+    """The finding in the current verdicts of its node that have it, else as it was found last."""
+    stages = [stage for stage, _ in current_verdicts(session, access.node_row(session, found.node))]
+    same = select(FindingRow).where(FindingRow.finding_id == found.finding_id, FindingRow.stage.in_(stages))
+    return list(session.scalars(same.order_by(FindingRow.id))) or [found]
 
 
 def _where_now(session: Session, found: FindingRow, machine: int, stage: int) -> tuple[str, str, str]:
@@ -200,5 +212,5 @@ def to_waiver(row: WaiverRow) -> Waiver:
     return Waiver(
         row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
         row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id, row.machine,
-        Severity(row.severity),
+        Severity(row.severity), row.observed, tuple(Extent(**each) for each in row.extents),
     )  # fmt: skip

@@ -2,43 +2,83 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
 import dataclasses
-from collections.abc import Iterable
+import datetime
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
 
+from muster.model.states import State
 from muster.model.statistics import RecordedEvent
+from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import EventRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.device_events.judge import BEGAN, EVENTS, event_of
 from muster_criteria.device_events.policy import DeviceEvent
 
 
 def recorded(*, node: str = "") -> list[RecordedEvent]:
     """All events of current verdicts, oldest first; with ``node``, of its present machine only."""
+    with reading() as session:
+        return _recorded(session, node, *([RunRow.machine == NodeRow.machine] if node else []))
+
+
+def standing(node: str, within: datetime.timedelta) -> list[RecordedEvent]:
+    """Those of the node's present machine that were recorded ``within`` that time, oldest first, and not before a
+    person repaired it.
+    """
+    with reading() as session:
+        repaired = max(_repairs(session, node).get(node, ()), default=0)
+        here = RunRow.machine == NodeRow.machine, StageRow.origin > repaired
+        return _recorded(session, node, *here, StageRow.recorded_at >= access.now() - within)
+
+
+def _recorded(session: Session, node: str, *which: ColumnElement[bool]) -> list[RecordedEvent]:
     query = (
         select(MeasurementRow, StageRow, RunRow, (RunRow.machine != NodeRow.machine).label("former"))
         .join(StageRow, MeasurementRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(MeasurementRow.metric.in_((*EVENTS, BEGAN)), StageRow.current)
+        .where(MeasurementRow.metric.in_((*EVENTS, BEGAN)), StageRow.current, *which)
         .order_by(StageRow.recorded_at, MeasurementRow.id)
     )
-    if node:
-        query = query.where(RunRow.node == node, RunRow.machine == NodeRow.machine)
-    with reading() as session:
-        rows = session.execute(query).all()
-        began = {stage.id: row.value for row, stage, *_ in rows if row.metric == BEGAN and row.value is not None}
-        return [_record(*row, began.get(row[1].id)) for row in rows if row[0].metric in EVENTS]
+    rows = session.execute(query.where(RunRow.node == node) if node else query).all()
+    began = {stage.id: row.value for row, stage, *_ in rows if row.metric == BEGAN and row.value is not None}
+    repairs = _repairs(session, node)
+    return [
+        _record(*row, began.get(row[1].id), repairs.get(row[2].node, ())) for row in rows if row[0].metric in EVENTS
+    ]
 
 
-def _record(row: MeasurementRow, stage: StageRow, run: RunRow, former: bool, began: float | None) -> RecordedEvent:
+def _repairs(session: Session, node: str) -> dict[str, list[int]]:
+    """{node: the last stage that was recorded before each time that a person had it repaired}, of ``node`` or of all.
+
+    A program's repair is a restart, and whether restarts help is the question.
+    """
+    repaired = (
+        select(EventRow.node, EventRow.after)
+        .where(EventRow.from_state.in_([str(State.REPAIR), str(State.RMA)]), EventRow.to_state == str(State.REGISTERED))
+        .where(EventRow.evidence["person"].as_string().is_not(None))
+        .order_by(EventRow.after)
+    )
+    found: dict[str, list[int]] = collections.defaultdict(list)
+    for name, after in session.execute(repaired.where(EventRow.node == node) if node else repaired):
+        found[name].append(after)
+    return found
+
+
+def _record(
+    row: MeasurementRow, stage: StageRow, run: RunRow, former: bool, began: float | None, repairs: Sequence[int]
+) -> RecordedEvent:
     event = event_of(row.device, row.labels, row.text or "", row.samples)
     return RecordedEvent(
         node=run.node, sku=run.sku, dag_id=run.dag_id, run_id=run.run_id, stage=stage.stage, verdict=stage.verdict,
         boot_id=str(run.identity.get("boot_id", "")), part=part_of(event, run.identity), seen_at=stage.recorded_at,
-        event=event, former=bool(former), during=event.after(began),
+        event=event, former=bool(former), during=event.after(began), repairs=bisect.bisect_left(repairs, stage.origin),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, PlacementRow, RunRow, StageRow
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.current import current_verdicts
 from muster.store.fleet.suspects import nodes_with_suspects
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity

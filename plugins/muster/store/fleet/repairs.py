@@ -22,8 +22,8 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import LeaseRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions import incidents
+from muster.store.decisions.current import current_verdicts
 from muster.store.decisions.incidents import to_incident
-from muster.store.decisions.verdicts import current_verdicts
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together

@@ -115,7 +115,7 @@ def _finding(row: SuspectRow, slot: str) -> Finding:
         expected=stored["expected"], source=stored["source"], summary=summary,
         labels=tuple((str(key), str(value)) for key, value in stored["labels"]), confidence=stored["confidence"],
         id=row.finding_id, measurements=tuple(stored["measurements"]),
-        variant=Variant(stored["variant"]),
+        variant=Variant(stored["variant"]),  # no extent: that it corrupts is waived, however many bits they were then
     )  # fmt: skip
 
 

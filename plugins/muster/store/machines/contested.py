@@ -44,6 +44,7 @@ def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, 
             action=Action.INSPECT,
             severity=Severity.WARNING,
             expected="parts that sit in this node alone",
+            incident=each.serial,
         )
         for slot, each in sorted(found.items())
     )

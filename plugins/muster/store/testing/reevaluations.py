@@ -16,7 +16,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import certificates, waivers
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.current import current_verdicts
 from muster.store.testing.runs import close
 from muster.store.testing.stages import supersede
 from muster_criteria.model import Judgement, Verdict

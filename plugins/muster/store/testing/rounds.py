@@ -68,7 +68,7 @@ def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
     with reading() as session:
         for row, node in session.execute(query):
             figures = tuple(Measured.model_validate(each) for each in row.figures)
-            evidence = tuple((kind, sentence) for kind, sentence in row.evidence)
+            evidence = tuple((kind, sentence, job) for kind, sentence, job in row.evidence)
             found.setdefault(row.number, {})[node] = Side(node, Outcome(row.outcome), row.why, figures, evidence)
     return found
 

@@ -25,7 +25,7 @@ from muster.store.database.models import JobRow, LeaseRow, NodeRow, RunRow, Stag
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
 from muster.store.decisions import admission, certificates, waivers, withdrawals
-from muster.store.decisions.verdicts import current_verdicts
+from muster.store.decisions.current import current_verdicts
 from muster.store.fleet.suspects import free_of_suspects
 from muster.store.testing import common_causes
 from muster_criteria.model import Severity, Verdict

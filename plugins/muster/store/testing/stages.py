@@ -197,6 +197,7 @@ def _store_rows(session: Session, stage: StageRow, node: str, result: StageResul
             "observed": each.observed, "expected": each.expected, "source": each.source, "summary": each.summary,
             "labels": dict(each.labels), "confidence": each.confidence, "finding_id": each.id,
             "waived": each.waived, "measurements": list(each.measurements), "variant": str(each.variant),
+            "extent": dataclasses.asdict(each.extent) if each.extent else {},
         }
         for each in judgement.findings
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def prevent(number: int, *names: str, why: str = "the controller was busy") -> N
 
 def rebooted(name: str, number: int = 1) -> None:
     """A node that rebooted by itself during a round."""
-    evidence = (("uncommanded_reboot", "it rebooted by itself"),)
+    evidence = (("uncommanded_reboot", "it rebooted by itself", "job-1"),)
     store.rounds.record(RUN, number, Side(name, Outcome.SILENT, "rebooted", (), evidence))
 
 

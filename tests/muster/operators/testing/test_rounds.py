@@ -209,7 +209,7 @@ def test_fewer_than_two_do_not_train() -> None:
 def test_who_is_lost_in_a_block_of_two_is_charged_and_the_other_is_not(rebooted: bool) -> None:
     names = enrol(2)
     claim(names)
-    evidence = (("uncommanded_reboot", "it rebooted by itself"),) if rebooted else ()
+    evidence = (("uncommanded_reboot", "it rebooted by itself", "job-1"),) if rebooted else ()
     for number in (1, 2):
         assert rounds.next_round(RUN)
         store.rounds.record(RUN, number, Side(names[0], Outcome.MEASURED, "its partner did not come"))
@@ -357,7 +357,9 @@ def test_a_reboot_in_a_round_is_held_against_its_node_alone() -> None:
     claim(names)
     rounds.next_round(RUN)
     good = Side(names[0], Outcome.MEASURED, "", figures(names[1], {"network": 1.0}))
-    rebooted = Side(names[1], Outcome.SILENT, "rebooted", (), (("uncommanded_reboot", "it rebooted by itself"),))
+    rebooted = Side(
+        names[1], Outcome.SILENT, "rebooted", (), (("uncommanded_reboot", "it rebooted by itself", "job-1"),)
+    )
     for side in (good, rebooted):
         store.rounds.record(RUN, 1, side)
     assert store.rounds.sides(RUN)[1][names[1]] == rebooted

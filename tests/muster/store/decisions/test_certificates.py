@@ -225,6 +225,18 @@ def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch:
     assert (sign.change, sign.proven) == ("driver 590.1", 1)
 
 
+@pytest.mark.parametrize(
+    ("now", "valid"), [("28.39+8.72+9.10", True), ("28.39+8.72", True), ("28.39+8.72+9.11", False)]
+)
+def test_a_nic_that_was_not_readable_once_revokes_nothing(now: str, valid: bool) -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.qualify(environment={"nic": "28.39+8.72+9.10"})
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    fleet.qualify(run_id="again", environment={"nic": now}, stages=("intake",))
+    assert (NODE not in store.certificates.uncertified()) is valid
+    assert (store.certificates.version_changes() == {}) is valid
+
+
 @pytest.mark.parametrize(("stages", "certified"), [(("intake",), False), (STAGES, True)])
 def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
     stages: tuple[str, ...], certified: bool

@@ -14,7 +14,7 @@ from muster.errors import BadWaiver, NoPerson, UnknownFinding
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
-from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
+from muster_criteria.model import Coverage, Extent, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -72,6 +72,53 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
     assert [
         each.finding.waived != "" for each in store.verdicts.open_findings(NODE) if each.stage == "performance"
     ] == [True]
+
+
+def waived(finding: Finding) -> None:
+    """A node that failed by this finding, which is waived, and is to be tested again."""
+    store.nodes.add(fleet.new_node())
+    fleet.fail(NODE, "", finding)
+    (known,) = store.verdicts.open_findings(NODE)
+    store.nodes.move(NODE, State.REGISTERED, "Ada", "it is known")
+    given = store.waivers.give(known.finding.id, days(30), "Ada", "known")
+    assert (given.observed, given.extents) == (finding.observed, (finding.extent,) if finding.extent else ())
+    assert store.waivers.find(node=NODE) == [given]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize(("value", "verdict"), [(585.0, Verdict.WARN), (400.0, Verdict.FAIL)])
+def test_what_is_clearly_worse_fails_again(value: float, verdict: Verdict) -> None:
+    waived(fleet.finding(observed="590 TFLOPS", extent=Extent(590.0, "TFLOPS", "lower")))
+    assert again("second", extent=Extent(value, "TFLOPS", "lower")).verdict is verdict
+
+
+def test_what_two_stages_found_is_waived_as_far_as_it_goes_in_either() -> None:
+    store.nodes.add(fleet.new_node())
+    lease = fleet.begin()
+    for stage, value in (("intake", 500.0), ("burn_in", 590.0)):
+        slow = fleet.finding(observed=f"{value:.0f}", extent=Extent(value, "TFLOPS", "lower"))
+        fleet.do_stage(lease, stage, Verdict.FAIL, findings=(slow,))
+    (known,) = {each.finding.id for each in store.verdicts.open_findings(NODE)}
+    assert store.waivers.give(known, days(30), "Ada", "known").observed == "500; 590"
+    assert [each.finding.waived != "" for each in store.verdicts.open_findings(NODE)] == [True, True]
+
+
+@pytest.mark.parametrize(("code", "verdict"), [("109", Verdict.WARN), ("48", Verdict.FAIL)])
+def test_another_error_that_returns_fails(code: str, verdict: Verdict) -> None:
+    def returns(code: str) -> dict[str, Any]:
+        return {"rule": "event_returns", "metric": "evidence", "labels": (("code", code), ("kind", "xid"))}
+
+    waived(fleet.finding(**returns("109")))
+    assert again("second", **returns(code)).verdict is verdict
+
+
+def test_a_reboot_is_waived_and_the_next_one_is_not() -> None:
+    def reboot(job: str) -> dict[str, Any]:
+        return {"rule": "uncommanded_reboot", "metric": "evidence", "device": "node", "extent": Extent(job)}
+
+    waived(fleet.finding(**reboot("job-1")))
+    assert [each.finding.waived != "" for each in store.verdicts.open_findings(NODE)] == [True]
+    assert again("second", **reboot("job-2")).verdict is Verdict.FAIL
 
 
 def test_what_was_judged_before_stays() -> None:

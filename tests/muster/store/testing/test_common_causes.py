@@ -101,6 +101,16 @@ class TestAlike:
         assert visit("d", found=fleet.finding(metric="hbm_total")) is State.QUARANTINE
         assert visit("e", found=WRONG) is State.QUARANTINE
 
+    @pytest.mark.parametrize(
+        ("reason", "state"), [("hw_thermal", State.REGISTERED), ("hw_power_brake", State.QUARANTINE)]
+    )
+    def test_a_fault_of_another_cause_is_not_excused_by_its_metric(self, reason: str, state: State) -> None:
+        def throttled(why: str) -> Finding:
+            return fleet.finding(rule="exactly", metric="throttle_time", labels=(("reason", why),))
+
+        visit("a", found=throttled("hw_thermal")), visit("b", found=throttled("hw_thermal"))
+        assert visit("c", found=throttled(reason)) is state
+
     def test_nodes_of_one_image_wait_in_whatever_rack_they_stand(self) -> None:
         visit("a", rack="r2"), visit("b", rack="r3")
         assert visit("c") is State.REGISTERED

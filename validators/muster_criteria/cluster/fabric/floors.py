@@ -9,7 +9,7 @@ import numpy as np
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.cluster.model import BlockFindings, of_limit
-from muster_criteria.model import Finding
+from muster_criteria.model import Extent, Finding
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import PAIR_RATE
 from muster_criteria.words import figure, listed
@@ -68,4 +68,7 @@ def _finding(limit: Limit, rail: str, rate: float, partners: Sequence[str]) -> F
     observed = f"{figure(rate, 'Gb/s')} at best, with {with_whom}"
     expected = f"≥ {figure(float(limit.value), 'Gb/s')} by {limit.labels['backend']}"
     summary = f"Rail {rail} {limit.meaning or 'is slow'}: {observed}. Either end, or what lies between."
-    return of_limit(limit, "floor", PAIR_RATE, observed, expected, summary, labels=(("rail", rail),))
+    return of_limit(
+        limit, "floor", PAIR_RATE, observed, expected, summary, labels=(("rail", rail),),
+        extent=Extent(rate, "Gb/s", "lower"),
+    )  # fmt: skip

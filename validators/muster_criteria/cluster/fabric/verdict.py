@@ -17,7 +17,7 @@ from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidenc
 from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
-from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
 from muster_criteria.words import listed
@@ -221,6 +221,7 @@ def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
             source=SOURCE,
             summary=f"{why[0].upper()}{why[1:]}.",
             labels=(("rail", part.rail),) if part.rail else (),
+            extent=Extent(part.share, "share", "lower") if not wrong and part.share >= 0 else None,
         ),
     )
 

@@ -439,6 +439,8 @@ CREATE TABLE waivers (
 	finding_id TEXT NOT NULL,
 	subject TEXT NOT NULL,
 	labels JSON NOT NULL,
+	observed TEXT NOT NULL,
+	extents JSON NOT NULL,
 	CONSTRAINT pk_waivers PRIMARY KEY (id),
 	CONSTRAINT fk_waivers_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
@@ -604,6 +606,7 @@ CREATE TABLE findings (
 	waived TEXT NOT NULL,
 	measurements JSON NOT NULL,
 	variant TEXT NOT NULL,
+	extent JSON NOT NULL,
 	CONSTRAINT pk_findings PRIMARY KEY (id),
 	CONSTRAINT fk_findings_stage_stages FOREIGN KEY(stage) REFERENCES stages (id) ON DELETE CASCADE,
 	CONSTRAINT fk_findings_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
