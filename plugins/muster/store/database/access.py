@@ -152,7 +152,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         node.repaired = last_stage(session, node)
     node.state = to
     if to in SERVING and current not in SERVING:
-        _begin_spell(session, node)
+        begin_spell(session, node)
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
         node.held_run = ""
@@ -174,8 +174,10 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         session.execute(update(RunRow).where(*of_run(evidence.run), *over).values(state_after=to))
 
 
-def _begin_spell(session: Session, node: NodeRow) -> None:
-    """Of what was observed before, only what no test has followed counts in the new spell in service."""
+def begin_spell(session: Session, node: NodeRow) -> None:
+    """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
+    followed counts in it.
+    """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
         ~HealthRow.over, HealthRow.acted == "", HealthRow.action != str(HealthAction.NOTE),

@@ -146,7 +146,7 @@ def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datet
     came = moved, EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving)
     last = select(func.max(EventRow.id)).where(EventRow.node.in_(nodes), *came).group_by(EventRow.node)
     entries = select(EventRow.node, EventRow.at).where(EventRow.id.in_(last))
-    return {node: at for node, at in session.execute(entries)}
+    return {row.node: row.at for row in session.execute(entries)}
 
 
 def _differs_since() -> ColumnElement[Any]:
