@@ -19,7 +19,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
 from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
-from muster.store.database.health import HealthRow
+from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -30,6 +30,7 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.wanted import follow_state
+from muster_criteria.health import presence
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.model import Action, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
@@ -176,7 +177,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
 
 def begin_spell(session: Session, node: NodeRow) -> None:
     """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
-    followed counts in it.
+    followed counts in it, and what the node has now is what it has to have.
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
@@ -185,6 +186,8 @@ def begin_spell(session: Session, node: NodeRow) -> None:
     )  # fmt: skip
     node.spell += 1
     session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
+    if (swept := session.get(SweepRow, node.name)) is not None:
+        swept.counters = presence.forgotten(swept.counters)
 
 
 def accept(session: Session, node: NodeRow) -> None:
