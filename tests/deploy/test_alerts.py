@@ -23,6 +23,7 @@ STALE = next(str(limit) for limit in AGES_S if limit == 14 * 86400)
 """As Muster writes it: the rule has to name the bucket by this text."""
 HELD = "muster_nodes_held_oldest_timestamp_seconds"
 UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
+UNSWEPT = "muster_nodes_unswept_oldest_timestamp_seconds"
 DIFFERS = "muster_scheduler_differences_oldest_timestamp_seconds"
 ANOTHER = f"{OLD}+{STEP_H * 3600}"
 """Of an oldest time: whenever it is read, it is another node's, which has just come."""
@@ -59,6 +60,10 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
     "MusterNodesStale": (
         {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 4, "muster_nodes_never_passed": 0},
         {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 5, "muster_nodes_never_passed": 0},
+    ),
+    "MusterNodesUnswept": (
+        {f'{UNSWEPT}{{simulated="false"}}': NOW - 2 * 86400},
+        {f'{UNSWEPT}{{simulated="false"}}': ANOTHER, f'{UNSWEPT}{{simulated="true"}}': OLD},
     ),
     "MusterUncertified": ({UNCERTIFIED: NOW - 25 * 3600}, {UNCERTIFIED: ANOTHER, "muster_nodes_uncertified": 1}),
     "MusterTestStuck": (

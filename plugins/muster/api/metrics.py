@@ -70,6 +70,11 @@ class Fleet:
                      {(): sum(each.uncertified for each in nodes)})  # fmt: skip
         yield _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none", (),
                      {(): _timestamp(self.figures.uncertified_since)})  # fmt: skip
+        unswept = self.figures.unswept_since
+        yield _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the "
+                     "node in service that it did not read for longest, without those that a run holds or whose tests "
+                     "are paused; 0: none", ("simulated",),
+                     {(_flag(kind),): _timestamp(unswept.get(kind)) for kind in (False, True)})  # fmt: skip
         yield _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
                      {(): sum(each.passed_at is None for each in serving)})  # fmt: skip
         yield _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),

@@ -1,4 +1,4 @@
-"""What is observed of nodes between tests: classed by the policies of each node's SKU, recorded, and who leaves for it."""
+"""What is observed of nodes between tests: classed by the policies of each SKU, recorded; and which nodes leave."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ class FleetFigures:
     runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
     that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
     their first job, when a job of a new node began last, or else since when they wait. ``uncertified_since``: the
-    longest of the nodes that are.
+    longest of the nodes that are. ``unswept_since``: by whether it is simulated, the node in service that the health
+    sweep could read and did not for longest.
     """
 
     at: datetime.datetime
@@ -105,6 +106,7 @@ class FleetFigures:
     ranks: tuple[RankTime, ...] = ()
     pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     uncertified_since: datetime.datetime | None = None
+    unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

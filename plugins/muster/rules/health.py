@@ -110,7 +110,8 @@ class Common:
         """For a person."""
         return (
             f"{len(self.nodes)} of the {self.of} nodes of {self.place} show {self.check} at once: look at what they "
-            f"share (switch, power, cooling, network); none of them leaves service for it: {', '.join(self.nodes[:20])}"
+            f"share (switch, power, cooling, network, a new image); none of them leaves service for it: "
+            f"{', '.join(self.nodes[:20])}"
         )
 
 

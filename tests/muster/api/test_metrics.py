@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import time
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict
 from tests.docs.reference.metrics import families
 from tests.muster import fleet
-from tests.support import node_list
 
 TOKEN = {"Authorization": "Bearer s3cret"}
 
@@ -190,60 +188,6 @@ def test_a_node_is_uncertified_whose_newest_certificate_is_revoked(
     fleet.qualify("n1", "idle", stages=("intake",), environment={"driver": "590.1"})
     assert list(store.certificates.uncertified()) == ["n1"]
     assert read(client)["muster_nodes_uncertified"] == {(): 1}
-
-
-@pytest.mark.both_dialects
-def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metric = "muster_nodes_uncertified_oldest_timestamp_seconds"
-    assert read(client)[metric] == {(): 0}
-    now = store.clock.now().replace(microsecond=0)
-    for name, days_ago in (("expired", 40), ("revoked", 20)):
-        monkeypatch.setattr(access, "now", lambda at=now - datetime.timedelta(days=days_ago): at)
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name, environment={"driver": "580.1"})
-        store.nodes.move(name, State.PRODUCTION, "Ada", "needed now")
-    revoked = now - datetime.timedelta(days=15)
-    monkeypatch.setattr(access, "now", lambda: revoked)
-    assert read(client)[metric] == {(): 0}
-    fleet.qualify("revoked", "idle", stages=("intake",), environment={"driver": "590.1"})
-    assert read(client)[metric] == {(): revoked.timestamp()}
-    monkeypatch.setattr(access, "now", lambda: now)
-    assert read(client)[metric] == {(): revoked.timestamp()}
-    store.nodes.move("revoked", State.QUARANTINE, "Ada", "its driver is another one")
-    (end, _) = store.signs.certificate_ends()["expired"]
-    assert revoked < end < now
-    assert read(client)[metric] == {(): end.timestamp()}
-
-
-@pytest.mark.both_dialects
-def test_a_difference_counts_since_its_scheduler_shows_it_and_not_from_before_the_change(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    metric = "muster_scheduler_differences_oldest_timestamp_seconds"
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "list")}))
-    start = store.clock.now().replace(microsecond=0) - datetime.timedelta(days=3)
-
-    def after(hours: float) -> datetime.datetime:
-        moment = start + datetime.timedelta(hours=hours)
-        monkeypatch.setattr(access, "now", lambda: moment)
-        return moment
-
-    after(0)
-    store.nodes.add(fleet.new_node("a"))
-    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
-    shown = after(1)
-    store.schedulers.note_seen("a", "open", "it is open")
-    assert read(client)[metric] == {(): shown.timestamp()}
-    change = store.schedulers.claim("a")
-    assert change is not None
-    done = after(3)
-    store.schedulers.carried_out(change)
-    assert read(client)[metric] == {(): 0}
-    after(4)
-    store.schedulers.note_seen("a", "open", "it is open")
-    assert read(client)[metric] == {(): done.timestamp()}
 
 
 @pytest.mark.both_dialects

@@ -12,12 +12,14 @@ from sqlalchemy.orm import Session
 
 from muster.model.dags import BURN_POOL, NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
+from muster.model.health import SWEPT_EVERY
 from muster.model.schedulers import ADMITTED
 from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
+from muster.store.database.health import SweepRow
 from muster.store.database.models import EventRow, FindingRow, JobRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
@@ -94,6 +96,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             rank_times.of_session(session, recent),
             _pools(session),
             _uncertified_since(session, nodes),
+            _unswept_since(session, now),
         )  # fmt: skip
 
 
@@ -138,6 +141,31 @@ def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dateti
             known[name] = max(at, known.get(name, at))
         since += known.values()
     return min(since, default=None)
+
+
+def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datetime.datetime]:
+    """{whether simulated: since when the sweep has not read the node in service that it did not read for longest}.
+
+    Of nodes that no run holds and whose tests are not paused: since it was read, or since it could be again.
+    """
+    row, sweep = NodeRow, SweepRow
+    held = select(LeaseRow.id).where(LeaseRow.node == row.name, LeaseRow.released_at.is_(None))
+    query = select(row.name, row.simulated, row.machine_since, row.paused_until, sweep.swept_at)
+    query = query.outerjoin(sweep, and_(sweep.node == row.name, sweep.machine == row.machine))
+    query = query.where(row.state.in_(sorted(map(str, SERVING))), ~held.exists())
+    found = session.execute(query.where(or_(row.paused_until.is_(None), row.paused_until <= now))).all()
+    free = {each.name: max(filter(None, (each.machine_since, each.paused_until))) for each in found}
+    late = [each.name for each in found if each.swept_at is None or each.swept_at < now - 2 * SWEPT_EVERY]
+    ends = select(LeaseRow.node, func.max(LeaseRow.released_at).label("at")).group_by(LeaseRow.node)
+    for some in batches(late):
+        released = {each.node: each.at for each in session.execute(ends.where(LeaseRow.node.in_(some)))}
+        for times in (_entered(session, some), released):
+            free.update((name, max(at, free[name])) for name, at in times.items())
+    since: dict[bool, datetime.datetime] = {}
+    for each in found:
+        at = max(filter(None, (each.swept_at, free[each.name])))
+        since[each.simulated] = min(at, since.get(each.simulated, at))
+    return since
 
 
 def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datetime]:
