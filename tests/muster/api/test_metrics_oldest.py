@@ -81,7 +81,7 @@ def test_a_node_counts_as_unswept_since_it_could_be_swept(client: TestClient, mo
     released = after(10)
     store.leases.release(held, "over")
     after(12)
-    store.pauses.pause("blind", after(20), "Ada", "ticket 4711")
+    store.pauses.pause("blind", start + datetime.timedelta(hours=20), "Ada", "ticket 4711")
     assert oldest() == released.timestamp(), "the sweep leaves out the one whose tests are paused"
 
 
