@@ -248,7 +248,10 @@ class _Retention(pydantic.BaseModel):
         default=0, ge=0, description="days parts that sit in no node, and suspicions of them, are kept; 0: forever"
     )
     retention_events_days: int = pydantic.Field(
-        default=0, ge=0, description="days the history of nodes and leases is kept, 365 at least; 0: forever"
+        default=0,
+        ge=0,
+        description="days the history of nodes and leases is kept, 365 at least, each node's adoption and first entry "
+        "into production for good; 0: forever",
     )
 
 

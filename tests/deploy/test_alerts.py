@@ -21,10 +21,16 @@ OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
 AGE = "muster_last_pass_age_seconds"
 STALE = next(str(limit) for limit in AGES_S if limit == 14 * 86400)
 """As Muster writes it: the rule has to name the bucket by this text."""
-CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+HELD = "muster_nodes_held_oldest_timestamp_seconds"
+UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
+UNSWEPT = "muster_nodes_unswept_oldest_timestamp_seconds"
+DIFFERS = "muster_scheduler_differences_oldest_timestamp_seconds"
+ANOTHER = f"{OLD}+{STEP_H * 3600}"
+"""Of an oldest time: whenever it is read, it is another node's, which has just come."""
+CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
     "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
-    "MusterVerdictHeld": ({"muster_nodes_held": 2}, {"muster_nodes_held": 0}),
+    "MusterVerdictHeld": ({HELD: NOW - 2 * 3600}, {HELD: ANOTHER, "muster_nodes_held": 1}),
     "MusterQuestionOpen": (
         {"muster_questions_oldest_timestamp_seconds": OLD}, {"muster_questions_oldest_timestamp_seconds": NOW - 3600},
     ),
@@ -55,7 +61,11 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 4, "muster_nodes_never_passed": 0},
         {f"{AGE}_gcount": 5, f'{AGE}_bucket{{le="{STALE}"}}': 5, "muster_nodes_never_passed": 0},
     ),
-    "MusterUncertified": ({"muster_nodes_uncertified": 1}, {"muster_nodes_uncertified": 0}),
+    "MusterNodesUnswept": (
+        {f'{UNSWEPT}{{simulated="false"}}': NOW - 2 * 86400},
+        {f'{UNSWEPT}{{simulated="false"}}': ANOTHER, f'{UNSWEPT}{{simulated="true"}}': OLD},
+    ),
+    "MusterUncertified": ({UNCERTIFIED: NOW - 25 * 3600}, {UNCERTIFIED: ANOTHER, "muster_nodes_uncertified": 1}),
     "MusterTestStuck": (
         {"muster_tests_oldest_timestamp_seconds": OLD}, {"muster_tests_oldest_timestamp_seconds": 0},
     ),
@@ -76,10 +86,10 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float]]] = {
         {'muster_audit_oldest_timestamp_seconds{sink="siem"}': OLD},
         {'muster_audit_oldest_timestamp_seconds{sink="siem"}': 0},
     ),
-    "MusterSchedulerDiffers": ({"muster_scheduler_differences": 1}, {"muster_scheduler_differences": 0}),
+    "MusterSchedulerDiffers": ({DIFFERS: NOW - 3600}, {DIFFERS: ANOTHER, "muster_scheduler_differences": 1}),
 }  # fmt: skip
 
-NONE_PASSED = {"muster_nodes_never_passed": 2}
+NONE_PASSED: dict[str, float | str] = {"muster_nodes_never_passed": 2}
 """A fleet without any PASS: the histogram of ages has no series."""
 
 

@@ -203,6 +203,53 @@ def test_ports_by_the_adapter_and_by_the_carrier(tmp_path: Path) -> None:
     assert ports == {"nic:mlx5_0": 0.0, "nic:eth0": 1.0}
 
 
+def test_ports_that_come_and_go_are_not_the_nodes_own(tmp_path: Path) -> None:
+    """Virtual functions and subfunctions, which move into pods, and a BMC's network over USB."""
+    pci, usb = tmp_path / "sys/devices/pci0000:00", tmp_path / "sys/devices/pci0000:00/usb1/1-1"
+    for name, device, virtual in (("own", pci / "1", ""), ("vf", pci / "2", "physfn"), ("sf", pci / "3", "sfnum"),
+                                  ("bmc", usb, "")):  # fmt: skip
+        device.mkdir(parents=True)
+        if virtual:
+            (device / virtual).mkdir()
+        for folder in ("net", "infiniband"):
+            port = tmp_path / "sys/class" / folder / name
+            (port / "ports/1").mkdir(parents=True)
+            (port / "ports/1/state").write_text("4: ACTIVE\n")
+            (port / "carrier").write_text("1\n")
+            (port / "device").symlink_to(device)
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
+    ports = [(each["name"], each["device"]) for each in found if each["name"] in ("ib_port_active", "net_carrier")]
+    assert ports == [("ib_port_active", "nic:own"), ("net_carrier", "nic:own")]
+
+
+def test_adapters_in_the_network_of_a_container_are_counted(tmp_path: Path) -> None:
+    adapters = tmp_path / "sys/bus/pci/devices"
+    for path in ("1/net/eth0", "1/infiniband/mlx5_0", "2/net", "2/infiniband/mlx5_1", "3/net", "3/physfn", "4/drm"):
+        (adapters / path).mkdir(parents=True)
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
+    lent = {each["name"]: each["value"] for each in found if each["name"].endswith("_elsewhere")}
+    assert lent == {"net_elsewhere": 1.0}, "of a virtual function nothing is missed"
+
+
+@pytest.mark.parametrize(("script", "names"), [
+    ("exit 1", None), ("exec sleep 60", None),
+    (r"printf 'Id=slurmd.service\nLoadState=loaded\nActiveState=active\n\nId=kubelet.service\nLoadState=not-found\n'",
+     ["slurmd"]),
+])  # fmt: skip
+def test_services_of_a_systemd_that_does_not_answer_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, names: list[str] | None
+) -> None:
+    """They are not gone then."""
+    monkeypatch.setattr(sweep, "SYSTEMD_S", 0.5)
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = answer(Machine())
+    services = [each["device"] for each in found["facts"] if each["name"] == "service"]  # type: ignore[attr-defined]
+    unread = "services" in {*found["hung"], *found["failed"]}  # type: ignore[misc]
+    assert (services, unread) == (names or [], names is None)
+
+
 LOG_OF_NVME = {
     "critical_warning": 5, "temperature": 310, "avail_spare": 4, "spare_thresh": 10, "percent_used": 101,
     "media_errors": 3, "num_err_log_entries": 7,
@@ -272,6 +319,18 @@ def test_without_nvme_cli_the_sweep_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(disks.shutil, "which", lambda name, path=None: None)
     found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
     assert "nvme-cli" in found["failed"]["smart"]
+
+
+@pytest.mark.parametrize(("transport", "model", "attached"), [
+    ("pcie", "SAMSUNG MZQL2", None), ("", "SAMSUNG MZQL2", None), ("rdma", "Linux", "rdma"),
+    ("pcie", "Amazon Elastic Block Store", "volume"),
+])  # fmt: skip
+def test_a_volume_is_told_from_a_disk(tmp_path: Path, transport: str, model: str, attached: str | None) -> None:
+    disk(tmp_path, "nvme0")
+    for name, text in (("transport", transport), ("model", model)):
+        (tmp_path / "sys/class/nvme/nvme0" / name).write_text(f"{text}\n")
+    (found,) = disks.states(Files(tmp_path))
+    assert (found.text, found.labels.get("attached")) == ("live", attached)
 
 
 def test_other_local_disks_and_raids(tmp_path: Path) -> None:

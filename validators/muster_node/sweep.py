@@ -34,6 +34,8 @@ READING_S = 10.0
 OPEN_S = 60.0
 """Opening the hardware wakes GPU after GPU where no process keeps them awake: tens of seconds on an idle 8-GPU node.
 The controller's limit (MUSTER_SWEEP_SECONDS) must leave time for the readings after it."""
+SYSTEMD_S = 8.0
+"""Less than the sweep waits for a reading, so no command is left behind."""
 FACTS_MAX = 4000
 SMART, DISKS_MAX = "smart:", 32
 TEXT_MAX = 300
@@ -243,13 +245,17 @@ def _space() -> Iterator[Fact]:
 
 
 def _services() -> Iterator[Fact]:
-    """The state of each service that systemd knows, and how often systemd restarted it."""
+    """The state of each service that systemd knows, and how often systemd restarted it. Raises Hung, and OSError where
+    systemd does not answer: its services are not gone then.
+    """
     command = ["systemctl", "show", "--property=Id,LoadState,ActiveState,NRestarts", *SERVICES,
                *(each for vendor in vendors() for each in vendor.services)]  # fmt: skip
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=READING_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SYSTEMD_S)
+    except subprocess.TimeoutExpired:
+        raise Hung(f"systemctl show did not end within {SYSTEMD_S:.0f} s") from None
+    if "LoadState=" not in done.stdout:
+        raise OSError(f"systemctl show gave no service and ended with status {done.returncode}")
     for block in done.stdout.split("\n\n"):
         known = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if known.get("LoadState") == "loaded":
@@ -260,13 +266,40 @@ def _services() -> Iterator[Fact]:
 
 
 def _ports(files: Files) -> Iterator[Fact]:
-    """Whether each port has a link: InfiniBand and RoCE by the adapter, others by the kernel's carrier."""
-    yield from (fact for fact in fabric.port_facts(files) if fact.name == "ib_port_active")
+    """Whether each port has a link: InfiniBand and RoCE by the adapter, others by the kernel's carrier.
+
+    Without those of containers (virtual functions, subfunctions) and of USB (a BMC's), which come and go.
+    """
+    links = fabric.port_links(files)
+    for device, adapter, _ in fabric.ports(files):
+        if _stays(files, f"/sys/class/infiniband/{adapter}"):
+            active = links.get(device)
+            yield inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
     for name in files.names("/sys/class/net"):
-        base = f"/sys/class/net/{name}/"
-        if files.exists(base + "device"):
-            carrier = files.number(base + "carrier")  # refused while the interface is down
+        base = f"/sys/class/net/{name}"
+        if files.exists(f"{base}/device") and _stays(files, base):
+            carrier = files.number(f"{base}/carrier")  # refused while the interface is down
             yield inventory.fact("net_carrier", "nic:" + name, "bool", carrier)
+    yield from _lent(files)
+
+
+def _stays(files: Files, interface: str) -> bool:
+    """Whether an interface is the node's own, and not one that comes and goes."""
+    device = f"{interface}/device"
+    lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
+    return not lent and "/usb" not in files.real(device)
+
+
+def _lent(files: Files) -> Iterator[Fact]:
+    """How many adapters are in the network namespace of a container as a whole: the kernel lists no interface of them
+    here, and keeps their folder.
+    """
+    adapters = [f"/sys/bus/pci/devices/{name}" for name in files.names("/sys/bus/pci/devices")]
+    own = [each for each in adapters if not files.exists(f"{each}/physfn")]
+    for name, folder in (("net_elsewhere", "net"), ("ib_elsewhere", "infiniband")):
+        lent = [each for each in own if files.exists(f"{each}/{folder}") and not files.names(f"{each}/{folder}")]
+        if lent:
+            yield Fact(name, "node", "count", float(len(lent)))
 
 
 def main(open_hardware: Callable[[], Hardware], boot_id: str, since_s: float) -> int:

@@ -67,7 +67,14 @@ class Fleet:
         yield _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet", (),
                      {(): sum(each.shadow for each in serving)})  # fmt: skip
         yield _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate", (),
-                     {(): sum(not each.certified and not each.shadow for each in serving)})  # fmt: skip
+                     {(): sum(each.uncertified for each in nodes)})  # fmt: skip
+        yield _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none", (),
+                     {(): _timestamp(self.figures.uncertified_since)})  # fmt: skip
+        unswept = self.figures.unswept_since
+        yield _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the "
+                     "node in service that it did not read for longest, without those that a run holds or whose tests "
+                     "are paused; 0: none", ("simulated",),
+                     {(_flag(kind),): _timestamp(unswept.get(kind)) for kind in (False, True)})  # fmt: skip
         yield _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
                      {(): sum(each.passed_at is None for each in serving)})  # fmt: skip
         yield _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
@@ -96,6 +103,10 @@ class Fleet:
         yield _gauge("muster_questions_open", "questions that wait for a person's answer", (), {(): len(asked)})
         yield _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
                      {(): min(asked, default=0.0)})  # fmt: skip
+        held = [_timestamp(each.since) for each in self.figures.attention if each.cause is Cause.HELD]
+        yield _gauge("muster_nodes_held_oldest_timestamp_seconds",
+                     "since when the longest of those with a held verdict; 0: none", (),
+                     {(): min(held, default=0.0)})  # fmt: skip
 
     def _tests(self) -> Iterator[Metric]:
         seen = self.figures
@@ -145,7 +156,10 @@ class Fleet:
                      "since when the oldest of them waits; 0: none", (),
                      {(): _timestamp(seen.changes.since)})  # fmt: skip
         yield _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
-                     {(): seen.differences})  # fmt: skip
+                     seen.differences.counts)  # fmt: skip
+        yield _gauge("muster_scheduler_differences_oldest_timestamp_seconds",
+                     "since when the longest of them; 0: none", (),
+                     {(): _timestamp(seen.differences.since)})  # fmt: skip
         yield _gauge("muster_audit_waiting", "events that a receiver of the audit stream has not accepted", ("sink",),
                      {(each.sink,): each.waiting for each in seen.audit})  # fmt: skip
         yield _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none",

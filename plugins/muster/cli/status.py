@@ -26,6 +26,7 @@ AIRFLOW_S = 5.0
 def status(json: AsJson = False) -> None:
     """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds."""
     from muster import store
+    from muster.judging import health
 
     nodes = store.nodes.find()
     kinds = sorted({node.simulated for node in nodes}) or [False]
@@ -34,7 +35,8 @@ def status(json: AsJson = False) -> None:
     lags = store.audit.lags()
     waiting, parked = store.outbox.waiting(), store.outbox.parked()
     states = collections.Counter(node.state for node in nodes)
-    attention, uncertified = store.attention.collect(), store.certificates.uncertified()
+    attention = store.attention.collect(leaving=health.leaving())
+    uncertified = store.certificates.uncertified()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}

@@ -1,4 +1,4 @@
-"""What is observed of nodes between tests: classed by the policies of each node's SKU, then recorded."""
+"""What is observed of nodes between tests: classed by the policies of each SKU, recorded; and which nodes leave."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster import store
+from muster.errors import BadSettings
 from muster.judging import policies
 from muster.model.health import Observation, Report
+from muster.model.states import SERVING
+from muster.rules import health as rules
 from muster.settings import settings
 from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, policy_of, response_to
 from muster_criteria.health.readings import UNCLASSED, Reading, driver_error
@@ -66,3 +69,22 @@ def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observati
         own = sku.event_policies if sku else ()
         ready.append(dataclasses.replace(report, seen=tuple(classed(each, own) for each in report.seen)))
     return store.health.record(ready, policies.health())
+
+
+def leaving() -> dict[str, Observation]:
+    """Returns {node in production: the observation for which it is to leave service}, for people to see.
+
+    Without nodes in shadow mode, which stay. With a policy that cannot be used it is empty, and a warning is logged:
+    the sweep acts on nothing then, and ``muster doctor`` names it.
+    """
+    now = store.clock.now()
+    seen = store.health.open_in_service(now - rules.EVENTS_FOR)
+    if not rules.due(seen, {each.node for each in seen}):
+        return {}
+    nodes = store.nodes.find(states=SERVING)
+    try:
+        shared = rules.common(seen, nodes, policies.health(), now)
+    except BadSettings as error:
+        log.warning("%s", error)
+        return {}
+    return rules.due(rules.theirs(seen, shared), {node.name for node in nodes if not node.shadow})

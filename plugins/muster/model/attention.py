@@ -33,6 +33,8 @@ class Cause(enum.StrEnum):
     """A change waits for its scheduler."""
     CLOSED = "closed"
     """In production, and closed or out of order in its scheduler."""
+    LEAVES = "to leave service"
+    """It serves, and leaves once it is idle, or once the circuit breaker lets it."""
     FALLEN = "fallen"
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"
@@ -84,4 +86,4 @@ class Attention:
     @property
     def listed(self) -> bool:
         """Whether people see it in a line of its own: unless Muster ends it by itself, and nothing is in its way."""
-        return self.turn is not Turn.MUSTER or self.cause is Cause.RETRIED
+        return self.turn is not Turn.MUSTER or self.cause in (Cause.LEAVES, Cause.RETRIED)

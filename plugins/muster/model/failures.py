@@ -19,3 +19,8 @@ class Failure:
     back: datetime.datetime | None = None
     replaced: bool = False
     gone: datetime.datetime | None = None
+
+    @property
+    def over(self) -> datetime.datetime | None:
+        """When the node came back or was retired, None while it is broken."""
+        return self.back or self.gone

@@ -9,7 +9,7 @@ from muster.model.attention import Attention
 from muster.model.breaker import Breaker
 from muster.model.queues import AuditLag
 from muster.model.runs import OfRun, RunKey
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster_criteria.chassis import Chassis
 from muster_criteria.model import Verdict
 from muster_reports.digest.numbers import FleetNumbers
@@ -36,6 +36,11 @@ class NodeFigures:
     verdict: str
     passed_at: datetime.datetime | None
     certified: bool
+
+    @property
+    def uncertified(self) -> bool:
+        """Whether it serves, verified, without a valid certificate."""
+        return self.state in SERVING and not self.certified and not self.shadow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +81,9 @@ class FleetFigures:
     corrupted data, by metric or check. Durations: of stages by stage and level, of
     runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
     that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
-    their first job, when a job of a new node began last, or else since when they wait.
+    their first job, when a job of a new node began last, or else since when they wait. ``uncertified_since``: the
+    longest of the nodes that are. ``unswept_since``: by whether it is simulated, the node in service that the health
+    sweep could read and did not for longest.
     """
 
     at: datetime.datetime
@@ -92,12 +99,14 @@ class FleetFigures:
     mails: Waiting
     parked: int
     changes: Waiting
-    differences: int
+    differences: Waiting
     audit: tuple[AuditLag, ...]
     attention: tuple[Attention, ...] = ()
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
     pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    uncertified_since: datetime.datetime | None = None
+    unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

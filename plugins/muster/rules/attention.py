@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster.model import dags
 from muster.model.attention import Attention, Cause, Turn
 from muster.model.figures import FleetRow
+from muster.model.health import Observation
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Lease
 from muster.model.questions import Question
@@ -51,6 +52,7 @@ def attention(
     *,
     now: datetime.datetime,
     untestable: Mapping[str, Sequence[datetime.datetime]] | None = None,
+    leaving: Mapping[str, Observation] | None = None,
 ) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
@@ -59,6 +61,7 @@ def attention(
     ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
     ``obstacles``: {node: why its run, which tries again, could not reach it}.
     ``untestable``: {node: when tests of it were refused, though no one else used it}, in order.
+    ``leaving``: {node in service: the observation for which it is to leave}.
     """
     placed = {place.node: place for place in places}
     asked = {question.node: (question, until) for question, until in questions}
@@ -77,6 +80,7 @@ def attention(
         seen.obstacle = (obstacles or {}).get(row.node, "")
         refused = (untestable or {}).get(row.node, ())
         seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
+        seen.leaves = (leaving or {}).get(row.node)
         own = _own(seen, ready[row.sku, row.simulated])
         place = placed.get(row.node)
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
@@ -101,6 +105,7 @@ class _Seen:
         self.replaces: Replacement | None = None
         self.rack: HeldRack | None = None
         self.incident: Incident | None = None
+        self.leaves: Observation | None = None
         self.obstacle = ""
         self.refusals: Sequence[datetime.datetime] = ()
         self.name = shlex.quote(row.node)
@@ -146,6 +151,10 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
     if seen.incident is not None and (repaired := _repaired(seen, seen.incident)) is not None:
         return repaired
     match row.state:
+        case State.PRODUCTION if seen.leaves is not None:
+            why = f"it is to leave service ({seen.leaves.action}): {seen.leaves.sentence}"
+            item = seen.item(Cause.LEAVES, Turn.MUSTER, f"muster node move {name} quarantine --reason …", why)
+            return dataclasses.replace(item, since=seen.leaves.first_seen)
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
         case State.PRODUCTION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:

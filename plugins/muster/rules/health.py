@@ -17,7 +17,7 @@ from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on, entry_for
 
 EVENTS_FOR = datetime.timedelta(days=1)
-"""How long an event may wait for its node to be idle, before it has to be seen again."""
+"""How long an event counts for which its node does not leave service."""
 
 
 def read_every_s(source: str, policy: HealthPolicy) -> float:
@@ -110,7 +110,8 @@ class Common:
         """For a person."""
         return (
             f"{len(self.nodes)} of the {self.of} nodes of {self.place} show {self.check} at once: look at what they "
-            f"share (switch, power, cooling, network); none of them leaves service for it: {', '.join(self.nodes[:20])}"
+            f"share (switch, power, cooling, network, a new image); none of them leaves service for it: "
+            f"{', '.join(self.nodes[:20])}"
         )
 
 

@@ -90,7 +90,7 @@ def measured(came: Sequence[datetime.datetime], failures: Sequence[Failure], now
     """
     since = now - period
     days = sum(max((now - max(at, since)).total_seconds(), 0.0) for at in came) / 86400.0
-    out = [(max(each.at, since), min(each.back or now, now)) for each in failures if (each.back or now) > since]
+    out = [(max(each.at, since), min(each.over or now, now)) for each in failures if (each.over or now) > since]
     out = [(start, end) for start, end in out if end > start]
     if not days:
         return RECORD

@@ -10,6 +10,7 @@ from fastapi import Request
 from markupsafe import Markup
 
 from muster import store
+from muster.judging import health
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
@@ -91,7 +92,7 @@ def fleet_now() -> tuple[list[FleetRow], str]:
 def attention_now(rows: list[FleetRow], version: str) -> list[Attention]:
     """``store.attention.collect``, read once in ``NOTICES_S`` for all viewers and filters."""
     key = (version, int(_now().timestamp()) // NOTICES_S)
-    return _shared_attention.get(key, lambda: store.attention.collect(rows))
+    return _shared_attention.get(key, lambda: store.attention.collect(rows, health.leaving()))
 
 
 def _notices_now(rows: list[FleetRow], version: str) -> list[str]:

@@ -20,7 +20,7 @@ EMPTY = Waiting(counts={}, since=None)
 NOTHING = FleetFigures(
     at=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), nodes=(), breakers={}, findings={}, corrupting={},
     stage_durations=(), run_durations=(), controller_faults=0, give_back=(), tests=EMPTY, mails=EMPTY, parked=0,
-    changes=EMPTY, differences=0, audit=(),
+    changes=EMPTY, differences=Waiting(counts={(): 0}, since=None), audit=(),
 )  # fmt: skip
 """Which metrics there are does not depend on the fleet."""
 

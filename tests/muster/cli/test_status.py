@@ -13,11 +13,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from muster import store
 from muster.cli.doctor import doctor
 from muster.integration.airflow_api import AirflowClient
+from muster.judging import policies
 from muster.model.attention import Cause
+from muster.model.health import Report
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import qualification
 from muster.reporting import sending
+from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.test_decisions import asks
@@ -154,6 +157,16 @@ def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str)
     store.runs.begin_stage(fleet.begin("a").key, "intake")
     assert attention(muster)["a"]["cause"] == Cause.IN_TEST
     assert "\na\t" not in muster("status")[1]
+
+
+def test_a_node_that_is_to_leave_service_is_named_until_it_does(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    lives.in_production("a")
+    seen = Reading("xid/95", "gpu3", severity="RESET")
+    store.health.record([Report("a", "sweep", (seen,), "b1")], policies.health())
+    shown = attention(muster)["a"]
+    assert (shown["cause"], shown["turn"], shown["serving"]) == (Cause.LEAVES, "muster", True)
+    assert "\na\tproduction, serving\t" in muster("status")[1]
 
 
 def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held: str) -> None:

@@ -69,6 +69,13 @@ def test_a_fleet_without_failures_is_like_the_record_at_first_and_better_with_ti
     assert few.repair_days == rules.RECORD.repair_days
 
 
+def test_a_node_that_was_retired_after_a_failure_was_out_until_then() -> None:
+    came, at, over = [NOW - 700 * DAY] * 32, NOW - 300 * DAY, NOW - 298 * DAY
+    back = [Failure(f"n{each}", "memory", at, back=over) for each in range(3)]
+    gone = [Failure(f"n{each}", "memory", at, gone=over) for each in range(3)]
+    assert rules.measured(came, gone, NOW, rules.PERIOD) == rules.measured(came, back, NOW, rules.PERIOD)
+
+
 def test_own_failures_and_repairs_outweigh_the_record() -> None:
     """Of 100 nodes over a year 200 fail, each for a tenth of a day, evenly: 0.055 % down, not together."""
     own = rules.measured([NOW - 400 * DAY] * 100, failed(*[(at * 1.8 + 1.0, at * 1.8 + 0.9) for at in range(200)]),

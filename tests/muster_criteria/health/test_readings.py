@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_criteria.health.presence import forgotten
 from muster_criteria.health.readings import REMEMBERED_MAX, BadAnswer, Before, Reading, Swept, parse, read
 from muster_criteria.sku_files.skus import load_sku
 
@@ -120,6 +122,97 @@ def test_what_never_was_up_is_not_down() -> None:
     assert list(shown(swept(stopped), ran)[0]) == ["service/nvidia-fabricmanager node"]
 
 
+def whole(ports: int = 8, disks: int = 2, *, fabric: bool = True, **more: Any) -> Swept:
+    """What a node has: its ports, its NVMe disks and the fabric manager, by the sweep after a boot."""
+    facts = [fact("ib_port_active", f"nic:mlx5_{each}", 1) for each in range(ports)]
+    facts += [fact("nvme_state", f"disk:nvme{each}", text="live") for each in range(disks)]
+    facts += [fact("service", "nvidia-fabricmanager", text="active")] * fabric
+    return swept(*facts, **{"boot_id": "b2", **more})
+
+
+def after_boot(answer: Swept, before: Before) -> dict[str, str]:
+    return {check: each.value for check, each in shown(answer, before)[0].items() if each.check != "rebooted"}
+
+
+def test_what_was_there_once_and_is_not_any_more_is_missed() -> None:
+    before = Before("b1", 5.0, shown(whole())[1], SECONDS)
+    missing = dict.fromkeys(
+        ("port_down nic:mlx5_7", "nvme_state disk:nvme1", "service/nvidia-fabricmanager node"), "not there"
+    )
+    fewer = whole(7, 1, fabric=False)
+    assert after_boot(whole(), before) == {}
+    assert after_boot(fewer, before) == missing
+    again = dataclasses.replace(before, counters=shown(fewer, before)[1])
+    assert after_boot(fewer, again) == missing, "it is remembered"
+    assert after_boot(whole(), again) == {}
+
+
+@pytest.mark.parametrize("name", ["ports", "disks", "services"])
+def test_what_a_reading_that_failed_or_hung_did_not_see_is_not_missed(name: str) -> None:
+    before = Before("b1", 5.0, shown(whole())[1], SECONDS)
+    all_missing = after_boot(whole(7, 1, fabric=False), before)
+    for how in ({"failed": {name: "it broke"}}, {"hung": [name]}):
+        seen = after_boot(whole(7, 1, fabric=False, **how), before)
+        assert len([check for check in all_missing if check in seen]) == 2
+
+
+def states_of(found: Sequence[Reading], check: str, device: str) -> list[bool | None]:
+    return [each.bad for each in found if (each.check, each.device) == (check, device)]
+
+
+@pytest.mark.parametrize("kind", ["net_carrier", "ib_port_active"])
+def test_a_port_of_another_name_takes_the_place_of_the_one_that_is_gone(kind: str) -> None:
+    before = counters_of(fact(kind, "nic:a0", 1), fact(kind, "nic:a1", 1), fact(kind, "nic:spare", 0))
+    renamed = swept(fact(kind, "nic:a0", 1), fact(kind, "nic:b1", 0), fact(kind, "nic:spare", 0))
+    for _ in range(2):
+        found, counters = read(renamed, before, NOW, policies=())
+        assert states_of(found, "port_down", "nic:a1") == [False], "so that its state ends"
+        assert states_of(found, "port_down", "nic:b1") == [True], "it has to have a link, as the other one had"
+        assert states_of(found, "port_down", "nic:spare") == []
+        before = dataclasses.replace(before, counters=counters)
+    gone = swept(fact(kind, "nic:a0", 1), fact(kind, "nic:spare", 1))
+    was_up = dataclasses.replace(
+        before, counters=shown(swept(fact(kind, "nic:a0", 1), fact(kind, "nic:b1", 1)), before)[1]
+    )
+    assert "port_down nic:b1" in shown(gone, was_up)[0], "one that was there before replaces none"
+
+
+def test_a_port_that_is_lent_to_a_container_as_a_whole_is_not_missed() -> None:
+    before = Before("b1", 5.0, shown(whole())[1], SECONDS)
+    lent = [fact("ib_port_active", f"nic:mlx5_{each}", 1) for each in range(6)]
+    disks = [fact("nvme_state", f"disk:nvme{each}", text="live") for each in range(2)]
+    service = fact("service", "nvidia-fabricmanager", text="active")
+    found, counters = shown(swept(*lent, *disks, service, fact("ib_elsewhere", value=2)), before)
+    assert found == {}
+    returned = dataclasses.replace(before, counters=counters)
+    assert list(shown(swept(*lent, *disks, service), returned)[0]) == ["port_down nic:mlx5_6", "port_down nic:mlx5_7"]
+
+
+def test_a_volume_that_people_detach_is_not_missed() -> None:
+    volume = fact("nvme_state", "disk:nvme3", text="live", labels={"attached": "volume"})
+    before = counters_of(fact("nvme_state", "disk:nvme0", text="live"), volume)
+    assert shown(swept(fact("nvme_state", "disk:nvme0", text="live")), before)[0] == {}
+
+
+def test_imex_that_says_nothing_any_more_is_missed_unless_the_hardware_was_not_opened() -> None:
+    before = counters_of(fact("imex", "node", text="READY"))
+    assert "imex_lost node" in shown(swept(fact("imex", "node")), before)[0]
+    assert "imex_lost node" not in shown(swept(failed={"hardware": "no driver"}), before)[0]
+
+
+def test_a_node_that_enters_service_has_to_have_what_it_has_then() -> None:
+    counters = shown(whole(failed={"smart": "no tool"}))[1] | {"ecc_corrected|gpu0": 7.0}
+    assert forgotten(counters) == {"up|unread|smart": 1.0, "ecc_corrected|gpu0": 7.0}
+
+
+@pytest.mark.parametrize(("gpus", "before", "check"), [
+    (8, False, "unread/kernel_log node"), (0, False, "no_kernel_log node"), (0, True, "unread/kernel_log node"),
+])  # fmt: skip
+def test_a_log_that_a_node_without_gpus_never_had_is_no_blindness(gpus: int, before: bool, check: str) -> None:
+    known = Before("b1", 0.0, shown(swept())[1] if before else {}, SECONDS)
+    assert list(shown(swept(kernel=None), known, gpus)[0]) == [check]
+
+
 def test_persistence_mode_is_missed_where_it_was_on() -> None:
     off, on = fact("persistence_mode", "gpu3", 0), fact("persistence_mode", "gpu3", 1)
     assert shown(swept(off))[0] == {}
@@ -200,7 +293,7 @@ def test_what_is_remembered_of_a_node_is_bounded_and_what_it_invents_displaces_n
         lies = [fact("ib_port_active", f"nic:{sweep}-{each}", 1) for each in range(4900)]
         known = dataclasses.replace(known, counters=shown(swept(*lies), known)[1])
     assert len(known.counters) == REMEMBERED_MAX
-    assert "up|nic:mlx5_0" in known.counters
+    assert "up|ib_port_active|nic:mlx5_0" in known.counters
 
 
 def test_a_power_cap_is_the_loads_and_a_thermal_one_the_machines() -> None:

@@ -22,7 +22,9 @@ from muster_criteria.device_events.policy import (
     policy_of,
     response_to,
 )
+from muster_criteria.health import presence
 from muster_criteria.health.counters import Count, believable, gone_on, leaps, rises
+from muster_criteria.health.presence import UNREAD, UP
 from muster_criteria.text import one_line
 from muster_criteria.written import problem_of
 
@@ -40,12 +42,10 @@ HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
 """Reasons of throttling that are the machine's; a power cap is the load's."""
 UNCLASSED = str(EventSeverity.ISOLATE)
 """The severity of a driver's error that no policy of the SKU judges."""
+LOG_READ = f"{UP}kernel_log"
+"""In the remembered counters: the kernel's log could be read."""
 REMEMBERED_MAX = 10_000
 """Values that are remembered of a node, the oldest names first: one of eight GPUs has a thousand."""
-UP = "up|"
-"""In the remembered counters: what was up once. A number, as in "up|nic:mlx5_0"."""
-UNREAD = f"{UP}unread|"
-"""In the remembered counters: a reading that failed once, and is good again when it does not."""
 
 Text = Annotated[str, pydantic.StringConstraints(max_length=1000)]
 Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
@@ -175,7 +175,8 @@ def read(
     counters: dict[str, float] = {}
     known = before.counters
     found = list(_facts(swept, before, counters))
-    found += _up(swept, known, counters)
+    unread = {*swept.failed, *swept.hung}
+    found += [Reading(*each[:3], bad=each.bad) for each in presence.states(swept.facts, unread, known, counters)]
     count = next((fact.value for fact in swept.facts if fact.name == "gpus"), None)
     if gpus and count is not None:
         found.append(
@@ -192,9 +193,8 @@ def read(
         why = swept.failed.get(name)
         if name not in swept.hung:
             found.append(Reading(f"unread/{name}", value=one_line(why or "")[:200], bad=why is not None))
-    readable = swept.kernel is not None
-    if "kernel" not in swept.hung and "kernel" not in swept.failed:
-        found.append(Reading("unread/kernel_log", bad=not readable))
+    if "kernel" not in unread:
+        found += _log_states(swept, known, counters, gpus=bool(gpus or count))
     if swept.kernel is not None:
         found += _kernel(swept, swept.kernel, before, policies)
     remembered = {**{key: value for key, value in known.items() if key.startswith(UP)}, **counters}
@@ -287,52 +287,6 @@ def _risen(count: Count, risen: float, seconds: float, under_job: float) -> Iter
         yield Reading(check, count.device, value, count=max(int(risen), 1), rate=risen * 3600.0 / exposed)
 
 
-def _up(swept: Swept, known: Mapping[str, float], counters: dict[str, float]) -> Iterator[Reading]:
-    """Ports, services and links that were up once: whether they are now."""
-    ports: list[tuple[str, bool]] = []
-    for fact in swept.facts:
-        key, value = f"{UP}{fact.device}", fact.value
-        if fact.name in ("ib_port_active", "net_carrier"):
-            up = bool(value)
-            if up:
-                counters[key] = 1.0
-            if up or key in known:
-                ports.append((fact.device, up))
-        elif fact.name == "service" and fact.text:
-            running = fact.text in ("active", "reloading", "activating")
-            if running:
-                counters[key] = 1.0
-            if running or key in known:
-                yield Reading(f"service/{_CLEAN.sub('-', fact.device)}", value=fact.text, bad=not running)
-        elif fact.name in _JOINED and fact.text:
-            key = f"{UP}{fact.name}|{fact.device}"
-            joined = fact.text in _JOINED[fact.name]
-            if joined:
-                counters[key] = 1.0
-            if joined or key in known:
-                yield Reading(f"{fact.name}_lost", fact.device, fact.text, bad=not joined)
-        elif fact.name == "persistence_mode" and value is not None:
-            key = f"{UP}{fact.name}|{fact.device}"
-            if value:
-                counters[key] = 1.0
-            if value or key in known:
-                yield Reading("persistence_lost", fact.device, bad=not value)
-        elif fact.name in ("nvlink_active", "pcie_width") and value is not None:
-            key = f"{UP}{fact.name}|{fact.device}"
-            most = max(value, known.get(key, 0.0))
-            counters[key] = most
-            check = "nvlink_down" if fact.name == "nvlink_active" else "pcie_degraded"
-            yield Reading(check, fact.device, f"{value:.0f} of {most:.0f}" if value < most else "", bad=value < most)
-    all_down = len(ports) > 1 and not any(up for _, up in ports)
-    if len(ports) > 1:
-        yield Reading("all_ports_down", value=f"all {len(ports)} ports" if all_down else "", bad=all_down)
-    if not all_down:
-        yield from (Reading("port_down", device, bad=not up) for device, up in ports)
-
-
-_JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
-"""By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
-_CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 _DRIVER_ERROR = re.compile(r"(?!alert/|event/)([a-z][a-z0-9-]{0,15})/(\d{1,5})")
 
 
@@ -343,6 +297,19 @@ def driver_error(check: str) -> tuple[str, int] | None:
     """
     found = _DRIVER_ERROR.fullmatch(check)
     return (found[1], int(found[2])) if found else None
+
+
+def _log_states(
+    swept: Swept, known: Mapping[str, float], counters: dict[str, float], *, gpus: bool
+) -> Iterator[Reading]:
+    """Whether the kernel's log can be read. A node without GPUs that never could, as in a container, lacks nothing that
+    it had.
+    """
+    if swept.kernel is not None:
+        counters[LOG_READ] = 1.0
+    blind = swept.kernel is None and (gpus or LOG_READ in known)
+    yield Reading("unread/kernel_log", bad=blind)
+    yield Reading("no_kernel_log", bad=swept.kernel is None and not blind)
 
 
 def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:

@@ -325,7 +325,8 @@ def _tell(found: Incident, sentence: str) -> None:
     simulated = "[simulated] " if found.simulated else ""
     where = f"; evidence: {found.bundle.path}" if found.bundle else ""
     notices.notify(
-        f"repair/{found.node}/{found.id}/{sentence[:40]}",
+        f"repair/{found.node}/{found.id}",
         f"{simulated}{found.node}, incident {found.id} ({found.why}): {sentence}{where}. See `muster evidence show "
         f"{found.id}` and docs/failed-node.md",
+        each=True,
     )

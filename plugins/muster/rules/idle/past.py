@@ -115,7 +115,7 @@ def risk_of(
     unit = np.array([number[one.node] for one in kept], dtype=np.int64)
     faults = Faults(
         unit, np.array([GROUPS.index(one.group) for one in kept], dtype=np.int64),
-        np.array([hours(one.at) for one in kept]), np.array([hours(one.back) for one in kept]),
+        np.array([hours(one.at) for one in kept]), np.array([hours(one.over) for one in kept]),
         np.where([one.replaced for one in kept], -1, unit).astype(np.int64), unit, units.rack[unit],
     )  # fmt: skip
     history = History(units, episodes(faults))

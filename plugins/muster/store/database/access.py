@@ -19,7 +19,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
 from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
-from muster.store.database.health import HealthRow
+from muster.store.database.health import HealthRow, SweepRow
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -30,6 +30,7 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.wanted import follow_state
+from muster_criteria.health import presence
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Observation, Severity, Variant, Verdict
 
@@ -152,7 +153,7 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         node.repaired = last_stage(session, node)
     node.state = to
     if to in SERVING and current not in SERVING:
-        _begin_spell(session, node)
+        begin_spell(session, node)
     node.shadow = evidence.adopted and to is State.PRODUCTION
     if to not in SERVING or evidence.person:
         node.held_run = ""
@@ -174,8 +175,10 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         session.execute(update(RunRow).where(*of_run(evidence.run), *over).values(state_after=to))
 
 
-def _begin_spell(session: Session, node: NodeRow) -> None:
-    """Of what was observed before, only what no test has followed counts in the new spell in service."""
+def begin_spell(session: Session, node: NodeRow) -> None:
+    """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
+    followed counts in it, and what the node has now is what it has to have.
+    """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
         ~HealthRow.over, HealthRow.acted == "", HealthRow.action != str(HealthAction.NOTE),
@@ -183,6 +186,8 @@ def _begin_spell(session: Session, node: NodeRow) -> None:
     )  # fmt: skip
     node.spell += 1
     session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
+    if (swept := session.get(SweepRow, node.name)) is not None:
+        swept.counters = presence.forgotten(swept.counters)
 
 
 def accept(session: Session, node: NodeRow) -> None:

@@ -37,7 +37,8 @@ class NodeRow(Base):
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
     it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
     None; ``repaired``: before its last repair, or before this machine. ``machine_event``:
-    the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service.
+    the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service,
+    or was verified in it.
     ``placed`` and ``remarked``: how many parts its reports have put into this machine, and how often they contradicted
     another node's.
     """

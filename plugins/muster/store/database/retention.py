@@ -62,12 +62,12 @@ FOUND = 5000
 def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
 
-    Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs
-    go by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of
-    which a verdict is current, parts and suspicions of them by when they were last in a node, events by their own age
-    and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever;
-    peer snapshots as long as a verdict that is kept cites them, and the newest of each kind; certificates until a year
-    after they expired, and the newest of each machine.
+    Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
+    by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of which
+    a verdict is current, parts and suspicions of them by when they were last in a node, events by their own age, but
+    for each node's adoption and first entry into production, and leases by their end. Verdicts and findings stay as
+    long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept cites
+    them, and the newest of each kind; certificates until a year after they expired, and the newest of each machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -105,7 +105,7 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         suspects=suspects,
         certificates=purge(CertificateRow.id, _over_certificates(before(CERTIFICATES_DAYS))),
         parts=purge(PartRow.id, _gone(parts)),
-        events=purge(EventRow.id, select(EventRow.id).where(EventRow.at < events)),
+        events=purge(EventRow.id, _over_events(events)),
     )
 
 
@@ -204,6 +204,18 @@ def _over_certificates(before: datetime.datetime) -> Select[str]:
         later.number > CertificateRow.number,
     )  # fmt: skip
     return select(CertificateRow.id).where(CertificateRow.expires_at < before, newer.exists())
+
+
+def _over_events(before: datetime.datetime) -> Select[int]:
+    """Events from before then, without those that say since when a node has served and whether it was adopted."""
+    earlier, production = aliased(EventRow), str(State.PRODUCTION)
+    entered = select(earlier.id).where(
+        earlier.node == EventRow.node, earlier.from_state != earlier.to_state, earlier.to_state == production,
+        earlier.id < EventRow.id,
+    )  # fmt: skip
+    first = (EventRow.from_state != production) & (EventRow.to_state == production) & ~entered.exists()
+    adopted = EventRow.evidence["adopted"].as_boolean().is_(True)
+    return select(EventRow.id).where(EventRow.at < before, ~first, ~adopted)
 
 
 def _count(column: Any, ids: Select[Any]) -> int:

@@ -36,6 +36,7 @@ from muster_criteria.health.policy import WITHIN_S_MAX, HealthAction, HealthPoli
 from muster_criteria.health.readings import Reading
 
 TEXT_MAX = 500
+LEAVE = [str(each) for each in HealthAction if each.leaves]
 RECENT = datetime.timedelta(seconds=WITHIN_S_MAX)
 PRESENT = HealthRow.machine == NodeRow.machine
 THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
@@ -252,10 +253,13 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
 def open_in_service(since: datetime.datetime, node: str = "") -> list[Observation]:
     """Returns what is not over of nodes in service, or of this one, seen since they entered it, by node and time.
 
-    Of events, and of states that no sweep reads again and for which something was done, those that were seen since
-    then: a node that is busy for longer leaves for the others once it is idle.
+    Of states that no sweep reads again and for which something was done, and of events from which nothing more
+    follows, those that were seen since then: a node that is busy for longer, or that the circuit breaker holds, leaves
+    for the others once it can. One in shadow mode never leaves.
     """
-    standing = HealthRow.bad & (HealthRow.source.in_(READ_AGAIN) | (HealthRow.acted == ""))
+    unacted = HealthRow.acted == ""
+    leaves = HealthRow.bad.is_(None) & HealthRow.action.in_(LEAVE) & unacted & ~NodeRow.shadow
+    standing = (HealthRow.bad & (HealthRow.source.in_(READ_AGAIN) | unacted)) | leaves
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)

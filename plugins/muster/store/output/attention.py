@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
+from muster.model.health import Observation
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
@@ -34,11 +35,14 @@ OPEN_MAX = 10_000
 """Open incidents that are looked at."""
 
 
-def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
+def collect(
+    rows: Sequence[FleetRow] | None = None, leaving: Mapping[str, Observation] | None = None
+) -> list[Attention]:
     """Every node that does not serve or about which somebody decides, the most urgent first.
 
-    ``rows``: those of ``overview.rows``, if the caller has them.
+    ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as of ``muster.rules.attention``.
     """
+    leaving = leaving or {}
     kinds = {name: str(chosen.get("kind", "")) for name, chosen in settings().schedulers.items()}
     odd = or_(
         PlaceRow.wanted != PlaceRow.done, PlaceRow.difference != "", PlaceRow.question != "", PlaceRow.verify != "",
@@ -50,12 +54,13 @@ def collect(rows: Sequence[FleetRow] | None = None) -> list[Attention]:
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
+            NodeRow.name.in_(leaving),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     return attention.attention(
         rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
         _refusals(), kinds, replacing.proposals(), held, repairs.find(limit=OPEN_MAX, still_open=True),
-        runs.obstacles(), now=access.now(), untestable=_untestable(),
+        runs.obstacles(), now=access.now(), untestable=_untestable(), leaving=leaving,
     )  # fmt: skip
 
 

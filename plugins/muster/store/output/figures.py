@@ -12,11 +12,15 @@ from sqlalchemy.orm import Session
 
 from muster.model.dags import BURN_POOL, NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
+from muster.model.health import SWEPT_EVERY
 from muster.model.schedulers import ADMITTED
+from muster.model.states import SERVING
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, JobRow, LeaseRow, NodeRow, RunRow
+from muster.store.database.health import SweepRow
+from muster.store.database.models import EventRow, FindingRow, JobRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
 from muster.store.decisions.withdrawals import breaker_now
@@ -85,14 +89,14 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             Waiting({(): mails[0] - mails[1]}, mails[2]),
             mails[1],
             _waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
-            session.scalar(
-                select(func.count()).where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
-            ) or 0,
+            _waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
             tuple(audit.lags()),
             tuple(attention),
             tuple(numbers.of_session(session)),
             rank_times.of_session(session, recent),
             _pools(session),
+            _uncertified_since(session, nodes),
+            _unswept_since(session, now),
         )  # fmt: skip
 
 
@@ -123,6 +127,61 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
         passed.scalar_subquery(), valid,
     ).order_by(NodeRow.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query))
+
+
+def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> datetime.datetime | None:
+    """Since when the longest of the nodes that count as uncertified has had no valid certificate; None without one."""
+    names = [each.name for each in nodes if each.uncertified]
+    row, since = CertificateRow, list[datetime.datetime]()
+    ended = case((row.revoked_at < row.expires_at, row.revoked_at), else_=row.expires_at)
+    query = select(row.node, func.max(ended)).join(NodeRow, NodeRow.name == row.node).group_by(row.node)
+    for some in batches(names):
+        known = _entered(session, some)
+        for name, at in session.execute(query.where(row.node.in_(some), row.machine == NodeRow.machine)):
+            known[name] = max(at, known.get(name, at))
+        since += known.values()
+    return min(since, default=None)
+
+
+def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datetime.datetime]:
+    """{whether simulated: since when the sweep has not read the node in service that it did not read for longest}.
+
+    Of nodes that no run holds and whose tests are not paused: since it was read, or since it could be again.
+    """
+    row, sweep = NodeRow, SweepRow
+    held = select(LeaseRow.id).where(LeaseRow.node == row.name, LeaseRow.released_at.is_(None))
+    query = select(row.name, row.simulated, row.machine_since, row.paused_until, sweep.swept_at)
+    query = query.outerjoin(sweep, and_(sweep.node == row.name, sweep.machine == row.machine))
+    query = query.where(row.state.in_(sorted(map(str, SERVING))), ~held.exists())
+    found = session.execute(query.where(or_(row.paused_until.is_(None), row.paused_until <= now))).all()
+    free = {each.name: max(filter(None, (each.machine_since, each.paused_until))) for each in found}
+    late = [each.name for each in found if each.swept_at is None or each.swept_at < now - 2 * SWEPT_EVERY]
+    ends = select(LeaseRow.node, func.max(LeaseRow.released_at).label("at")).group_by(LeaseRow.node)
+    for some in batches(late):
+        released = {each.node: each.at for each in session.execute(ends.where(LeaseRow.node.in_(some)))}
+        for times in (_entered(session, some), released):
+            free.update((name, max(at, free[name])) for name, at in times.items())
+    since: dict[bool, datetime.datetime] = {}
+    for each in found:
+        at = max(filter(None, (each.swept_at, free[each.name])))
+        since[each.simulated] = min(at, since.get(each.simulated, at))
+    return since
+
+
+def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datetime]:
+    """{node in service: when it entered it}."""
+    serving, moved = sorted(map(str, SERVING)), EventRow.from_state != EventRow.to_state
+    came = moved, EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving)
+    last = select(func.max(EventRow.id)).where(EventRow.node.in_(nodes), *came).group_by(EventRow.node)
+    entries = select(EventRow.node, EventRow.at).where(EventRow.id.in_(last))
+    return {row.node: row.at for row in session.execute(entries)}
+
+
+def _differs_since() -> ColumnElement[Any]:
+    """Since when a scheduler shows a node otherwise: what was confirmed there later ended an earlier difference."""
+    row = PlaceRow
+    known = func.coalesce(row.shown_since, row.done_at, row.wanted_at)
+    return case((row.done_at > row.shown_since, row.done_at), else_=known)
 
 
 def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str, ...], int]:

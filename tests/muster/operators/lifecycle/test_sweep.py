@@ -13,13 +13,16 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.entry import move
+from muster.admission.records_only import BUSY
 from muster.judging import health, policies
+from muster.model.attention import Cause
 from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.operators.lifecycle.sweep import Tally
 from muster.remote.sweeping import Answer
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from tests.muster import fleet
 from tests.support import node_list
@@ -85,3 +88,92 @@ def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_show
     (tmp_path / "away").mkdir()
     (tmp_path / "away" / "list").write_text("")
     assert service.carry_out("a") == ""
+
+
+BLIND = Reading("unread/kernel_log", bad=True)
+
+
+def test_a_node_that_is_blind_for_an_hour_is_tested() -> None:
+    store.nodes.add(fleet.new_node("a"))
+    now = store.clock.now()
+    for minutes in range(0, 61, 10):
+        assert [each.action for each in store.health.of_node("a")] == [HealthAction.NOTE] * (minutes > 0)
+        at = now + datetime.timedelta(minutes=minutes)
+        store.health.record([Report("a", "sweep", (BLIND,), "b1")], policies.health(), at)
+    assert [each.action for each in store.health.of_node("a")] == [HealthAction.TEST_SOONER]
+
+
+def test_half_a_fleet_that_is_blind_is_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    names = [f"n{each}" for each in range(6)]
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+    before = len(store.outbox.pending())
+    reports = [Report(name, "sweep", (BLIND,), "b1") for name in names[:3]]
+    store.health.record(reports, policies.health())
+    assert sweep.act() == []
+    assert len(store.outbox.pending()) == before + 1
+
+
+def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    now = store.clock.now()
+    had = Cursor("a", "b1", 5.0, {"up|nvme_state|disk:nvme3": 1.0, "ecc_corrected|gpu3": 2.0}, now)
+    store.health.record([Report("a", "sweep", (), "b1", cursor=had)], policies.health(), now)
+    move("a", State.QUARANTINE, "Ada", "a disk is taken out")
+    assert store.health.cursors(["a"])["a"].counters == had.counters
+    move("a", State.REGISTERED, "Ada", "it does without")
+    fleet.qualify("a", "again")
+    move("a", State.PRODUCTION, "Ada", "tested")
+    assert store.health.cursors(["a"])["a"].counters == {"ecc_corrected|gpu3": 2.0}
+
+
+DAY_AND_MORE = datetime.timedelta(hours=25)
+
+
+def seen_a_day_ago(check: str, severity: str, **labels: str) -> None:
+    """A node in production of which this was seen once, more than a day ago."""
+    store.nodes.add(fleet.new_node("a", labels=labels))
+    fleet.qualify("a")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    report = Report("a", "sweep", (Reading(check, "gpu3", severity=severity),), "b1")
+    store.health.record([report], policies.health(), store.clock.now() - DAY_AND_MORE)
+
+
+def test_a_node_whose_job_lasts_for_days_leaves_when_it_ends_and_is_listed_until_then() -> None:
+    seen_a_day_ago("xid/95", "RESET", **{BUSY: "yes"})
+    assert sweep.act() == []
+    (shown,) = store.attention.collect(leaving=health.leaving())
+    assert (shown.node, shown.cause, shown.listed, shown.serving) == ("a", Cause.LEAVES, True, True)
+    store.nodes.add_all([("", fleet.new_node("a"))], actor="Ada")
+    assert len(sweep.act()) == 1
+    assert store.nodes.get("a").state is State.QUARANTINE
+
+
+def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    seen_a_day_ago("xid/79", "ISOLATE")
+    sweep.act()
+    assert store.nodes.get("a").state is State.PRODUCTION
+    assert [each.cause for each in store.attention.collect(leaving=health.leaving())] == [Cause.LEAVES]
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
+    sweep.act()
+    assert store.nodes.get("a").state is State.QUARANTINE
+
+
+def test_what_was_seen_in_shadow_mode_before_the_test_that_verified_the_node_withdraws_it_no_more() -> None:
+    store.adoption.adopt([], "Ada", "it serves", enrol=[("", fleet.new_node("a"))])
+    report = Report("a", "sweep", (Reading("xid/79", "gpu3", severity="ISOLATE"),), "b1")
+    store.health.record([report], policies.health(), store.clock.now() - DAY_AND_MORE)
+    assert sweep.act() == []
+    assert health.leaving() == {}
+    fleet.qualify("a")
+    store.adoption.verify("a", "Ada", "its test passed")
+    assert sweep.act() == []
+    assert store.nodes.get("a").state is State.PRODUCTION

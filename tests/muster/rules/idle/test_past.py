@@ -66,6 +66,20 @@ def test_a_kind_of_label_stays_the_same_when_others_come_and_go() -> None:
     assert good < new < bad
 
 
+def test_a_node_that_was_retired_after_a_failure_and_serves_again_is_not_broken() -> None:
+    """Its failure would swallow all later ones, as if it had never been repaired."""
+    nodes = [dataclasses.replace(node(name), machine_since=NOW - 700 * DAY) for name in ("gone", "back")]
+    later = [(each.name, NOW - ago * DAY) for each in nodes for ago in (60, 40, 20, 3)]
+    found = [Failure(name, "memory", at, at + DAY) for name, at in later]
+    found += [
+        Failure("gone", "memory", NOW - 400 * DAY, gone=NOW - 390 * DAY),
+        Failure("back", "memory", NOW - 400 * DAY, back=NOW - 390 * DAY),
+    ]
+    risk, _ = risk_of(nodes, found, NOW)
+    gone, back = risk.clocks(nodes).since_any.tolist()
+    assert gone == back == pytest.approx(48.0)
+
+
 def test_what_another_version_kept_is_refused() -> None:
     _, learned = risk_of(fleet("ab"), [], NOW)
     kept = json.loads(learned.to_json())

@@ -56,9 +56,9 @@ def a_run() -> None:
     store.leases.release(lease.key, "over")
 
 
-def put_back() -> None:
+def put_back(name: str = "gpu-0001") -> None:
     for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
-        store.nodes.move("gpu-0001", state, "Ada", "looked at")
+        store.nodes.move(name, state, "Ada", "looked at")
 
 
 @pytest.mark.both_dialects
@@ -212,6 +212,27 @@ def test_parts_suspicions_and_events_stay_unless_a_setting_says_so_and_what_is_i
     )
     assert store.parts.history("gpu-0001-OLD") == []
     assert store.retention.apply(NOW) == Purged(0, 0, 0, 0, 0)
+
+
+@pytest.mark.both_dialects
+def test_a_node_that_entered_long_ago_and_was_tested_since_is_no_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", "365")
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(access, "now", lambda: days(-800))
+        for name in ("tested", "adopted"):
+            store.nodes.add(fleet.new_node(name))
+        fleet.qualify("tested")
+        store.nodes.move("tested", State.PRODUCTION, "Ada", "tested")
+        store.adoption.adopt(["adopted"], "Ada", "it serves already")
+    assert store.retention.apply(NOW).events > 0
+    for name in ("tested", "adopted"):
+        store.nodes.move(name, State.QUARANTINE, "Ada", "it hangs")
+        put_back(name)
+        fleet.qualify(name, f"{name}__again")
+        store.nodes.move(name, State.PRODUCTION, "Ada", "repaired")
+    found = store.ledger.fleet(days(-7), days(1))
+    assert (found.delivered, set(found.served)) == ({}, {"tested", "adopted"})
+    assert found.served["tested"] < days(-365)
 
 
 @pytest.mark.parametrize("days_kept", ["30", "364", "-1"])

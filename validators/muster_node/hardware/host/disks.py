@@ -15,10 +15,12 @@ from muster_node import privilege
 from muster_node.bounded import Hung
 from muster_node.hardware.host.inventory import fact, text_fact
 from muster_node.hardware.host.sysfs import Files
-from muster_node.hardware.seam import Fact
+from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 SMART_S = 8.0
 """A healthy disk answers within milliseconds. Less than the sweep waits for a reading, so no command is left behind."""
+VOLUMES = ("Amazon Elastic Block Store", "nvme_card-pd")
+"""Models of NVMe controllers in virtual machines whose disk lies elsewhere: people attach and detach them."""
 NUMBERS = (
     ("critical_warning", "nvme_warning", "bits"), ("media_errors", "nvme_media_errors", "count"),
     ("percent_used", "nvme_used", "%"), ("avail_spare", "nvme_spare", "%"),
@@ -27,9 +29,18 @@ NUMBERS = (
 
 
 def states(files: Files) -> Iterator[Fact]:
-    """The kernel's state of each NVMe controller and SCSI or SATA disk, and the missing members of each RAID."""
+    """The kernel's state of each NVMe controller and SCSI or SATA disk, and the missing members of each RAID.
+
+    The label ``attached`` has an NVMe controller that comes and goes: a volume over a network, or of a cloud.
+    """
     for name in files.names("/sys/class/nvme"):
-        yield text_fact("nvme_state", "disk:" + name, files.text(f"/sys/class/nvme/{name}/state") or None)
+        base = f"/sys/class/nvme/{name}/"
+        state, transport = files.text(base + "state"), files.text(base + "transport")
+        volume = files.text(base + "model") in VOLUMES
+        attached = "volume" if volume else transport if transport != "pcie" else ""
+        labels = {"attached": attached} if attached else {}
+        note = "" if state else NOT_SUPPORTED
+        yield Fact("nvme_state", "disk:" + name, "text", text=state or None, labels=labels, note=note)
     for name in files.names("/sys/block", "sd*"):
         if files.number(f"/sys/block/{name}/removable") != 1:  # virtual media of a BMC come and go
             yield text_fact("disk_state", "disk:" + name, files.text(f"/sys/block/{name}/device/state") or None)

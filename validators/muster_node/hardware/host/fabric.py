@@ -93,7 +93,7 @@ def _path(files: Files, path: str) -> list[str]:
     """The PCI functions from the root complex down to a device; empty where the device is not there."""
     if not files.exists(path):
         return []
-    parts = os.path.realpath(files.root / path.lstrip("/")).split(os.sep)
+    parts = files.real(path).split(os.sep)
     return [part for part in parts if part.count(":") == 2 or (part.startswith("pci") and ":" in part)]
 
 

@@ -68,6 +68,10 @@ class Files:
         """Whether something is there."""
         return os.path.exists(self.root / path.lstrip("/"))  # Path.exists raises where a directory is closed to us
 
+    def real(self, path: str) -> str:
+        """Where a link leads to."""
+        return os.path.realpath(self.root / path.lstrip("/"))
+
 
 def natural(name: str) -> tuple[str, int]:
     """Sort key under which cpu10 follows cpu9."""

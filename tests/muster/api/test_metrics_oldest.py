@@ -1,0 +1,114 @@
+"""Metrics of the node that has waited longest: for each since when, by what the records know of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster.judging import policies
+from muster.model.health import Cursor, Report
+from muster.model.states import State
+from muster.store.database import access
+from tests.muster import fleet
+from tests.muster.api.test_metrics import client as client
+from tests.muster.api.test_metrics import read
+from tests.support import node_list
+
+
+@pytest.mark.both_dialects
+def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metric = "muster_nodes_uncertified_oldest_timestamp_seconds"
+    assert read(client)[metric] == {(): 0}
+    now = store.clock.now().replace(microsecond=0)
+    for name, days_ago in (("expired", 40), ("revoked", 20)):
+        monkeypatch.setattr(access, "now", lambda at=now - datetime.timedelta(days=days_ago): at)
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name, environment={"driver": "580.1"})
+        store.nodes.move(name, State.PRODUCTION, "Ada", "needed now")
+    revoked = now - datetime.timedelta(days=15)
+    monkeypatch.setattr(access, "now", lambda: revoked)
+    assert read(client)[metric] == {(): 0}
+    fleet.qualify("revoked", "idle", stages=("intake",), environment={"driver": "590.1"})
+    assert read(client)[metric] == {(): revoked.timestamp()}
+    monkeypatch.setattr(access, "now", lambda: now)
+    assert read(client)[metric] == {(): revoked.timestamp()}
+    store.nodes.move("revoked", State.QUARANTINE, "Ada", "its driver is another one")
+    (end, _) = store.signs.certificate_ends()["expired"]
+    assert revoked < end < now
+    assert read(client)[metric] == {(): end.timestamp()}
+
+
+@pytest.mark.both_dialects
+def test_a_node_counts_as_unswept_since_it_could_be_swept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = store.clock.now().replace(microsecond=0)
+
+    def after(hours: float) -> datetime.datetime:
+        moment = start + datetime.timedelta(hours=hours)
+        monkeypatch.setattr(access, "now", lambda: moment)
+        return moment
+
+    def swept(node: str, at: datetime.datetime) -> None:
+        report = Report(node, "sweep", (), "b1", cursor=Cursor(node, "b1", swept_at=at))
+        store.health.record([report], policies.health(), at)
+
+    def oldest() -> float:
+        return read(client)["muster_nodes_unswept_oldest_timestamp_seconds"]["false",]
+
+    after(0)
+    assert oldest() == 0
+    for name in ("blind", "tested"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    entered = after(1)
+    for name in ("blind", "tested"):
+        store.nodes.move(name, State.PRODUCTION, "Ada", "needed now")
+    assert oldest() == entered.timestamp()
+    first, second, later = after(2), after(3), after(9)
+    swept("blind", first)
+    swept("tested", second)
+    assert oldest() == first.timestamp()
+    swept("blind", later)
+    assert oldest() == second.timestamp()
+    held = fleet.begin("tested", "long").key
+    assert oldest() == later.timestamp(), "a test holds the other one"
+    released = after(10)
+    store.leases.release(held, "over")
+    after(12)
+    store.pauses.pause("blind", start + datetime.timedelta(hours=20), "Ada", "ticket 4711")
+    assert oldest() == released.timestamp(), "the sweep leaves out the one whose tests are paused"
+
+
+@pytest.mark.both_dialects
+def test_a_difference_counts_since_its_scheduler_shows_it_and_not_from_before_the_change(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    metric = "muster_scheduler_differences_oldest_timestamp_seconds"
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "list")}))
+    start = store.clock.now().replace(microsecond=0) - datetime.timedelta(days=3)
+
+    def after(hours: float) -> datetime.datetime:
+        moment = start + datetime.timedelta(hours=hours)
+        monkeypatch.setattr(access, "now", lambda: moment)
+        return moment
+
+    after(0)
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    shown = after(1)
+    store.schedulers.note_seen("a", "open", "it is open")
+    assert read(client)[metric] == {(): shown.timestamp()}
+    change = store.schedulers.claim("a")
+    assert change is not None
+    done = after(3)
+    store.schedulers.carried_out(change)
+    assert read(client)[metric] == {(): 0}
+    after(4)
+    store.schedulers.note_seen("a", "open", "it is open")
+    assert read(client)[metric] == {(): done.timestamp()}

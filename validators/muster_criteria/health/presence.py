@@ -1,0 +1,148 @@
+"""What a node had once: ports, services, disks and links that were up, and are down now or not there any more. Pure.
+
+It is remembered since the node entered service (``forgotten``): what was taken out on purpose is missed until then. A
+port or disk for which another one appears was renamed or replaced, and the other one has to be up in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+UP = "up|"
+"""In the remembered counters: what was up once. A number, as in "up|net_carrier|nic:eth0"."""
+UNREAD = f"{UP}unread|"
+"""In the remembered counters: a reading that failed once, and is good again when it does not."""
+WAS_UP, NEVER_UP, REPLACED = 1.0, 0.0, -1.0
+"""Of a port, service or disk: it has to be up; it need not; another one has taken its place."""
+NOT_THERE = "not there"
+LENT = {"net_carrier": "net_elsewhere", "ib_port_active": "ib_elsewhere"}
+"""By kind of port, the fact that counts the adapters that the node has, and whose ports are lent to a container now."""
+ATTACHED = "attached"
+"""The label of a disk that comes and goes: a volume over a network, or of a cloud."""
+_RUNNING = frozenset({"active", "reloading", "activating"})
+_JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
+"""By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
+_AT_MOST = {"persistence_mode": "persistence_lost", "nvlink_active": "nvlink_down", "pcie_width": "pcie_degraded"}
+"""By fact, the check of a number that should be what it was at most."""
+_CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
+
+
+class Seen(Protocol):
+    """A fact, as ``muster_criteria.health.readings`` reads it."""
+
+    @property
+    def name(self) -> str:
+        """What it is of."""
+
+    @property
+    def device(self) -> str:
+        """The part."""
+
+    @property
+    def value(self) -> float | None:
+        """A number."""
+
+    @property
+    def text(self) -> str:
+        """Or a text."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What else distinguishes it."""
+
+
+class State(NamedTuple):
+    """A state, as a reading shows it."""
+
+    check: str
+    device: str
+    value: str
+    bad: bool
+
+
+def forgotten(counters: Mapping[str, float]) -> dict[str, float]:
+    """Returns what is remembered of a node that enters service: what it has then is what it has to have."""
+    return {key: value for key, value in counters.items() if key.startswith(UNREAD) or not key.startswith(UP)}
+
+
+def states(
+    facts: Sequence[Seen], unread: Collection[str], known: Mapping[str, float], up: dict[str, float]
+) -> Iterator[State]:
+    """Yields what was up once, and whether it is now. ``unread``: the node's readings that failed or hung.
+
+    ``known``: what is remembered; ``up`` gets what is to be.
+    """
+    known = {key: value for key, value in known.items() if key.startswith(UP)}
+    yield from _ports(facts, "ports" not in unread, known, up)
+    services = [(fact.device, fact.text) for fact in facts if fact.name == "service" and fact.text]
+    for device, text, running in _kept("service", services, _RUNNING, known, up, read="services" not in unread):
+        yield State(f"service/{_CLEAN.sub('-', device)}", "node", text, not running)
+    disks = [(fact.device, fact.text) for fact in facts if fact.name == "nvme_state" and ATTACHED not in fact.labels]
+    for device, text, live in _kept("nvme_state", disks, {"live"}, known, up, read="disks" not in unread, heirs=True):
+        if text == NOT_THERE:  # one that is there is judged by its state alone
+            yield State("nvme_state", device, text, not live)
+    for name, good in _JOINED.items():
+        joined = [(fact.device, fact.text) for fact in facts if fact.name == name and fact.text]
+        read = name == "imex" and not {"imex", "hardware"} & set(unread)  # a GPU that is gone is counted as missing
+        for device, text, well in _kept(name, joined, good, known, up, read=read):
+            yield State(f"{name}_lost", device, text, not well)
+    for fact in facts:
+        if fact.name in _AT_MOST and fact.value is not None:
+            yield from _setting(fact, fact.value, known, up)
+    for kind, check in (*((each, "port_down") for each in LENT), ("nvme_state", "nvme_state")):
+        before = _key(kind, "")
+        over = [key[len(before) :] for key, value in up.items() if key.startswith(before) and value == REPLACED]
+        yield from (State(check, device, "", False) for device in over)
+
+
+def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
+    ports: list[State] = []
+    for kind, lent in LENT.items():
+        seen = [(fact.device, "up" if fact.value else "") for fact in facts if fact.name == kind]
+        spared = int(sum(fact.value or 0.0 for fact in facts if fact.name == lent))
+        kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=True, spared=spared)
+        ports += [State("port_down", device, "" if text == "up" else text, not well) for device, text, well in kept]
+    all_down = len(ports) > 1 and all(port.bad for port in ports)
+    if len(ports) > 1:
+        yield State("all_ports_down", "node", f"all {len(ports)} ports" if all_down else "", all_down)
+    if not all_down:
+        yield from ports
+
+
+def _kept(
+    kind: str, seen: Sequence[tuple[str, str]], good: Collection[str], known: Mapping[str, float], up: dict[str, float],
+    *, read: bool, heirs: bool = False, spared: int = 0,
+) -> Iterator[tuple[str, str, bool]]:  # fmt: skip
+    """Yields (device, what it shows, whether that is good) of what was good once. ``seen``: (device, what it shows).
+
+    ``read``: whether all that are there were seen. ``heirs``: whether one that was not there before takes the place of
+    one that is gone, and has to be good as that was. ``spared``: so many that are gone are lent, and not missed.
+    """
+    shown, before = dict(seen), _key(kind, "")
+    kept = {key[len(before) :]: value for key, value in known.items() if key.startswith(before)}
+    gone = [device for device, value in kept.items() if value == WAS_UP and device not in shown] if read else []
+    new = [device for device in shown if kept.get(device, REPLACED) == REPLACED] if heirs else []
+    pairs = dict(zip(gone, sorted(new, key=lambda device: shown[device] not in good), strict=False))
+    kept |= dict.fromkeys(pairs, REPLACED) | dict.fromkeys(pairs.values(), WAS_UP)
+    for device, text in shown.items():
+        was = WAS_UP if text in good else kept.get(device, NEVER_UP)
+        kept[device] = max(was, NEVER_UP)
+        if was == WAS_UP:
+            yield device, text, text in good
+    for device in gone[len(pairs) + spared :]:
+        yield device, NOT_THERE, False
+    up.update((_key(kind, device), value) for device, value in kept.items())
+
+
+def _setting(fact: Seen, value: float, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
+    """Whether a number of a GPU is as high as it was ever read."""
+    key = _key(fact.name, fact.device)
+    most = up[key] = max(value, known.get(key, 0.0))
+    text = f"{value:.0f} of {most:.0f}" if value < most and most > 1 else ""
+    yield State(_AT_MOST[fact.name], fact.device, text, value < most)
+
+
+def _key(kind: str, device: str) -> str:
+    return f"{UP}{kind}|{device}"
