@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
-from muster.admission.kubernetes_api import Api, KubernetesLogin, Right, client_of
+from muster.admission.kubernetes_api import DEVICES, Api, KubernetesLogin, Right, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
@@ -116,7 +116,8 @@ class Kubernetes:
                 Right(verb, "pods", namespace=self._chosen.test_namespace) for verb in ("get", "create", "delete")
             ]
             events = Right("list", "events", namespace=self._chosen.test_namespace)
-            wanted += [*test_pods, events, Right("list", "priorityclasses", group="scheduling.k8s.io")]
+            classes = Right("list", "priorityclasses", group="scheduling.k8s.io")
+            wanted += [*test_pods, events, classes, Right("list", "resourceslices", group=DEVICES)]
         if self.end_jobs:
             wanted.append(Right("delete", "pods"))
         if lacking := [str(each) for each in wanted if not self._api.may(each)]:
