@@ -1,8 +1,9 @@
 #!/bin/sh
 # Slurm reports jobs that crashed to Muster: EpilogSlurmctld=/etc/slurm/muster_epilog.sh in slurm.conf (runs as SlurmUser).
-# A job that ended by a signal (other than Slurm's own SIGTERM and SIGKILL) is reported with its nodes, and each of them
-# takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU driver's errors since the last
-# job; Muster's health sweep reads those by itself every ten minutes, so that is needed only to know sooner.
+# A job that ended by a signal that faulty hardware can cause (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV) is reported with its
+# nodes, and each of them takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU
+# driver's errors since the last job; Muster's health sweep reads those by itself every ten minutes, so that is needed only
+# to know sooner.
 # Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, with
 #   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them")
 # The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.
@@ -27,7 +28,7 @@ report_crash() {
     signal=$((SLURM_JOB_EXIT_CODE & 127))
     status=$((SLURM_JOB_EXIT_CODE >> 8))
     [ "$signal" -eq 0 ] && [ "$status" -gt 128 ] && signal=$((status - 128))
-    case $signal in 0 | 2 | 9 | 15) return ;; esac
+    case $signal in 4 | 6 | 7 | 8 | 11) ;; *) return ;; esac
     nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/.*/"&"/' | paste -sd, -)
     send "{\"check\": \"job_crash\", \"nodes\": [$nodes],
         \"value\": \"job $SLURM_JOB_ID of $SLURM_JOB_USER ended by signal $signal\"}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,9 @@ MANAGER = "muster"
 
 DEFAULT = "default-scheduler"
 """The scheduler of pods that name no other."""
+
+DEVICES = "resource.k8s.io"
+"""The API group of Dynamic Resource Allocation."""
 
 CONFLICTS_MAX = 5
 KUBE_CONFIG_BYTES_MAX = 1_000_000
@@ -69,11 +73,13 @@ class Api:
     """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
 
     def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        from kubernetes.client import AuthorizationV1Api, CoreV1Api, SchedulingV1Api
+        from kubernetes.client import AuthorizationV1Api, CoreV1Api, CustomObjectsApi, ResourceApi, SchedulingV1Api
 
         self._authorization = AuthorizationV1Api(client)
         self._core = CoreV1Api(client)
         self._scheduling = SchedulingV1Api(client)
+        self._devices = ResourceApi(client)
+        self._any_version = CustomObjectsApi(client)
         self._timeout_s = timeout_s
         self._sleep = sleep
         self.begin()
@@ -122,6 +128,21 @@ class Api:
     def priority_classes(self) -> Iterator[dict[str, Any]]:
         """Yields every priority class. Raises SchedulerDown."""
         yield from self._pages(self._scheduling.list_priority_class)
+
+    def resource_slices(self, node: str) -> Iterator[dict[str, Any]]:
+        """Yields the node's devices for Dynamic Resource Allocation, none from a server without its API.
+
+        Raises SchedulerDown.
+        """
+        group = self._ask(self._devices.get_api_group, absent=True)
+        if group is None:
+            return
+        try:
+            version = str(group["preferredVersion"]["version"])
+        except (KeyError, TypeError):
+            raise SchedulerDown(f"Kubernetes sent no version of {DEVICES}") from None
+        listed = functools.partial(self._any_version.list_cluster_custom_object, DEVICES, version, "resourceslices")
+        yield from self._pages(listed, field_selector=f"spec.nodeName={node}")
 
     def may(self, right: Right) -> bool:
         """Whether the login has the right, as the API server answers every login about itself. Raises SchedulerDown."""

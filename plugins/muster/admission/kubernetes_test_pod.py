@@ -1,7 +1,8 @@
 """A test as a pod of Kubernetes: of lowest priority, with all that the node has left, so users' pods preempt it.
 
 The pod only holds the node: the node side runs on the host, over SSH, as everywhere. When the pod is deleted, kubelet
-sends SIGTERM to its container, which sees the host's processes and passes the signal on to the node side.
+sends SIGTERM to its container, which sees the host's processes and passes the signal on to the node side. AppArmor
+and SELinux let no confined process signal those of the host, so the container is unconfined.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ trap give_back TERM INT
 while :; do sleep 3600 & wait "$!"; done
 """
 
+_CONTAINER = "hold"
+
 _NOT_REQUESTED = ("pods", "ephemeral-storage", "attachable-volumes-")
 
 
@@ -70,6 +73,12 @@ class PodTests:
         """
         self.api.begin()
         self._check_classes()
+        for node in nodes:
+            for devices in self.api.resource_slices(node):
+                raise BadScheduler(
+                    f"pods that claim a device of {node} would start during its idle test, and not preempt it: it has "
+                    f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
+                )
         # The default scheduler alone preempts across schedulers' queues: volcano-sh/volcano#4039.
         for pod in self.api.pods_of_other_schedulers():
             if self.is_of_a_user(pod["metadata"]):
@@ -160,7 +169,7 @@ class PodTests:
         ]
         rest = resources_left(node, present)
         container = {
-            "name": "hold",
+            "name": _CONTAINER,
             "image": self.image,
             "command": ["sh", "-c", _HOLD],
             "resources": {"requests": rest, "limits": rest},
@@ -169,12 +178,19 @@ class PodTests:
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"], "add": ["KILL"]},
+                "appArmorProfile": {"type": "Unconfined"},
+                "seLinuxOptions": {"type": "spc_t"},
             },
         }
         return {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": job, "labels": {"app.kubernetes.io/managed-by": "muster"}},
+            "metadata": {
+                "name": job,
+                "labels": {"app.kubernetes.io/managed-by": "muster"},
+                # Servers before 1.30 know no appArmorProfile, and drop it; later ones want both to say the same.
+                "annotations": {f"container.apparmor.security.beta.kubernetes.io/{_CONTAINER}": "unconfined"},
+            },
             "spec": {
                 "priorityClassName": self.priority_class,
                 "affinity": {"nodeAffinity": required},

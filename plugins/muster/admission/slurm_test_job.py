@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection
 
 from muster.admission.runner import Runner
+from muster.admission.slurm_hosts import expanded
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 
 START_S = 90.0
@@ -38,6 +39,7 @@ _BACKFILL = re.compile(r"\bbf_interval=(\d+)")
 _FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
 """A field of scontrol: "Name = value", a line each, or "Name=value" one after the other. The value may be empty."""
 
+_ALL = "ALL"
 _EXAMPLE = "docs/examples/slurm_idle_tests.conf"
 
 
@@ -66,7 +68,10 @@ class SlurmTests:
         if ours is None:
             raise BadScheduler(f"there is no partition {name} for idle tests; see {_EXAMPLE}")
         tier = int(ours["PriorityTier"])
-        lower = [other for other, found in partitions.items() if other != name and int(found["PriorityTier"]) <= tier]
+        lower = [
+            other for other, found in partitions.items()
+            if other != name and int(found["PriorityTier"]) <= tier and _holds_any(found.get("Nodes", _ALL), nodes)
+        ]  # fmt: skip
         exempt = config.get("PreemptExemptTime", "")
         why = {
             f"partition {lower[0] if lower else ''} has no higher PriorityTier": bool(lower),
@@ -163,6 +168,10 @@ class SlurmTests:
 
     def _gres(self) -> tuple[str, ...]:
         return (f"--gres={self.gres}",) if self.gres else ()
+
+
+def _holds_any(hosts: str, nodes: Collection[str]) -> bool:
+    return hosts == _ALL or not set(nodes).isdisjoint(expanded(hosts))
 
 
 def _minutes(limit: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import json
@@ -144,6 +145,24 @@ def test_a_requested_test_opens_the_node_if_it_began_after_the_cordon(
             backend.admit("n0", mark)
     assert seen(backend).open is (tested == "after")
     assert (REQUEST in kubernetes.nodes["n0"]["metadata"]["annotations"]) is (tested == "before")
+
+
+@pytest.mark.parametrize(("annotated", "counts"), [("2025-03-01", False), ("2025-11-20", True), ("", False)])
+def test_a_request_that_is_older_than_the_cordon_was_forgotten_and_the_cordon_stays(
+    backend: AdmissionBackend, kubernetes: Cluster, annotated: str, counts: bool
+) -> None:
+    """Ada annotated the node, and opened it by hand; months later Bob drains it to change a DIMM."""
+    kubernetes.write("n0", "kubectl-annotate", {"metadata": {"annotations": {REQUEST: "ECC?"}}})
+    kubernetes.write("n0", "kubectl-drain", {"spec": {"unschedulable": True}})
+    times = {"kubectl-annotate": annotated, "kubectl-drain": "2025-11-20"}
+    for entry in kubernetes.nodes["n0"]["metadata"]["managedFields"]:
+        entry["time"] = f"{day}T09:00:00Z" if (day := times[entry["manager"]]) else None
+    shown = seen(backend)
+    assert (shown.verify, shown.idle.idle) == (counts, counts)
+    mark = Mark("PASS", MARK.date, "c-1", datetime.datetime(2025, 11, 21, tzinfo=datetime.UTC))
+    with contextlib.nullcontext() if counts else pytest.raises(LeftAlone):
+        backend.admit("n0", mark)
+    assert kubernetes.nodes["n0"]["spec"].get("unschedulable", False) is not counts
 
 
 @pytest.mark.parametrize("what", ["not ready", "unreachable", "deleted"])

@@ -80,7 +80,7 @@ def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
                 replace(*where, role)
                 until(lambda: not lacking())
                 taken.append((verb, rule.resources[0]))
-    assert len(taken) == 10
+    assert len(taken) == 11
     with monkeypatch.context() as patch:
         extra = {"kube_config": delta.kube_config("an unknown token")}
         patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
@@ -100,7 +100,7 @@ def test_the_documented_roles_allow_what_the_threats_page_says_and_no_more() -> 
     assert allowed == {
         "rbac, ClusterRole": {"get nodes", "list nodes", "patch nodes", "patch nodes/status", "list pods"},
         "idle_tests, Role": {"get pods", "create pods", "delete pods", "list events"},
-        "idle_tests, ClusterRole": {"list priorityclasses"},
+        "idle_tests, ClusterRole": {"list priorityclasses", "list resourceslices"},
         "end_corrupted_jobs, ClusterRole": {"delete pods"},
     }
 

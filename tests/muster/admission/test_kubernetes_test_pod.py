@@ -11,9 +11,22 @@ import pytest
 from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes import Kubernetes
 from muster.admission.clusters import backend_of
-from muster.admission.kubernetes_test_pod import resources_left
+from muster.admission.kubernetes_test_pod import PodTests, resources_left
 from muster.errors import BadScheduler
 from tests.support.servers.kubernetes import Cluster
+
+
+@pytest.fixture
+def tests(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> PodTests:
+    """Test pods of the lowest priority class."""
+    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "test_image": "busybox"}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+    backend = backend_of("kube")
+    assert isinstance(backend, Kubernetes)
+    assert backend.tests
+    lowest = {"metadata": {"name": "muster-idle-tests"}, "value": -1_000_000_000}
+    monkeypatch.setattr(backend._api, "priority_classes", lambda: [lowest])
+    return backend.tests
 
 
 def test_what_the_pods_on_a_node_leave_of_it() -> None:
@@ -65,15 +78,37 @@ def test_sidecars_and_requests_of_whole_pods_count_as_the_scheduler_counts_them(
     ids=["of the default scheduler", "of another", "ended", "of the system", "of a daemon set"],
 )
 def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
-    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch, pod: dict[str, Any], refused: bool
+    kubernetes: Cluster, tests: PodTests, pod: dict[str, Any], refused: bool
 ) -> None:
-    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "test_image": "busybox"}
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
-    backend = backend_of("kube")
-    assert isinstance(backend, Kubernetes)
-    assert backend.tests
-    lowest = {"metadata": {"name": "muster-idle-tests"}, "value": -1_000_000_000}
-    monkeypatch.setattr(backend._api, "priority_classes", lambda: [lowest])
     kubernetes.pod("train-0", "n1", **pod)
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        backend.tests.check(["n0"], LIMIT_MINUTES)
+        tests.check(["n0"], LIMIT_MINUTES)
+
+
+@pytest.mark.parametrize(("slices", "refused"), [(None, False), ([], False), (["n1"], False), (["n1", "n0"], True)])
+def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
+    kubernetes: Cluster, tests: PodTests, slices: list[str] | None, refused: bool
+) -> None:
+    """Such GPUs are not among what a node may allocate, so a test pod cannot request them."""
+    kubernetes.granted.add(("list", "resourceslices"))
+    if slices is not None:
+        kubernetes.slices = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        tests.check(["n0"], LIMIT_MINUTES)
+
+
+def test_a_test_pod_may_signal_the_node_side_where_apparmor_or_selinux_confine_containers(
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node side is an unconfined process of the host; the default profile allows signals within itself alone."""
+    made: list[Any] = []
+    running = {"metadata": {}, "status": {"phase": "Running"}}
+    monkeypatch.setattr(tests.api, "create_pod", lambda namespace, pod: made.append(pod))
+    monkeypatch.setattr(tests.api, "pod", lambda namespace, name: running if made else None)
+    tests.begin("n0", "muster-test-1", LIMIT_MINUTES)
+    (pod,) = made
+    (container,) = pod["spec"]["containers"]
+    confined = container["securityContext"]
+    assert (confined["appArmorProfile"], confined["seLinuxOptions"]) == ({"type": "Unconfined"}, {"type": "spc_t"})
+    older = f"container.apparmor.security.beta.kubernetes.io/{container['name']}"
+    assert pod["metadata"]["annotations"] == {older: "unconfined"}, "the API server refuses two that differ"

@@ -109,6 +109,7 @@ class TestSlurm:
             assert not self.seen().idle.idle
             self.backend.withdraw("n0", "x")
             assert self.seen().ours
+            assert not self.seen().allocation.allocated
             self.backend.admit("n0", MARK)
             until(lambda: self.seen().open)
         finally:

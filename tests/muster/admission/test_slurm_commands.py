@@ -168,6 +168,19 @@ def test_settings_of_slurm_that_would_make_a_user_or_a_test_wait(
         tests.check(["n0", "n9"], LIMIT_MINUTES)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "refused"), [("cpu[1-400]", False), ("(null)", False), ("cpu[1-400],n0", True), ("ALL", True)]
+)
+def test_a_partition_that_has_none_of_the_nodes_needs_no_higher_tier(
+    commands: Commands, hosts: str, refused: bool
+) -> None:
+    other = f"\nPartitionName=cpu PriorityTier=1 PreemptMode=OFF GraceTime=0 State=UP Nodes={hosts}"
+    tests = commands(scontrol=scontrol(ours=other), sinfo=write("n0")).tests
+    assert tests is not None
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        tests.check(["n0"], LIMIT_MINUTES)
+
+
 @pytest.mark.parametrize(("longest", "refused"), [("2-12:00:00", True), ("5-00:00:00", False), ("UNLIMITED", False)])
 def test_a_test_asks_slurm_for_the_time_of_its_stages(
     commands: Commands, tmp_path: Path, longest: str, refused: bool

@@ -263,6 +263,24 @@ def test_violations_of_dcgms_policies_are_reported_and_nothing_else_that_it_prin
     assert "event/dcgm/" in requested()
 
 
+@pytest.mark.parametrize(
+    ("code", "crashed"),
+    [(0, False), (2, False), (9, False), (15, False), (1 << 8, False), (138 << 8, False), (255 << 8, False),
+     (11, True), (11 | 0x80, True), (134 << 8, True), (139 << 8, True)],
+)  # fmt: skip
+def test_the_epilog_reports_jobs_that_faulty_hardware_may_have_ended(tmp_path: Path, code: int, crashed: bool) -> None:
+    """Any status above 128 may be a program's own; 138 is SIGUSR1, at which jobs write checkpoints."""
+    for name, script in {"scontrol": "echo n1", "curl": f'echo "$*" >>{tmp_path}/sent'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    conf = epilog_settings(tmp_path, "http://muster", f"PATH={tmp_path}:$PATH")
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_EXIT_CODE": str(code)}
+    environment = {name: value for name, value in os.environ.items() if name != "SLURMD_NODENAME"}
+    environment |= job | {"MUSTER_EPILOG_CONF": str(conf)}
+    subprocess.run([EXAMPLES / "slurm_epilog.sh", "wait"], env=environment, check=True, timeout=60)
+    assert (tmp_path / "sent").exists() is crashed
+
+
 @pytest.mark.parametrize("script", ["slurm_epilog.sh", "dcgm_policy.sh"])
 def test_no_example_holds_a_login_of_airflow_on_a_node(script: str) -> None:
     text = (EXAMPLES / script).read_text()

@@ -27,6 +27,9 @@ TOKEN = "token-of-muster"
 CORDON_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _SCHEMA = json.loads((Path(__file__).parent / "kubernetes_node.json").read_text())
 _RBAC = Path(__file__).resolve().parents[3] / "docs" / "examples" / "kubernetes_rbac.yaml"
+_DEVICES = "/apis/resource.k8s.io/"
+_OWNED = (("spec", "unschedulable"), ("metadata", "annotations", "muster.dev/verify"))
+"""The fields whose managers are recorded."""
 _LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 
@@ -37,13 +40,17 @@ class Refused(Exception):
 
 
 class Cluster:
-    """``mood``: what happens to the next requests; empty: as usual. ``used``: granted rights that were needed."""
+    """``mood``: what happens to the next requests; empty: as usual. ``used``: granted rights that were needed.
+
+    ``slices``: the ResourceSlices; None: the server has no Dynamic Resource Allocation.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.version = 100
         self.nodes: dict[str, dict[str, Any]] = {}
         self.pods: list[dict[str, Any]] = []
+        self.slices: list[dict[str, Any]] | None = None
         self.mood: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.used: set[tuple[str, str]] = set()
@@ -149,6 +156,13 @@ class Cluster:
                 what = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
                 allowed = token == f"Bearer {TOKEN}" and (asked["verb"], what) in self.granted
                 return {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
+            if parts.path.startswith(_DEVICES) and self.slices is not None:
+                if parts.path == _DEVICES:
+                    return {"kind": "APIGroup", "preferredVersion": {"version": "v1"}}
+                if parts.path == f"{_DEVICES}v1/resourceslices":
+                    self.allow("list", "resourceslices", token)
+                    selected = [each for each in self.slices if _selected(each, query.get("fieldSelector", ""))]
+                    return self.listed(selected, query)
             if path[0] != "nodes":
                 raise Refused(404, "the server could not find the requested resource")
             what = "/".join(["nodes", *path[2:]])
@@ -211,15 +225,24 @@ def _validate(node: dict[str, Any]) -> None:
 
 def _own(before: dict[str, Any], after: dict[str, Any], manager: str) -> None:
     """An update takes the ownership of a field whose value it changes; a field that is removed has no owner."""
-    if before["spec"].get("unschedulable") == after["spec"].get("unschedulable"):
-        return
-    kept = [each for each in after["metadata"].get("managedFields", []) if "f:spec" not in each["fieldsV1"]]
-    if "unschedulable" in after["spec"]:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fields = {"f:spec": {"f:unschedulable": {}}}
-        kept.append({"manager": manager, "operation": "Update", "apiVersion": "v1", "time": now,
-                     "fieldsType": "FieldsV1", "fieldsV1": fields})  # fmt: skip
-    after["metadata"]["managedFields"] = kept
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for path in _OWNED:
+        if _found(before, path) == _found(after, path):
+            continue
+        fields: dict[str, Any] = {}
+        for name in reversed(path):
+            fields = {f"f:{name}": fields}
+        kept = [each for each in after["metadata"].get("managedFields", []) if each["fieldsV1"] != fields]
+        if _found(after, path) is not None:
+            kept.append({"manager": manager, "operation": "Update", "apiVersion": "v1", "time": now,
+                         "fieldsType": "FieldsV1", "fieldsV1": fields})  # fmt: skip
+        after["metadata"]["managedFields"] = kept
+
+
+def _found(node: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        node = (node or {}).get(name)
+    return node
 
 
 def _selected(pod: dict[str, Any], selector: str) -> bool:

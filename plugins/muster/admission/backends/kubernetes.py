@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
-from muster.admission.kubernetes_api import Api, KubernetesLogin, Right, client_of
+from muster.admission.kubernetes_api import DEVICES, Api, KubernetesLogin, Right, client_of
 from muster.admission.kubernetes_test_pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
@@ -34,7 +34,10 @@ ANNOTATION = "muster.dev/certificate"
 """The annotation with verdict, date and certificate."""
 
 REQUEST = "muster.dev/verify"
-"""The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers."""
+"""The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers.
+
+One that is older than the cordon requests nothing: it was forgotten, and the cordon may be another person's.
+"""
 
 _MOMENT = pydantic.TypeAdapter(pydantic.AwareDatetime)
 _SYSTEM = "node.kubernetes.io/"
@@ -113,7 +116,8 @@ class Kubernetes:
                 Right(verb, "pods", namespace=self._chosen.test_namespace) for verb in ("get", "create", "delete")
             ]
             events = Right("list", "events", namespace=self._chosen.test_namespace)
-            wanted += [*test_pods, events, Right("list", "priorityclasses", group="scheduling.k8s.io")]
+            classes = Right("list", "priorityclasses", group="scheduling.k8s.io")
+            wanted += [*test_pods, events, classes, Right("list", "resourceslices", group=DEVICES)]
         if self.end_jobs:
             wanted.append(Right("delete", "pods"))
         if lacking := [str(each) for each in wanted if not self._api.may(each)]:
@@ -233,9 +237,8 @@ class Kubernetes:
         ours = any(taint["key"] == TAINT for taint in taints)
         foreign, since = "", None
         if spec.get("unschedulable"):
-            request = (metadata.get("annotations") or {}).get(REQUEST)
-            wanted = "" if request is None else f": {VERIFY} {request}".rstrip()
-            foreign, since = f"cordoned{wanted}", _cordoned_since(metadata)
+            since = _set_at(metadata, "spec", "unschedulable")
+            foreign = f"cordoned{_request(metadata, since)}"
         closing = [taint["key"] for taint in taints if taint["key"] in self._chosen.closing_taints]
         if closing:
             # No test that somebody requested opens what a taint of theirs closes.
@@ -328,10 +331,24 @@ def _apart(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _cordoned_since(metadata: dict[str, Any]) -> datetime.datetime | None:
-    """Returns when ``spec.unschedulable`` was set, or a later moment, as the API server recorded it; None without."""
+def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> str:
+    """Returns what stands behind "cordoned": the test that is requested with it, "" without."""
+    request = (metadata.get("annotations") or {}).get(REQUEST)
+    if request is None:
+        return ""
+    asked = _set_at(metadata, "metadata", "annotations", REQUEST)
+    if asked is None or cordoned is None or asked < cordoned:
+        return f"; its annotation {REQUEST} is older: to request a test, remove it and set it again"
+    return f": {VERIFY} {request}".rstrip()
+
+
+def _set_at(metadata: dict[str, Any], *path: str) -> datetime.datetime | None:
+    """Returns when the field was set, or a later moment, as the API server recorded it; None without."""
     for entry in metadata.get("managedFields") or []:
-        if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
+        fields: Any = entry.get("fieldsV1")
+        for name in path:
+            fields = (fields or {}).get(f"f:{name}")
+        if fields is not None:
             return pydantic.TypeAdapter(datetime.datetime | None).validate_python(entry.get("time"))
     return None
 

@@ -20,6 +20,7 @@ import pydantic
 from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
 from muster.admission.runner import Runner
 from muster.admission.slurm_hosts import expanded
+from muster.admission.slurm_node import PREFIX, WITHDRAWN, SlurmNode
 from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
@@ -27,45 +28,15 @@ from muster.remote.ssh import NodeAddress
 from muster.settings import settings
 from muster_criteria.text import one_line
 
-PREFIX = "muster: "
-"""Begins the Reason of our drains, and what we write into Extra."""
-
 FEATURE = "muster"
 """The feature of every node that Muster admitted. It is constant: jobs may ask for it, and it says nothing else."""
 
 REASON_LENGTH = 200
-_DRAIN = "DRAIN"
 _JSON = pydantic.TypeAdapter(dict[str, Any])
+_SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)\((\d+)\)", re.MULTILINE)
 _JOB = re.compile(r"(\d+)\|(.+)")  # a directory's names of users may hold blanks
 
-_APART = {
-    "MAINTENANCE": "in maintenance",
-    "REBOOT": "rebooting",
-    "POWER": "powered down, or about to be",
-    "NOT_RESPONDING": "not responding",
-    "DOWN": "down",
-    "ERROR": "in error",
-    "FUTURE": "a future node",
-    "UNKNOWN": "in an unknown state",
-    "INVALID": "registered with other resources than slurm.conf gives it",
-    "FAIL": "failing",
-    "BLOCKED": "blocked by a job that has its part of the topology for itself",
-}
-"""Beginnings of states and flags of nodes that are neither opened nor tested."""
-
 _WAS, _THEIRS_LENGTH = " (was: ", 80
-
-_PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
-"""Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
-
-_HARMLESS = frozenset({
-    "IDLE", "ALLOCATED", "MIXED", "COMPLETING",
-    "DRAIN", "UNDRAIN", "RESUME",
-    "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", *_PROMISED,
-})  # fmt: skip
-"""States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
-as of a newer version, keeps the node from counting as free, and is named."""
-
 
 _NO_NODE = "muster-no-such-node"
 NO_JOB = "1"
@@ -105,35 +76,6 @@ class SlurmSettings(pydantic.BaseModel):
     test_partition: str = ""
     test_gres: str = ""
     end_corrupted_jobs: bool = False
-
-
-class _Node(pydantic.BaseModel):
-    """What is read of a node in the JSON of 22.05; newer versions are brought to its form."""
-
-    name: str
-    state: str
-    state_flags: list[str] = []
-    reason: str = ""
-    reason_set_by_user: str | None = ""
-    reason_changed_at: int = 0
-    extra: str = ""
-    features: str = ""
-    alloc_cpus: int = 0
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _of_newer(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict):
-            return raw
-        node = dict(raw)
-        state, features, changed = node.get("state"), node.get("features"), node.get("reason_changed_at")
-        if isinstance(state, list) and state:
-            node["state"], node["state_flags"] = state[0], state[1:]
-        if isinstance(features, list):
-            node["features"] = ",".join(map(str, features))
-        if isinstance(changed, dict):
-            node["reason_changed_at"] = changed.get("number") if changed.get("set") else 0
-        return node
 
 
 class _Job(NamedTuple):
@@ -176,7 +118,7 @@ class Slurm:
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As ``sinfo`` shows the nodes; jobs are named if one node is asked for. Raises SchedulerDown."""
         alone = len(names) == 1
-        return each_alone(self._shown(names), lambda shown: self._seen(_Node.model_validate(shown), named=alone))
+        return each_alone(self._shown(names), lambda shown: self._seen(SlurmNode.model_validate(shown), named=alone))
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
         """As ``squeue`` lists them, those that ended within MinJobAge too. Raises SchedulerDown."""
@@ -211,18 +153,20 @@ class Slurm:
         self._our_user()  # asked before the look, so that nothing lies between the look and the change
         node = self._node(name)
         seen, changes = self._seen(node), _mark_change(node, mark.text)
-        if seen.marked and not changes and _DRAIN not in _words(node):
+        if seen.marked and not changes and not node.drained:
             return ""  # also while it does not respond, as for a second after an UNDRAIN
         self._refuse(node, mark)
         if not seen.marked:
             changes.append(f"AvailableFeatures={','.join(filter(None, (node.features, FEATURE)))}")
+        if seen.ours and not node.reason.startswith(PREFIX):
+            changes.append(f"Reason={PREFIX}{WITHDRAWN}")  # only Extra, which changes now, says that the drain is ours
         if changes:
             self._update(name, *changes)
             node = self._node(name)
             self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
-        if _DRAIN in _words(node):
+        if node.drained:
             self._update(name, "State=UNDRAIN")
-            if _DRAIN in _words(self._node(name)):
+            if self._node(name).drained:
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
         return seen.drain
 
@@ -230,7 +174,7 @@ class Slurm:
         """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown.
 
         Also a node that is down, rebooting or in maintenance: it would be open when it comes back. Until then the
-        reason that it showed stands behind ours.
+        reason that it showed stands behind ours. Not yet one that powers up for a job.
         """
         self._our_user()  # as above
         node = self._node(name)
@@ -245,11 +189,13 @@ class Slurm:
         text = (one_line(PREFIX + reason)[: REASON_LENGTH - len(theirs)] + theirs).replace("=", ":")
         if seen.ours and node.reason == text:
             return
-        if {"FUTURE", "UNKNOWN"} & {*_words(node)}:
+        if {"FUTURE", "UNKNOWN"} & {*node.words}:
             raise LeftAlone(f"{name} is not drained in Slurm: it is {seen.apart}")
+        if node.powers_up_for_a_job:
+            raise LeftAlone(f"{name} is not drained in Slurm: it powers up for a job, and is drained when it is up")
         today = datetime.datetime.now(datetime.UTC).date()
-        self._update(name, "State=DRAIN", f"Reason={text}", *_mark_change(node, f"withdrawn {today}"))
-        if _DRAIN not in _words(self._node(name)):
+        self._update(name, "State=DRAIN", f"Reason={text}", *_mark_change(node, f"{WITHDRAWN} {today}"))
+        if not self._node(name).drained:
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it without one")
 
     def _end_jobs(self, name: str) -> Iterator[str]:
@@ -260,13 +206,13 @@ class Slurm:
                 self._runner.run(*self._sudo, "scancel", job.number)
                 yield one_line(f"{job.number} ({shown}) of {job.user}")[:REASON_LENGTH]
 
-    def _refuse(self, node: _Node, mark: Mark) -> None:
+    def _refuse(self, node: SlurmNode, mark: Mark) -> None:
         if why := self._seen(node).stays_closed(mark):
             raise LeftAlone(f"{node.name} is not admitted in Slurm: {why}")
 
-    def _node(self, name: str) -> _Node:
+    def _node(self, name: str) -> SlurmNode:
         try:
-            return _Node.model_validate(self._shown([name])[name])
+            return SlurmNode.model_validate(self._shown([name])[name])
         except KeyError:
             raise SchedulerDown(f"Slurm does not know the node {name}; see `sinfo -N`") from None
         except pydantic.ValidationError as error:
@@ -292,25 +238,18 @@ class Slurm:
         """Slurm writes a Reason byte by byte as somebody typed it, or cut in the midst of a character."""
         return _JSON.validate_json(self._runner.run(*command).decode("utf-8", "replace"))
 
-    def _seen(self, node: _Node, *, named: bool = False) -> Seen:
-        words = _words(node)
-        apart = _apart(words)
-        drained = _DRAIN in words
-        failing = any(word.startswith("FAIL") for word in words)  # which a drain would replace
-        ours = (
-            drained and not failing and node.reason.startswith(PREFIX) and node.reason_set_by_user == self._our_user()
-        )
-        promised = next((text for flag, text in _PROMISED.items() if flag in words), "")
-        used = "jobs in Slurm" if node.alloc_cpus or {"ALLOCATED", "MIXED", "COMPLETING"} & {*words} else ""
-        is_open = not drained and not apart
-        how, closed = "set to FAIL" if failing else "drained", drained or failing
+    def _seen(self, node: SlurmNode, *, named: bool = False) -> Seen:
+        ours = node.is_ours(self._our_user(), lambda: _slurm_users(self._runner))
+        used = "jobs in Slurm" if node.used else ""
+        is_open = not node.drained and not node.apart
+        foreign = "" if ours else node.closed_by
         return Seen(
             open=is_open,
             ours=ours,
-            foreign=one_line(f"{how} by {node.reason_set_by_user}: {node.reason}") if closed and not ours else "",
-            foreign_since=_moment(node.reason_changed_at) if closed and not ours else None,
-            apart=apart,
-            used_by=(self._jobs(node.name, bool(used)) if named else used) or promised,
+            foreign=foreign,
+            foreign_since=_moment(node.reason_changed_at) if foreign else None,
+            apart=node.apart,
+            used_by=(self._jobs(node.name, node.used) if named else used) or node.promised,
             unsure="Slurm may start a job on it at any moment" if is_open else "",
             marked=FEATURE in node.features.split(","),
             drain=f"{node.reason_changed_at} {node.reason}" if ours else "",
@@ -362,18 +301,15 @@ def _user_of(runner: Runner) -> str:
     return runner.run("id", "-un").decode("utf-8", "replace").strip()
 
 
-def _apart(words: list[str]) -> str:
-    known = next((text for begin, text in _APART.items() if any(word.startswith(begin) for word in words)), "")
-    unknown = [word for word in words if word not in _HARMLESS]
-    return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
+@functools.cache
+def _slurm_users(runner: Runner) -> frozenset[str]:
+    """Returns by what name and number slurmctld's user may be shown. Raises SchedulerDown."""
+    shown = runner.run("scontrol", "show", "config").decode("utf-8", "replace")
+    found = _SLURM_USER.search(shown)
+    return frozenset(found.groups()) if found else frozenset()
 
 
-def _words(node: _Node) -> list[str]:
-    """Returns the state and its flags, as "IDLE", "DRAIN"."""
-    return [node.state.upper(), *(flag.upper() for flag in node.state_flags)]
-
-
-def _mark_change(node: _Node, text: str) -> list[str]:
+def _mark_change(node: SlurmNode, text: str) -> list[str]:
     """Returns the change of Extra, empty if it shows ``text`` already, or belongs to somebody else."""
     wanted = PREFIX + text
     return [f"Extra={wanted}"] if node.extra != wanted and (not node.extra or node.extra.startswith(PREFIX)) else []

@@ -1,0 +1,153 @@
+"""A node as Slurm shows it: its state and flags, and what is read of its drain."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pydantic
+
+from muster_criteria.text import one_line
+
+PREFIX = "muster: "
+"""Begins the Reason of our drains, and what we write into Extra."""
+
+WITHDRAWN = "withdrawn"
+"""Follows ``PREFIX`` in the Extra of a node that Muster drained; an admission replaces it."""
+
+_DRAIN = "DRAIN"
+_INVALID = "INVALID"
+
+_APART = {
+    "MAINTENANCE": "in maintenance",
+    "REBOOT": "rebooting",
+    "POWER": "powered down, or about to be",
+    "NOT_RESPONDING": "not responding",
+    "DOWN": "down",
+    "ERROR": "in error",
+    "FUTURE": "a future node",
+    "UNKNOWN": "in an unknown state",
+    _INVALID: "registered with other resources than slurm.conf gives it",
+    "FAIL": "failing",
+    "BLOCKED": "blocked by a job that has its part of the topology for itself",
+}
+"""Beginnings of states and flags of nodes that are neither opened nor tested."""
+
+_PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
+"""Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
+
+_USED = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+
+_POWERS_UP = frozenset({"POWERED_DOWN", "POWER_UP", "POWERING_UP"})
+
+_HARMLESS = frozenset({
+    "IDLE", *_USED,
+    _DRAIN, "UNDRAIN", "RESUME",
+    "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", *_PROMISED,
+})  # fmt: skip
+"""States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
+as of a newer version, keeps the node from counting as free, and is named."""
+
+_APPENDED = " : "
+"""Between a reason and what slurmctld appends to it, "Not responding" or "reboot complete" (23.02 and later)."""
+
+_AT_REGISTRATION = re.compile(r"gres/|Low |Could not unpack gres data|CoreSpec differ")
+"""How the reasons begin that slurmctld puts in place of any other one when a node registers with less than slurm.conf
+gives it (23.02 and later). They stay when it registers with all of it again."""
+
+
+class SlurmNode(pydantic.BaseModel):
+    """What is read of a node in the JSON of 22.05; newer versions are brought to its form."""
+
+    name: str
+    state: str
+    state_flags: list[str] = []
+    reason: str = ""
+    reason_set_by_user: str | None = ""
+    reason_changed_at: int = 0
+    extra: str = ""
+    features: str = ""
+    alloc_cpus: int = 0
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_newer(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        node = dict(raw)
+        state, features, changed = node.get("state"), node.get("features"), node.get("reason_changed_at")
+        if isinstance(state, list) and state:
+            node["state"], node["state_flags"] = state[0], state[1:]
+        if isinstance(features, list):
+            node["features"] = ",".join(map(str, features))
+        if isinstance(changed, dict):
+            node["reason_changed_at"] = changed.get("number") if changed.get("set") else 0
+        return node
+
+    @functools.cached_property
+    def words(self) -> list[str]:
+        """The state and its flags, as "IDLE", "DRAIN"."""
+        return [self.state.upper(), *(flag.upper() for flag in self.state_flags)]
+
+    def shows(self, begin: str) -> bool:
+        """Whether its state or a flag begins so."""
+        return any(word.startswith(begin) for word in self.words)
+
+    @property
+    def drained(self) -> bool:
+        """Whether no job begins on it; jobs that run on it go on."""
+        return _DRAIN in self.words
+
+    @property
+    def failing(self) -> bool:
+        """Whether somebody set it to FAIL, which a drain would replace."""
+        return self.shows("FAIL")
+
+    @property
+    def used(self) -> bool:
+        """Whether jobs have it; a suspended one leaves it idle."""
+        return bool(self.alloc_cpus or not _USED.isdisjoint(self.words))
+
+    @property
+    def powers_up_for_a_job(self) -> bool:
+        """Whether a drain would make slurmctld requeue the jobs that have it."""
+        return self.used and not _POWERS_UP.isdisjoint(self.words)
+
+    @property
+    def promised(self) -> str:
+        """What it is promised to, "" without; no job begins on a drained node, whatever it is promised to."""
+        return "" if self.drained else next((text for flag, text in _PROMISED.items() if flag in self.words), "")
+
+    @property
+    def apart(self) -> str:
+        """Why it is neither opened nor tested, "" if it may be."""
+        known = next((text for begin, text in _APART.items() if self.shows(begin)), "")
+        unknown = [word for word in self.words if word not in _HARMLESS]
+        return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
+
+    @property
+    def closed_by(self) -> str:
+        """Who closed it, and why, "" if it is neither drained nor failing."""
+        if not (self.drained or self.failing):
+            return ""
+        how = "set to FAIL" if self.failing else "drained"
+        if not self.reason:
+            return f"{how} without a reason, as by State=DRAIN in slurm.conf"
+        return one_line(f"{how} by {self.reason_set_by_user or 'an unknown user'}: {self.reason}")
+
+    def is_ours(self, user: str, slurm_users: Callable[[], Collection[str]]) -> bool:
+        """Whether Muster drained it, as ``user``, also where slurmctld changed the reason since, as ``slurm_users``.
+
+        These are asked for only if they matter.
+        """
+        if not self.drained or self.failing:
+            return False
+        begins = self.reason.startswith(PREFIX)
+        if begins and self.reason_set_by_user == user:
+            return True
+        withdrawn = self.extra.startswith(PREFIX + WITHDRAWN) and not self.shows(_INVALID)
+        replaced = withdrawn and _AT_REGISTRATION.match(self.reason) is not None
+        rewritten = replaced or (begins and _APPENDED in self.reason)
+        return rewritten and self.reason_set_by_user in slurm_users()

@@ -1,0 +1,141 @@
+"""Whose drain is whose, and which node waits, where slurmctld itself has changed what it shows (23.02 and later)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from muster.admission.backends.slurm import Slurm, SlurmSettings
+from muster.admission.runner import Runner
+from muster.errors import LeftAlone
+from tests.muster.admission.test_backends import MARK
+
+MOMENT = {"set": True, "infinite": False, "number": 1_735_700_000}
+OURS: dict[str, Any] = {
+    "state": ["IDLE", "DRAIN"],
+    "reason": "muster: burn_in: gpu 3 lost",
+    "reason_set_by_user": "muster",
+}
+AWAY = OURS | {"reason": "muster: burn_in: gpu 3 lost : Not responding", "reason_set_by_user": "slurm"}
+FEWER = OURS | {"reason": "gres/gpu count reported lower than configured (7 < 8)", "reason_set_by_user": "slurm"}
+
+
+class Slurmctld(Runner):
+    """Commands of Slurm for one node, in the JSON of ``scontrol``; ``updates``: the changes of each update."""
+
+    def __init__(self, **node: Any) -> None:
+        super().__init__(1.0)
+        drained = {"name": "n0", "features": ["h100"], "extra": "muster: withdrawn 2025-01-01", "alloc_cpus": 0}
+        self.node: dict[str, Any] = drained | {"reason_changed_at": MOMENT} | node
+        self.updates: list[tuple[str, ...]] = []
+
+    def run(self, *command: str) -> bytes:
+        if command[:2] == ("scontrol", "update"):
+            self.updates.append(command[3:])
+            for change in command[3:]:
+                self._change(*change.split("=", 1))
+            return b""
+        if command == ("scontrol", "show", "config"):
+            return b"SlurmdUser              = root(0)\nSlurmUser               = slurm(64030)\n"
+        if command[0] == "squeue":
+            return b""
+        return json.dumps({"sinfo": [{}]} if command[0] == "sinfo" else {"nodes": [self.node]}).encode()
+
+    def _change(self, field: str, value: str) -> None:
+        if field == "State":
+            kept = [word for word in self.node["state"] if word != "DRAIN"]
+            self.node["state"] = [*kept, *(["DRAIN"] if value == "DRAIN" else [])]
+        elif field == "Reason":
+            self.node |= {"reason": value, "reason_set_by_user": "muster"}
+        elif field == "AvailableFeatures":
+            self.node["features"] = value.split(",")
+        else:
+            self.node["extra"] = value
+
+
+def backend_with(slurmctld: Slurmctld) -> Slurm:
+    backend = Slurm(SlurmSettings(kind="slurm", user="muster"))
+    backend._runner = slurmctld
+    return backend
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        AWAY,
+        AWAY | {"reason_set_by_user": "64030"},
+        AWAY | {"extra": "asset 4711"},
+        AWAY | {"reason": "muster: in repair : reboot issued : reboot complete"},
+        FEWER,
+        FEWER | {"reason": "Low RealMemory (reported:515000 < 100.00% of configured:1030000)"},
+    ],
+)
+def test_a_drain_of_ours_whose_reason_slurmctld_changed_stays_ours(node: dict[str, Any]) -> None:
+    slurmctld = Slurmctld(**node)
+    backend = backend_with(slurmctld)
+    assert backend.look(["n0"])["n0"].ours
+    backend.withdraw("n0", "in repair")
+    assert (slurmctld.node["reason"], slurmctld.node["reason_set_by_user"]) == ("muster: in repair", "muster")
+    slurmctld = Slurmctld(**node)
+    backend_with(slurmctld).admit("n0", MARK)
+    assert slurmctld.updates[-1] == ("State=UNDRAIN",)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        OURS | {"reason_set_by_user": "slurm"},
+        AWAY | {"reason_set_by_user": "bob"},
+        AWAY | {"reason": "fan : Not responding"},
+        FEWER | {"state": ["IDLE", "DRAIN", "INVALID_REG"]},
+        FEWER | {"reason_set_by_user": "bob"},
+        FEWER | {"reason": "bad fan"},
+        FEWER | {"extra": "muster: PASS 2025-01-01 certificate c-1"},
+        FEWER | {"extra": "asset 4711"},
+        FEWER | {"extra": ""},
+        OURS | {"reason": "", "reason_set_by_user": None, "reason_changed_at": {"set": False}},
+    ],
+)
+def test_what_may_be_another_persons_drain_stays(node: dict[str, Any]) -> None:
+    slurmctld = Slurmctld(**node)
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", "in repair")
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    assert slurmctld.updates == []
+
+
+def test_a_node_that_slurm_conf_drains_is_shown_so() -> None:
+    backend = backend_with(Slurmctld(state=["IDLE", "DRAIN"], reason="", reason_set_by_user=None))
+    assert "slurm.conf" in backend.look(["n0"])["n0"].foreign
+
+
+@pytest.mark.parametrize(
+    ("state", "cpus", "waits"),
+    [
+        (["ALLOCATED", "CLOUD", "POWERING_UP"], 192, True),
+        (["MIXED", "CLOUD", "POWERED_DOWN", "POWER_UP"], 8, True),
+        (["ALLOCATED", "CLOUD"], 192, False),
+        (["ALLOCATED", "CLOUD", "POWER_DOWN"], 192, False),
+        (["IDLE", "CLOUD", "POWERED_DOWN"], 0, False),
+        (["IDLE", "CLOUD", "POWERING_UP"], 0, False),
+    ],
+)
+def test_the_drain_of_a_node_that_powers_up_for_a_job_waits(state: list[str], cpus: int, waits: bool) -> None:
+    """slurmctld would requeue the job."""
+    slurmctld = Slurmctld(state=state, alloc_cpus=cpus, reason="", extra="")
+    with pytest.raises(LeftAlone) if waits else contextlib.nullcontext():
+        backend_with(slurmctld).withdraw("n0", "registered, not admitted yet")
+    assert bool(slurmctld.updates) is not waits
+
+
+@pytest.mark.parametrize("flag", ["RESERVED", "PLANNED"])
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_promise_is_no_use_of_a_node_that_is_drained(flag: str, drained: bool) -> None:
+    """A new node that a person reserved, so that no job begins on it before its admission, is tested."""
+    seen = backend_with(Slurmctld(**OURS | {"state": ["IDLE", flag, *(["DRAIN"] if drained else [])]})).look(["n0"])
+    assert seen["n0"].allocation.allocated is not drained
+    assert bool(seen["n0"].used_by) is not drained
