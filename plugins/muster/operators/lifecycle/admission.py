@@ -71,7 +71,9 @@ class AskOperator(HITLOperator):
             question = self.look(node)
             options = [str(option) for option in self.options]
             store.questions.put(key, node, about, question["subject"], options, dag_run.run_after)
-        self.subject, self.body = question["subject"], question["body"]
+        # Airflow keeps the text of a question that has no answer when its run is cleared.
+        as_of = f"This is as of {store.clock.now():%Y-%m-%d %H:%M} UTC; the Fleet page shows what is known now."
+        self.subject, self.body = question["subject"], f"{question['body']}\n\n{as_of}"
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
