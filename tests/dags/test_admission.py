@@ -20,6 +20,7 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import admission
 from muster.reporting import sending
+from muster.settings import settings
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster_criteria.model import Severity, Verdict
@@ -133,11 +134,40 @@ def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_answer_of_the_
     assert question.run_id == "r"
 
 
+@pytest.mark.usefixtures("waiting")
+def test_a_run_that_is_cleared_asks_about_the_node_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer; after newer evidence, and after the question's time. A retry asks the same."""
+
+    def waits() -> tuple[int, int, int]:
+        return len(store.questions.waiting()), len(store.questions.unmailed()), len(store.questions.outdated())
+
+    put()
+    first = store.overview.version()
+    assert waits() == (1, 1, 0)
+    store.questions.note_mailed([RunKey(DAG_ID, "r")])
+    put()
+    assert (waits(), store.overview.version()) == ((1, 0, 0), first)
+    lives.qualified("n1", "long")
+    assert waits() == (0, 0, 1)
+    before = store.overview.version()
+    put()
+    assert waits() == (1, 1, 0)
+    assert store.overview.version() != before, "the Fleet page shows it"
+    store.questions.note_mailed([RunKey(DAG_ID, "r")])
+    later = store.clock.now() + datetime.timedelta(hours=settings().approval_hours)
+    monkeypatch.setattr(store.clock, "now", lambda: later)
+    assert waits() == (0, 0, 0)
+    put()
+    assert waits() == (1, 1, 0)
+    store.questions.check(RunKey(DAG_ID, "r"))
+
+
 def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:
     put()
     store.nodes.move("n1", State.QUARANTINE, lives.PERSON, "it smokes")
+    admission.record_answer(RunKey(DAG_ID, "r"), answer())
     with pytest.raises(AirflowFailException):
-        given(answer())
+        admission.carry_out(RunKey(DAG_ID, "r"))
     assert store.leases.live() == []
     assert store.verdicts.approvals("n1") == []
 

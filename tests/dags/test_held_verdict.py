@@ -21,6 +21,7 @@ from muster.model.states import State
 from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
 from muster_criteria.model import Verdict
+from muster_criteria.text import as_markdown
 from tests.dags.conftest import NODE, Mailbox
 from tests.dags.test_admission import answer, given, put
 from tests.dags.test_qualification_runs import Decree, decree, node  # noqa: F401 - fixtures
@@ -208,7 +209,7 @@ class TestReTestThatDidNotSettleIt:
         assert again["trigger_run_id"] != self.question
         assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
         (refusal,) = store.signs.refusals(store.verdicts.approvals("n1")[-1].at).values()
-        assert refusal.translate(admission.MARKDOWN) in held.look("n1")["body"]
+        assert as_markdown(refusal) in held.look("n1")["body"]
 
     def test_after_a_test_that_could_not_reach_the_node(self) -> None:
         store.runs.begin(RunKey("node_revalidation", self.test), "n1", "short", "requested")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 TEXT_MAX = 500
 """Longest free text (a note, a reason, a fact) that is kept; the rest is cut off and marked with an ellipsis."""
+
+_MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_~&{}[]<>#|!"})
+_LINK = re.compile(r"https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)", re.IGNORECASE)
+"""Where Airflow's pages make a link of a bare address, escaped or not: a space after it keeps them from it."""
 
 
 def printable(text: str, instead: str = " ", keep: str = "") -> str:
@@ -14,6 +20,11 @@ def printable(text: str, instead: str = " ", keep: str = "") -> str:
 def one_line(text: str) -> str:
     """``text`` on one line, without characters that are not printable."""
     return text if text.isprintable() else " ".join(printable(text).split())
+
+
+def as_markdown(text: str) -> str:
+    """``text`` as Markdown that shows it as it is, on one line: no markup, picture or link."""
+    return _LINK.sub(r"\g<0> ", one_line(text)).translate(_MARKUP)
 
 
 def clean_text(text: object) -> object:

@@ -73,6 +73,7 @@ class AirflowClient:
         self._login = (username, password)
         self._token = token
         self._client = httpx.Client(base_url=self._url, timeout=timeout_s, transport=transport)
+        self._repeated = False  # whether the last request was: the server may have acted on the first
 
     @classmethod
     def from_settings(cls, timeout_s: float = 30.0) -> Self:
@@ -103,7 +104,14 @@ class AirflowClient:
         body = {"logical_date": None, "dag_run_id": run_id, "conf": dict(conf), "note": note or None}
         response = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body, expected=(200, 201, 409))
         if response.status_code == 409:
-            state = self.run_state(dag_id, run_id) or "unknown"
+            repeated = self._repeated
+            response = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}", expected=(200, 404))
+            found = response.json() if response.status_code == 200 else {}
+            state, known = str(found.get("state") or "unknown"), found.get("conf") or {}
+            sent = {name: value for name, value in conf.items() if value is not None}
+            # One that is over may have been there before; the node's pool is added when it begins.
+            if repeated and state in ("queued", "running") and known | sent == known:
+                return state
             raise AlreadyTriggered(
                 f"run {run_id} of {dag_id} exists already ({state}): give another reason for another run, "
                 "or clear that run in Airflow to repeat it"
@@ -200,7 +208,12 @@ class AirflowClient:
     ) -> None:
         """Answer a human-in-the-loop task."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
-        self._request("PATCH", path, json={"chosen_options": options, "params_input": dict(params or {})})
+        answer = {"chosen_options": options, "params_input": dict(params or {})}
+        response = self._request("PATCH", path, json=answer, expected=(200, 409))
+        if response.status_code == 409:
+            found = self._request("GET", path).json() if self._repeated else {}
+            if any(found.get(name) != value for name, value in answer.items()):
+                raise AirflowRefused(self._message(response, f"PATCH {path}"))
 
     def health(self) -> dict[str, str]:
         """Returns {component: status} of Airflow's health page, without a login."""
@@ -252,6 +265,7 @@ class AirflowClient:
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         response = self._send_once(method, path, **kwargs)
+        self._repeated = response.is_server_error
         for _ in range(RETRIES):
             if not response.is_server_error:
                 break

@@ -112,8 +112,10 @@ def _release(dag_run: DagRun, state: str) -> None:
     if dag_run.dag_id not in HOLDERS:
         return
     try:
+        from muster import store
         from muster.integration import closing
 
-        closing.release(RunKey.of(dag_run), f"the run ended: {state}")
+        with store.engine.hurried():
+            closing.release(RunKey.of(dag_run), f"the run ended: {state}")
     except Exception:
         log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

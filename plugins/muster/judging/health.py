@@ -27,20 +27,24 @@ log = logging.getLogger(__name__)
 
 
 @functools.lru_cache(maxsize=256)
-def _sku(name: str, folders: tuple[Path, ...]) -> Sku | None:
-    from muster_criteria.sku_files.model import SkuError
+def _sku(name: str, folders: tuple[Path, ...], _changed: tuple[tuple[str, int], ...]) -> Sku:
     from muster_criteria.sku_files.skus import load_sku
 
-    try:
-        return load_sku(name, folders)
-    except SkuError as error:
-        log.warning("%s", error)
-        return None
+    return load_sku(name, folders)
 
 
 def sku_of(name: str) -> Sku | None:
     """Returns the SKU file by name; None for one that cannot be used, which is logged."""
-    return _sku(name, settings().sku_folders)
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import changed
+
+    folders = settings().sku_folders
+    try:
+        # By the times of the files, so that a corrected or added one counts at once: the API server runs for months.
+        return _sku(name, folders, changed(folders))
+    except SkuError as error:
+        log.warning("%s", error)
+        return None
 
 
 def classed(seen: Reading, for_events: Sequence[EventPolicy]) -> Reading:
@@ -64,8 +68,9 @@ def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observati
     Raises UnknownNode, BadSettings.
     """
     ready = []
+    known = {name: sku_of(name) for name in {skus.get(report.node, "") for report in reports}}
     for report in reports:
-        sku = sku_of(skus.get(report.node, ""))
+        sku = known[skus.get(report.node, "")]
         own = sku.event_policies if sku else ()
         ready.append(dataclasses.replace(report, seen=tuple(classed(each, own) for each in report.seen)))
     return store.health.record(ready, policies.health())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from muster import store
@@ -24,15 +21,10 @@ def profiles_of(node: Node) -> list[Profile]:
     from muster_criteria.sku_files.skus import SHIPPED
 
     try:
-        found = _profiles((*settings().sku_folders, SHIPPED))
+        found = evidence.load([*settings().sku_folders, SHIPPED])
     except BadPolicy as error:
         raise BadSettings(str(error)) from None
     return [each for each in found if each.applies(node.sku, node.labels)]
-
-
-@functools.lru_cache(maxsize=4)
-def _profiles(folders: Sequence[Path]) -> list[Profile]:
-    return evidence.load(folders)
 
 
 def of_records(node: Node) -> dict[str, Any]:

@@ -22,13 +22,17 @@ ASKED_TOGETHER = 100
 
 
 def known_here(count: Callable[[str, Sequence[str]], int]) -> None:
-    """Raise MusterError if this Airflow knows none of the runs that hold nodes; ``count``: how many it knows."""
+    """Raise MusterError if this Airflow knows none of the runs that hold nodes, or does not say whether it does.
+
+    ``count``: how many of these runs it knows.
+    """
+    silent: list[str] = []
     for dag_id, run_ids in _holding():
-        try:
+        with apart(f"{dag_id}/{run_ids[0]}" + (f" and {len(run_ids) - 1} more" if run_ids[1:] else ""), silent):
             if count(dag_id, run_ids):
                 return
-        except Exception:
-            log.warning("Airflow does not say whether it knows these runs of %s: %s", dag_id, run_ids, exc_info=True)
+    if silent:
+        raise MusterError(f"Airflow does not say whether it knows these runs: {'; '.join(silent)}")
     closing.refuse_another_airflow(0, len({lease.key for lease in store.leases.live()}))
 
 

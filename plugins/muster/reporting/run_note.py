@@ -11,13 +11,15 @@ from muster.integration.airflow_api import AirflowClient
 from muster.model.runs import RunKey
 from muster.settings import settings
 from muster_criteria.model import Verdict
-from muster_criteria.text import one_line
+from muster_criteria.text import as_markdown
 
 log = logging.getLogger(__name__)
 
 NOTE_CHARS = 1000
 """Airflow refuses longer notes."""
 LIMIT_S = 10.0
+NEXT_LINE = "  \n"
+"""Airflow shows a note as Markdown, in which a mere line end is a space."""
 
 
 def annotate(key: RunKey) -> None:
@@ -29,7 +31,7 @@ def annotate(key: RunKey) -> None:
     if not (current.airflow_username or current.airflow_token.get_secret_value()):
         return
     lines = [
-        f"{'[simulated] ' if run.simulated else ''}{run.node}: {run.verdict}: {one_line(run.headline)}"
+        f"{'[simulated] ' if run.simulated else ''}{as_markdown(run.node)}: {run.verdict}: {as_markdown(run.headline)}"
         for run in store.runs.find(run=key)
         if run.verdict is not None
     ]
@@ -47,8 +49,9 @@ def below(note: str, lines: Sequence[str]) -> str:
     of = {line.partition(": ")[0] for line in lines}
     ours = tuple(f"{name}: {verdict}: " for name in of for verdict in Verdict)
     kept = [line for line in note.splitlines() if not line.startswith(ours)]
-    head = "".join(f"{line}\n" for line in kept)
-    room, text = NOTE_CHARS - len(head), "\n".join(lines)
+    above = "\n".join(kept).rstrip()
+    head = f"{above}\n\n" if above else ""
+    room, text = NOTE_CHARS - len(head), NEXT_LINE.join(lines)
     if room < 1:
         return note
     return head + (text if len(text) <= room else f"{text[: room - 1]}…")

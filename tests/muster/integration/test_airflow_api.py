@@ -68,7 +68,9 @@ class Airflow:
         if method == "GET" and "/dagRuns/" in path:
             run = path.partition("/dagRuns/")[2]
             found = self.runs.get(run)
-            return httpx.Response(200, json={"state": found}) if found else httpx.Response(404, json={"detail": "none"})
+            if found:
+                return httpx.Response(200, json={"state": found, "conf": self.conf.get(run)})
+            return httpx.Response(404, json={"detail": "none"})
         if (method, path) == ("POST", "/api/v2/pools"):
             name = str(body["name"])
             status = 409 if name in self.pools else 201
@@ -125,6 +127,62 @@ def test_a_proxy_without_an_api_server_behind_it_is_no_refusal(airflow: Airflow,
     with pytest.raises(AirflowUnreachable):
         session.run_state("node_qualification", "gpu-1__new")
     assert len([path for path in asked if path.startswith(at)]) == 1 + airflow_api.RETRIES
+
+
+def away_after(airflow: Airflow, method: str) -> Callable[[httpx.Request], httpx.Response]:
+    """A proxy that gives up the first request of this method, on which the server acts all the same."""
+    given_up: list[httpx.Response] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        response = airflow(request)
+        if request.method == method and "/dags/" in request.url.path and not given_up:
+            given_up.append(response)
+            return httpx.Response(504, text="Gateway Time-out")
+        return response
+
+    return answer
+
+
+BEFORE = [
+    (None, {}, True), ("queued", {"node": "gpu-1", "pool": "r12"}, True), ("queued", {"node": "gpu-2"}, False),
+    ("failed", {"node": "gpu-1"}, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "conf", "ours"), BEFORE)
+def test_a_run_that_began_though_a_proxy_gave_up_is_started(
+    airflow: Airflow, before: str | None, conf: dict[str, object], ours: bool
+) -> None:
+    if before:
+        airflow.runs["gpu-1__new"], airflow.conf["gpu-1__new"] = before, conf
+    session = AirflowClient(
+        "http://airflow", "ada", "right", transport=httpx.MockTransport(away_after(airflow, "POST"))
+    )
+    with contextlib.nullcontext() if ours else pytest.raises(AlreadyTriggered):
+        assert session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1", "pool": None}) == "queued"
+    with pytest.raises(AlreadyTriggered):
+        session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1", "pool": None})
+
+
+def test_an_answer_that_was_given_though_a_proxy_gave_up_is_given(airflow: Airflow) -> None:
+    answers: list[dict[str, object]] = []
+
+    def detail(request: httpx.Request) -> httpx.Response:
+        if request.method == "PATCH" and answers:
+            return httpx.Response(409, json={"detail": "has already been updated"})
+        if request.method == "PATCH":
+            answers.append(json.loads(request.content))
+        return httpx.Response(200, json={"subject": "Admit?", **answers[0]})
+
+    airflow.override = detail
+    transport = httpx.MockTransport(away_after(airflow, "PATCH"))
+    session = AirflowClient("http://airflow", "ada", "right", transport=transport)
+    session.hitl_answer("admission", "r", "ask", ["Admit"], {"decision_reason": "sound"})
+    with pytest.raises(AirflowRefused):
+        session.hitl_answer("admission", "r", "ask", ["Admit"], {"decision_reason": "sound"})
+    other = AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(away_after(airflow, "PATCH")))
+    with pytest.raises(AirflowRefused):
+        other.hitl_answer("admission", "r", "ask", ["RMA"], {"decision_reason": "sound"})
 
 
 def test_an_expired_token_is_renewed(airflow: Airflow) -> None:

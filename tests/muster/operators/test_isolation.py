@@ -100,6 +100,24 @@ def test_an_airflow_that_knows_none_of_the_runs_ends_none_of_them(
         upkeep.known_here(lambda _dag, run_ids: len(here & set(run_ids)))
 
 
+@pytest.mark.parametrize(("leases", "known", "refused"), [(1, 0, True), (2, 0, True), (250, 0, True), (250, 1, False)])
+def test_an_airflow_that_does_not_answer_is_not_taken_for_another(
+    monkeypatch: pytest.MonkeyPatch, leases: int, known: int, refused: bool
+) -> None:
+    names = [f"{number:03d}" for number in range(leases)]
+    held = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
+    monkeypatch.setattr(store.leases, "live", lambda: held)
+
+    def count(_dag: str, run_ids: Sequence[str]) -> int:
+        if "000" in run_ids:
+            raise RuntimeError("API server error 500")
+        return known
+
+    with pytest.raises(MusterError, match=r"000.*500") if refused else contextlib.nullcontext() as error:
+        upkeep.known_here(count)
+    assert "--unknown-runs" not in str(error), "its advice would end tests that are running"
+
+
 def test_where_all_runs_are_live_airflow_is_asked_once_for_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     leases = [Lease(f"{number:04d}", "dag", f"{number:04d}", 1, None) for number in range(1000)]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: leases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from markdown_it import MarkdownIt
 
 from muster import store
 from muster.integration.airflow_api import AirflowClient
@@ -58,6 +59,23 @@ def test_the_note_names_node_verdict_and_reason_in_one_line(monkeypatch: pytest.
     assert len(airflow.notes) == 1
 
 
+def test_a_node_writes_no_link_or_picture_into_the_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow = Airflow(monkeypatch)
+    airflow.note = "Petra swapped gpu3"
+    headline = "![](https://evil.example/p) [log in](https://evil.example) <b> www.evil.example ops@evil.example"
+    for name in ("n_1", "n_2"):
+        store.nodes.add(fleet.new_node(name))
+        store.runs.begin(RunKey("block", "b"), name, "short", "x")
+        store.runs.finish(RunKey("block", "b"), Verdict.INCONCLUSIVE, headline, node=name)
+    run_note.annotate(RunKey("block", "b"))
+    first = airflow.note
+    run_note.annotate(RunKey("block", "b"))
+    assert airflow.note == first, "its own lines are replaced"
+    shown = MarkdownIt("commonmark").render(first)
+    assert shown.count("<br") == 1, "a line for each node"
+    assert not [each for each in ("<a", "<img", "<b>", "<em", "https://", "www.", "@evil") if each in shown]
+
+
 @pytest.mark.parametrize("by_hand", ["Petra swapped gpu3", "n1: watch the fan", "x" * 990, "x" * 1000])
 def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPatch, by_hand: str) -> None:
     airflow = Airflow(monkeypatch)
@@ -66,7 +84,7 @@ def test_a_note_of_a_person_stays_above_the_verdict(monkeypatch: pytest.MonkeyPa
     run = fleet.fail("n1").run_id
     run_note.annotate(RunKey(fleet.DAG, run))
     run_note.annotate(RunKey(fleet.DAG, run))  # a task that was cleared
-    assert airflow.note == (f"{by_hand}\nn1: FAIL: gpu3 is slow."[:1000] if len(by_hand) < 900 else airflow.note)
+    assert airflow.note == (f"{by_hand}\n\nn1: FAIL: gpu3 is slow."[:1000] if len(by_hand) < 900 else airflow.note)
     assert airflow.note.startswith(by_hand)
 
 

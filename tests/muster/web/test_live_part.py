@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import datetime
 import re
+import types
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.models.base import Base
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from muster import store
+from muster.model.dags import ADMISSION, ASKING
 from muster.model.queues import AuditLag
+from muster.model.runs import RunKey
 from muster.web import approvals, overview
 from muster.web.shared import Shared
 from tests.muster import fleet
 from tests.muster.web.conftest import notices, override, page
+from tests.support.plugins.statements import executed
 
 
 def _version(text: str) -> str:
@@ -58,6 +68,37 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
     version = _version(noticed.text)
     noon[0] += datetime.timedelta(minutes=1)
     assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
+
+
+def test_a_look_costs_no_more_where_many_questions_are_open(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    airflow = create_engine(f"sqlite:///{tmp_path}/airflow.db")
+    Base.metadata.create_all(airflow)
+    user: Any = None
+
+    def waiting() -> int:
+        with Session(airflow) as session:
+            return approvals.waiting(session, user)
+
+    monkeypatch.setattr(
+        approvals, "get_auth_manager", lambda: types.SimpleNamespace(get_authorized_dag_ids=lambda **_: set(ASKING))
+    )
+    assert isinstance(client.app, FastAPI)
+    client.app.dependency_overrides[approvals.waiting] = waiting
+    store.nodes.add_all([("", fleet.new_node(f"n{number:03d}")) for number in range(200)])
+
+    def statements(questions: range) -> int:
+        with store.engine.transaction():
+            for node in (f"n{number:03d}" for number in questions):
+                store.questions.put(RunKey(ADMISSION, node), node, store.questions.newest(node))
+        version = _version(page(client, "/"))
+        with executed() as made:
+            assert client.get(f"/live?version={version}").status_code == 204
+        return len(made)
+
+    assert statements(range(1)) == statements(range(1, 200))
+    airflow.dispose()
 
 
 def test_the_live_part_is_rendered_once_for_all_viewers(

@@ -58,6 +58,19 @@ def find_sku(name: str, search: Sequence[Path] = ()) -> Path:
     return next(path for folder in _folders(search) if (path := folder / f"{name}.yaml").is_file())
 
 
+def changed(search: Sequence[Path] = ()) -> tuple[tuple[str, int], ...]:
+    """Every file that a SKU may be made of, each with the time (ns) of its last change: a key for a cache of SKUs."""
+    files = (path for folder in _folders(search) for where in ("*.yaml", "*/*.yaml") for path in folder.glob(where))
+    return tuple((str(path), _changed_at(path)) for path in files)
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # removed meanwhile, or a link to nothing
+        return 0
+
+
 def load_sku(name: str, search: Sequence[Path] = ()) -> Sku:
     """Load a SKU by name and check it wholly. Raises SkuError, in one sentence, for the first thing that is wrong."""
     path = find_sku(name, search)

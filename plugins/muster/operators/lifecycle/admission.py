@@ -30,6 +30,7 @@ from muster.operators.testing import claims
 from muster.reporting import notices
 from muster.rules.gate import Admit, Refuse
 from muster.settings import settings
+from muster_criteria.text import as_markdown
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPTIONS = [ADMIT, RETEST, RMA]
-
-MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!"})
-"""A translation table that escapes Markdown markup."""
 
 
 class AskOperator(HITLOperator):
@@ -71,7 +69,9 @@ class AskOperator(HITLOperator):
             question = self.look(node)
             options = [str(option) for option in self.options]
             store.questions.put(key, node, about, question["subject"], options, dag_run.run_after)
-        self.subject, self.body = question["subject"], question["body"]
+        # Airflow keeps the text of a question that has no answer when its run is cleared.
+        as_of = f"This is as of {store.clock.now():%Y-%m-%d %H:%M} UTC; the Fleet page shows what is known now."
+        self.subject, self.body = question["subject"], f"{question['body']}\n\n{as_of}"
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -208,7 +208,7 @@ def look(node: str) -> dict[str, str]:
     lines = [
         f"**{node}**{simulated}, {record.sku}, is in {record.state} and needs your decision to enter production:",
         "",
-        *(f"- {reason.translate(MARKDOWN)}" for reason in reasons or ("the gate admits it, but its run has ended",)),
+        *(f"- {as_markdown(reason)}" for reason in reasons or ("the gate admits it, but its run has ended",)),
         "",
         f"**{ADMIT}**: into production, under your name. **{RETEST}**: qualify it again. **{RMA}**: return it.",
     ]

@@ -21,9 +21,9 @@ from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission
-from muster.operators.lifecycle.admission import MARKDOWN
 from muster.operators.testing import claims
 from muster_criteria.model import Severity
+from muster_criteria.text import as_markdown
 from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
@@ -108,10 +108,10 @@ def look(node: str) -> dict[str, str]:
     lines = [
         f"**{node}**{simulated}, {record.sku}, serves with the verdict {run.verdict} of {run.run_id}:",
         "",
-        *(f"- {sentence.translate(MARKDOWN)}" for sentence in findings or [run.headline]),
+        *(f"- {as_markdown(sentence)}" for sentence in findings or [run.headline]),
         "",
-        *(f"{sentence.translate(MARKDOWN)}\n" for sentence in tried),
-        f"The verdict is held, since {run.why_held.translate(MARKDOWN)}. Many at once may be a fault of the tests.",
+        *(f"{as_markdown(sentence)}\n" for sentence in tried),
+        f"The verdict is held, since {as_markdown(run.why_held)}. Many at once may be a fault of the tests.",
         "",
         f"**{WITHDRAW}**: into quarantine, under your name. **{RETEST}**: test it now. **{KEEP}**: no change.",
     ]

@@ -16,6 +16,7 @@ from muster.admission import service
 from muster.errors import IllegalMove, MusterError, Refusal, apart
 from muster.integration import closing, logins, runid
 from muster.judging import policies
+from muster.model import dags
 from muster.model.health import Observation
 from muster.model.nodes import Node
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
@@ -227,6 +228,7 @@ def wanted() -> list[dict[str, Any]]:
 
     These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or for an
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
+    At most ``MAPPED_MAX``, those first that left service first: the others come with the next sweep.
     """
     policy, held = policies.health(), {lease.node for lease in store.leases.live()}
     racks = {(each.rack, each.simulated) for each in store.racks.held()}
@@ -240,7 +242,10 @@ def wanted() -> list[dict[str, Any]]:
             if (conf := _next_fault(node)) is not None:
                 reason = f"repair at {store.clock.now():%Y-%m-%d %H:%M}"
                 runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
-    return runs
+    if len(runs) > dags.MAPPED_MAX:
+        since = {row.node: row.state_since or store.clock.now() for row in store.overview.rows()}
+        runs.sort(key=lambda each: since[each["conf"]["node"]])
+    return runs[: dags.MAPPED_MAX]
 
 
 def _next_fault(node: Node) -> dict[str, str] | None:

@@ -40,6 +40,17 @@ NO_RIGHT = "42501"
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
 
+SILENT = {
+    "connect_timeout": 5, "tcp_user_timeout": 15_000, "keepalives_idle": 10, "keepalives_interval": 5,
+    "keepalives_count": 3,
+}  # fmt: skip
+"""libpq's options (s, ms, s, s, number), by which a PostgreSQL host that vanished without a word is given up within
+half a minute, rather than within the quarter of an hour of TCP. Those that the URL has itself count instead.
+"""
+
+LOCK_TIMEOUT_MS = 2_000
+"""How long a transaction waits for another's lock on PostgreSQL where it is ``hurried``."""
+
 before_commit: list[Callable[[Session], None]] = []
 """Asked at the end of each transaction that writes; one that raises undoes it."""
 
@@ -52,6 +63,7 @@ _inherited: list[Pool] = []
 
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
+_hurried: contextvars.ContextVar[bool] = contextvars.ContextVar("hurried", default=False)
 _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
 
 
@@ -110,6 +122,8 @@ def writing() -> Iterator[Session]:
         return
     bound = _ready().execution_options(muster_writes=True)
     with translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
+        if _hurried.get() and bound.dialect.name != SQLITE:
+            session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
         yield session
         for ask in before_commit:
             ask(session)
@@ -127,6 +141,16 @@ def transaction() -> Iterator[None]:
             yield
         finally:
             _joined.reset(token)
+
+
+@contextlib.contextmanager
+def hurried() -> Iterator[None]:
+    """Within the block a transaction raises DatabaseNotReady where it would wait longer for a lock of another's."""
+    token = _hurried.set(True)
+    try:
+        yield
+    finally:
+        _hurried.reset(token)
 
 
 @contextlib.contextmanager
@@ -235,7 +259,8 @@ def _make(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != SQLITE:
-            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8)
+            own = {name: value for name, value in SILENT.items() if name not in parsed.query}
+            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=own)
         else:
             made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
             event.listen(made, "do_connect", _place_sqlite)

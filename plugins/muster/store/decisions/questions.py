@@ -7,7 +7,7 @@ Airflow delivers it to the task that asked, and carried out once, while the node
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
@@ -20,7 +20,7 @@ from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, NodeRow
+from muster.store.database.models import EventRow, NodeRow, StageRow
 
 _TESTED_IN = (SERVING, frozenset({State.QUALIFIED, State.CLUSTER_VALIDATION}))
 """Between these states a test takes a node and returns it. A block asks before it releases its members."""
@@ -29,7 +29,8 @@ _TESTED_IN = (SERVING, frozenset({State.QUALIFIED, State.CLUSTER_VALIDATION}))
 def newest(node: str) -> str:
     """What a question about the node that is put now is about. Raises UnknownNode."""
     with reading() as session:
-        return _newest(session, access.node_row(session, node))
+        access.node_row(session, node)
+        return _newest(session, [node])[node]
 
 
 def put(
@@ -40,16 +41,16 @@ def put(
     options: Sequence[str] = (),
     run_after: datetime.datetime | None = None,
 ) -> Question:
-    """Store the question of a run, once: what it is about stays as it was put first.
+    """Store the question of a run. One that has an answer, or waits and is about the same, stays as it was put.
 
-    It takes the place of the question that another run of this id put without an answer: Airflow knows that run no
-    more, so no answer can come. Raises UnknownNode.
+    A run that was cleared puts another one where the evidence is newer than its question, or its time is over. So does
+    another run of this id: Airflow knows the first no more, so no answer can come. Raises UnknownNode.
     """
     with writing() as session:
         access.node_row(session, node)
-        row = _row(session, key)
-        if row is not None and row.answered_at is None and access.is_another(row, run_after):
-            session.delete(row)
+        row = _row(session, key, lock=True)
+        if row is not None and row.answered_at is None and not _asks_still(row, about, run_after):
+            session.delete(row)  # rather than changed: a new number stands for a new question
             session.flush()
             row = None
         if row is None:
@@ -60,6 +61,11 @@ def put(
             session.add(row)
             session.flush()
         return _value(row)
+
+
+def _asks_still(row: QuestionRow, about: str, run_after: datetime.datetime | None) -> bool:
+    over = row.asked_at <= access.now() - _lasts()
+    return row.about == about and not over and not access.is_another(row, run_after)
 
 
 def find(key: RunKey, run_after: datetime.datetime | None = None) -> Question | None:
@@ -80,20 +86,22 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
     Of several about one node, the last.
     """
     with reading() as session:
-        rows = {row.node: row for row in _unanswered(session)}
-        asked = [row for row in rows.values() if not _is_outdated(session, row)]
-    return [(_value(row), row.asked_at + _lasts()) for row in sorted(asked, key=lambda row: row.id)]
+        rows = {row.node: row for row in _unanswered(session)}.values()
+        old = _outdated(session, rows)
+    asked = sorted((row for row in rows if row not in old), key=lambda row: row.id)
+    return [(_value(row), row.asked_at + _lasts()) for row in asked]
 
 
 def waits(session: Session, node: str) -> bool:
     """Whether ``waiting`` has a question about the node."""
-    return any(row.node == node and not _is_outdated(session, row) for row in _unanswered(session))
+    rows = [row for row in _unanswered(session) if row.node == node]
+    return len(_outdated(session, rows)) < len(rows)
 
 
 def outdated() -> frozenset[RunKey]:
     """The runs whose answer would be refused, as the node's evidence is newer: Airflow keeps their questions open."""
     with reading() as session:
-        return frozenset(RunKey(row.dag_id, row.run_id) for row in _unanswered(session) if _is_outdated(session, row))
+        return frozenset(RunKey(row.dag_id, row.run_id) for row in _outdated(session, _unanswered(session)))
 
 
 def unmailed() -> list[tuple[Question, datetime.datetime]]:
@@ -159,12 +167,14 @@ def _unanswered(session: Session) -> Sequence[QuestionRow]:
     return session.scalars(query.order_by(QuestionRow.id)).all()
 
 
-def _is_outdated(session: Session, row: QuestionRow) -> bool:
-    return _newest(session, access.node_row(session, row.node)) != row.about
+def _outdated(session: Session, rows: Collection[QuestionRow]) -> set[QuestionRow]:
+    """Those of ``rows`` whose node has newer evidence."""
+    newest = _newest(session, {row.node for row in rows}) if rows else {}
+    return {row for row in rows if newest[row.node] != row.about}
 
 
 def _check(session: Session, row: QuestionRow) -> None:
-    if _is_outdated(session, row):
+    if _outdated(session, [row]):
         raise IllegalMove(
             f"the records hold newer evidence on {row.node} than run {row.run_id} of {row.dag_id} asked about on "
             f"{row.asked_at:%Y-%m-%d %H:%M} UTC: `muster status` names what to do now",
@@ -172,16 +182,22 @@ def _check(session: Session, row: QuestionRow) -> None:
         )
 
 
-def _newest(session: Session, node: NodeRow) -> str:
-    """By sequence, not by time: the last verdict, the last move (but for those of a test that leaves the node where it
-    was, with its verdict if it has one), the verdict that is held, and the machine.
+def _newest(session: Session, nodes: Collection[str]) -> dict[str, str]:
+    """{node: what is newest on it}, in one statement, since each look at a page asks.
+
+    By sequence, not by time: the last verdict, the last move (but for those of a test that leaves the node where it
+    was, with its verdict if it has one), the machine, and the verdict that is held.
     """
-    moved = select(func.max(EventRow.id)).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
+    judged = select(func.max(StageRow.id)).where(StageRow.node == NodeRow.name)
+    moved = select(func.max(EventRow.id)).where(EventRow.node == NodeRow.name, EventRow.from_state != EventRow.to_state)
     for states in _TESTED_IN:
         within = [str(state) for state in states]
         moved = moved.where(~and_(EventRow.from_state.in_(within), EventRow.to_state.in_(within)))
-    found = (access.last_stage(session, node), session.scalar(moved) or 0, node.machine, node.held_run)
-    return " ".join(map(str, found))
+    query = select(
+        NodeRow.name, func.coalesce(judged.scalar_subquery(), 0), func.coalesce(moved.scalar_subquery(), 0),
+        NodeRow.machine, NodeRow.held_run,
+    ).where(NodeRow.name.in_(nodes))  # fmt: skip
+    return {name: " ".join(map(str, found)) for name, *found in session.execute(query)}
 
 
 def _row(session: Session, key: RunKey, *, lock: bool = False) -> QuestionRow | None:

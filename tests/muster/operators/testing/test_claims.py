@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.operators.lifecycle import admission, arrival, held, revalidation
+from muster.operators.lifecycle import admission, arrival, held, repair, revalidation
 from muster.operators.testing import claims, qualification
 from muster_criteria.cluster.plan import SOAK_MINUTES_MAX, Asked
 from tests.muster import fleet
@@ -103,6 +104,18 @@ def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest
     names = ["n1", "n2", "n3"]
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
     assert len(revalidation.pick("now", "demo")) == 2
+
+
+def test_no_more_repairs_are_started_at_once_than_airflow_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those come first that left service first."""
+    monkeypatch.setattr(repair.policies, "health", lambda: SimpleNamespace(mode_of=lambda _labels: "repair"))
+    monkeypatch.setattr(repair, "_next_fault", lambda _node: {"fault": "gpu_memory"})
+    for name in ("n3", "n2", "n1"):
+        store.nodes.add(fleet.new_node(name))
+        store.nodes.move(name, State.QUARANTINE, "Ada", "XID 95")
+    assert len(repair.wanted()) == 3
+    monkeypatch.setattr(dags, "MAPPED_MAX", 2)
+    assert [each["conf"]["node"] for each in repair.wanted()] == ["n3", "n2"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -112,6 +113,30 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
         store.nodes.find()
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_database_host_that_says_nothing_is_given_up(muster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection, as a proxy does whose database is gone, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"postgresql://muster@127.0.0.1:{silent.getsockname()[1]}/muster"
+        monkeypatch.setenv("MUSTER_DATABASE_URL", f"{place}?connect_timeout=2")
+        options: dict[str, object] = {}
+        event.listen(engine.engine(), "do_connect", lambda _dialect, _record, _args, given: options.update(given))
+        with pytest.raises(DatabaseNotReady):
+            store.nodes.find()
+    assert {name: options[name] for name in engine.SILENT} == {**engine.SILENT, "connect_timeout": "2"}
+
+
+@pytest.mark.parametrize("empty_db", [POSTGRESQL], indirect=True)
+def test_who_is_in_a_hurry_waits_for_no_lock(empty_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow's scheduler, which does nothing else while it releases a node."""
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 1)
+    store.engine.upgrade()
+    with engine.engine().begin() as other:
+        other.execute(text("LOCK TABLE nodes IN EXCLUSIVE MODE"))
+        with pytest.raises(DatabaseNotReady), store.engine.hurried():
+            store.nodes.add(fleet.new_node())
+    store.nodes.add(fleet.new_node())
 
 
 @pytest.mark.usefixtures("fleet_db")
