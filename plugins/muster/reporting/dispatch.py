@@ -1,4 +1,4 @@
-"""The ways by which a report or a notice goes out: MUSTER_MAIL_TO, the recipients of each rule, the rules' notifiers."""
+"""The ways by which a report or a notice goes out: MUSTER_MAIL_TO, and the recipients and notifier of each rule."""
 
 from __future__ import annotations
 

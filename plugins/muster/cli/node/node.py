@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 OBSERVED_MAX = 20
-PARTS_MAX = 500
 """Observations that `muster node show` lists, those that were seen last."""
+PARTS_MAX = 500
 
 
 @app.command("add")
