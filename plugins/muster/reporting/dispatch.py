@@ -41,7 +41,7 @@ def each_way(
 
 
 def known(
-    headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str = "", simulated: bool = False
+    headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
 ) -> dict[str, object]:
     """What the templates of a notifier know."""
     return {
