@@ -314,22 +314,6 @@ class Settings(
         return self.person.strip() or acting.os_login().removeprefix("os:")
 
 
-GROUPS: tuple[type[pydantic.BaseModel], ...] = (
-    _Files,
-    _Nodes,
-    _Airflow,
-    _Mail,
-    _Admission,
-    _Revalidation,
-    _Breaker,
-    _Schedulers,
-    _Observing,
-    _Health,
-    _Retention,
-)
-"""The settings by what they are about; the first words of each docstring are its title."""
-
-
 def settings() -> Settings:
     """The settings of the environment. Raises BadSettings, which names the variable and what is wrong."""
     # Asked for by every session with the records: of the other variables not even the values are decoded.

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from muster.settings import GROUPS, Settings
+from muster.settings import Settings
 from muster_criteria.stage.rules import KINDS
 from tests.docs.reference import FOLDER, PAGES, cli, metrics, probes, settings
 
@@ -40,7 +40,7 @@ def test_each_page_holds_all_of_its_kind() -> None:
 
 
 def test_each_setting_is_in_one_group_and_each_number_has_a_unit() -> None:
-    grouped = [name for group in GROUPS for name in group.model_fields]
+    grouped = [name for group in settings.GROUPS for name in group.model_fields]
     assert sorted(grouped) == sorted(Settings.model_fields)
     numbers = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
     assert [name for name in numbers if not settings.unit(name)] == []

@@ -28,12 +28,10 @@ Text = Annotated[str, BeforeValidator(clean_text)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}$")]
 DEVICE_NAME = re.compile(r"[a-z]{1,15}[0-9]{0,4}(:[A-Za-z0-9_.:@+/-]{1,64})?")
 """A device as a node names it: "gpu3", "nic:ib0/2"."""
-DeviceName = Annotated[str, Field(pattern=f"^{DEVICE_NAME.pattern}$", max_length=80)]
+DeviceName = Annotated[str, Field(pattern=f"^{DEVICE_NAME.pattern}$")]
 Unit = Annotated[str, Field(pattern=r"^[A-Za-z0-9%°/·²³ .-]{1,16}$")]
-Labels = Annotated[
-    dict[Name, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]],
-    Field(max_length=8),
-]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@+/% -]{0,64}$")]
+Labels = Annotated[dict[Name, Label], Field(max_length=8)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Figure = Annotated[FiniteFloat, Field(ge=-1e18, le=1e18)]
 """A finite number small enough that sums and ratios of it do not overflow."""

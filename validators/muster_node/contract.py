@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 PLAN_SCHEMA = "muster.plan/1"
@@ -18,6 +19,14 @@ RESULT_BYTES_MAX = 5 * 1024 * 1024
 
 TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
 """The controller takes no larger side file."""
+
+# What the controller takes: it refuses the whole result for one name, device, unit, label or number that is not so.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
+DEVICE = re.compile(r"[a-z]{1,15}[0-9]{0,4}(:[A-Za-z0-9_.:@+/-]{1,64})?")
+UNIT = re.compile(r"[A-Za-z0-9%°/·²³ .-]{1,16}")
+LABEL = re.compile(r"[A-Za-z0-9_.:@+/% -]{0,64}")
+LABELS_MAX = 8
+NUMBER_MAX = 1e18
 
 # How one probe ended.
 COMPLETED = "completed"
@@ -174,5 +183,8 @@ class Result:
     schema: str = RESULT_SCHEMA
 
     def to_json(self) -> str:
-        """The result as JSON text; NaN and infinities are refused (ValueError), since no reader could trust them."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True)
+        """The result as JSON text, with "?" for what UTF-8 cannot hold: the controller refuses a result with half a
+        surrogate pair. NaN and infinities are refused (ValueError), since no reader could trust them.
+        """
+        text = json.dumps(dataclasses.asdict(self), allow_nan=False, sort_keys=True, ensure_ascii=False)
+        return text.encode("utf-8", "replace").decode("utf-8")

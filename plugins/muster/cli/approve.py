@@ -31,11 +31,9 @@ def approve(
         waiting = questions.waiting(airflow)
         if not run:
             waiting = questions.answerable(waiting)
-            if json:
-                show.as_json(waiting)
-                return
-            rows = [[each.run, each.subject, ", ".join(each.options)] for each in waiting]
-            show.table(["run", "question", "options"], rows, empty="no question waits for an answer")
+            rows = ([each.run, each.subject, ", ".join(each.options)] for each in waiting)
+            columns, empty = ["run", "question", "options"], "no question waits for an answer"
+            show.answer(waiting, columns, rows, json=json, empty=empty)
             return
         question = next((each for each in waiting if each.run == run), None)
         if question is None:

@@ -35,10 +35,7 @@ def list_(json: AsJson = False) -> None:
     from muster import store
 
     found = store.certificates.uncertified()
-    if json:
-        show.as_json(found)
-        return
-    show.table(["node", "why"], [list(each) for each in found.items()], empty="every node in production has one")
+    show.answer(found, ["node", "why"], found.items(), json=json, empty="every node in production has one")
 
 
 @app.command("verify")

@@ -41,10 +41,8 @@ def digest(
         if chosen is None:
             titles = ", ".join(each.title for each in sections)
             raise MusterError(f"the digest has no section {rows!r}: give one of {titles}")
-        if json:
-            show.as_json([dict(zip(chosen.columns, row, strict=True)) for row in chosen.behind])
-        else:
-            show.table(list(chosen.columns), [list(row) for row in chosen.behind], empty="it counts nothing")
+        named = [dict(zip(chosen.columns, row, strict=True)) for row in chosen.behind]
+        show.answer(named, chosen.columns, chosen.behind, json=json, empty="it counts nothing")
         return
     if json:
         show.as_json(sections)

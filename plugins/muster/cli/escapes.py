@@ -22,15 +22,13 @@ def escapes(
     since = store.clock.now() - datetime.timedelta(days=days)
     of = {node.name for node in store.nodes.find() if node.simulated == simulated}
     found = store.passes.missed([each for each in store.failures.since(since) if each.node in of], since)
-    if json:
-        show.as_json(found)
-        return
-    show.table(
+    show.answer(
+        found,
         ["node", "fault", "failed", "level", "stage", "passed", "in run"],
-        [
+        (
             [each.failure.node, each.failure.group, show.when(each.failure.at), each.passed.level, each.passed.stage,
              show.when(each.passed.at), each.passed.run_id]
             for each in found
-        ],
-        empty="none",
+        ),
+        json=json, empty="none",
     )  # fmt: skip

@@ -61,12 +61,10 @@ def listed(
     from muster import store
 
     found = store.repairs.find(node)
-    if json:
-        show.as_json(found)
-        return
-    show.table(
+    show.answer(
+        found,
         ["incident", "node", "fault", "part", "opened", "closed", "evidence", "missing", "waits for a person"],
-        [
+        (
             [
                 each.id,
                 each.node,
@@ -79,7 +77,8 @@ def listed(
                 "" if each.closed_at else each.asks,
             ]
             for each in found
-        ],
+        ),
+        json=json,
         empty="no incident is recorded",
     )
 

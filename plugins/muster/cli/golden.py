@@ -26,17 +26,15 @@ def list_(
     from muster import store
 
     goldens = store.goldens.find(withdrawn=withdrawn)
-    if json:
-        show.as_json(goldens)
-        return
-    show.table(
+    show.answer(
+        goldens,
         ["golden", "operation", "digest", "", "since", ""],
-        [
+        (
             [each.id, each.op, each.digest[:_SHOWN] or "–", _state(each),
              show.when(each.promoted_at) if each.promoted_at else "", "simulated" if each.simulated else ""]
             for each in goldens
-        ],
-        empty="no digests yet: the integrity stage of GPU nodes gives them, from level short on",
+        ),
+        json=json, empty="no digests yet: the integrity stage of GPU nodes gives them, from level short on",
     )  # fmt: skip
 
 

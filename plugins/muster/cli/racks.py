@@ -25,20 +25,11 @@ def list_(json: AsJson = False) -> None:
     from muster import store
 
     racks = store.racks.held()
-    if json:
-        show.as_json(racks)
-        return
-    show.table(
+    show.answer(
+        racks,
         ["rack", "since", "found by", "why"],
-        [
-            [
-                _shown(each),
-                show.when(each.since),
-                each.found_by.run_id,
-                each.why,
-            ]
-            for each in racks
-        ],
+        ([_shown(each), show.when(each.since), each.found_by.run_id, each.why] for each in racks),
+        json=json,
         empty="no rack is held",
     )
 

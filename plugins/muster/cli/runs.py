@@ -24,17 +24,15 @@ def list_(
     if node:
         store.nodes.get(node)
     runs = store.runs.find(node=node, limit=limit)
-    if json:
-        show.as_json(runs)
-        return
-    show.table(
+    show.answer(
+        runs,
         ["run", "node", "level", "verdict", "began", "headline", ""],
-        [
+        (
             [run.run_id, run.node, run.level, run.verdict or "running", show.when(run.started_at), run.headline,
              "simulated" if run.simulated else ""]
             for run in runs
-        ],
-        empty="no such runs; start one with `muster qualify NODE`",
+        ),
+        json=json, empty="no such runs; start one with `muster qualify NODE`",
     )  # fmt: skip
 
 
@@ -50,12 +48,11 @@ def retry(
         late = client.postponed(store.clock.now())
         for task in late if not dry_run else ():
             client.retry(task)
-    if json:
-        show.as_json(late)
-        return
-    show.table(
+    show.answer(
+        late,
         ["run", "task", "would have waited until" if not dry_run else "waits until"],
-        [[task.run_id, task.task_id, show.when(task.until)] for task in late],
+        ([task.run_id, task.task_id, show.when(task.until)] for task in late),
+        json=json,
         empty="no task waits that a wrong clock put off",
     )
 

@@ -12,7 +12,5 @@ def show_settings(json: AsJson = False) -> None:
     rows = shown(settings())
     for name, near in unknown().items():
         rows.append((name, "", f"nothing reads it{f': did you mean {near}?' if near else ''}"))
-    if json:
-        show.as_json({name: value for name, value, _ in rows})
-    else:
-        show.table(["variable", "value", "what it is"], rows, empty="there are no settings")
+    values = {name: value for name, value, _ in rows}
+    show.answer(values, ["variable", "value", "what it is"], rows, json=json, empty="there are no settings")

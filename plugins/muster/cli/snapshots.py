@@ -18,15 +18,13 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
     from muster import store
 
     kept = store.peers.find(sku=sku)
-    if json:
-        show.as_json(kept)
-        return
-    show.table(
+    show.answer(
+        kept,
         ["snapshot", "made", "sku", "level", "nodes", ""],
-        [
+        (
             [each.version, show.when(each.made_at), each.sku, each.level, each.nodes,
              "simulated" if each.simulated else ""]
             for each in kept
-        ],
-        empty="no snapshots yet: the DAG peer_statistics makes them once nodes have passed",
+        ),
+        json=json, empty="no snapshots yet: the DAG peer_statistics makes them once nodes have passed",
     )  # fmt: skip

@@ -32,27 +32,24 @@ def spares(
             [each.name, where, each.rack, show.when(min(tests.values())) if (tests := tested.get(each.name)) else ""]
             for each, where in found
         ]
-        if json:
-            show.as_json([dict(zip(("node", "place", "rack", "tested_since"), row, strict=True)) for row in rows])
-            return
-        show.table(["node", "place", "rack", "tested since"], rows, empty=f"no qualified node can take {for_}'s place")
+        named = [dict(zip(("node", "place", "rack", "tested_since"), row, strict=True)) for row in rows]
+        empty = f"no qualified node can take {for_}'s place"
+        show.answer(named, ["node", "place", "rack", "tested since"], rows, json=json, empty=empty)
         return
     now = store.clock.now()
     chosen = [node for node in nodes if node.simulated == simulated]
     pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD, former=True), now, days)
     sizes = {pool.sku: job or [pool.service] for pool in pools}
     asked = [(pool, size, rules.needed(size, pool.rates, days)) for pool in pools for size in sizes[pool.sku]]
-    if json:
-        show.as_json([{"pool": pool, "job": size, "spares": count} for pool, size, count in asked])
-        return
-    show.table(
+    show.answer(
+        [{"pool": pool, "job": size, "spares": count} for pool, size, count in asked],
         ["SKU", "in service", "failures a year", "mean repair", "job of", "spares needed", "qualified", "enough for"],
-        [
+        (
             [
                 pool.sku, pool.service, pool.rates.failures, f"{pool.rates.repair_days:.1f} days",
                 text.plural(size, "node"), count, pool.qualified, text.plural(pool.covers, "node"),
             ]
             for pool, size, count in asked
-        ],
-        empty="no node is in service",
+        ),
+        json=json, empty="no node is in service",
     )  # fmt: skip

@@ -24,17 +24,15 @@ def list_(
     from muster import store
 
     waivers = store.waivers.find(node=node, over=over)
-    if json:
-        show.as_json(waivers)
-        return
-    show.table(
+    show.answer(
+        waivers,
         ["id", "finding", "what", "on", "observed", "until", "by", "reason", ""],
-        [
+        (
             [each.id, each.finding, f"{each.rule} of {each.metric}", each.subject or f"{each.device} of {each.node}",
              each.observed, str(each.last_day), each.person, each.reason, "revoked" if each.revoked_at else ""]
             for each in waivers
-        ],
-        empty="nothing is waived",
+        ),
+        json=json, empty="nothing is waived",
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from muster import store
 from muster.errors import MusterError, apart
 from muster.model.runs import PREEMPTED, Run, RunKey
 from muster.model.states import State
-from muster.reporting import mail_rules, notices
+from muster.reporting import dispatch, mail_rules
 from muster.settings import settings
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
@@ -47,8 +47,7 @@ def send_report(
     drawn = mail.charts_of(report)
     rendered = mail.render(report, archive.keep(report, drawn), drawn)
     log.info("%s", rendered.subject)
-    rules, failed = mail_rules.read(current.mail_rules)
-    found = _queue(report, rendered, rules, failed)
+    found, failed = _queue(report, rendered)
     now = sorted(filter(None, found), key=lambda key: key.startswith(store.outbox.NOTIFICATION))
     delivered = [sending.deliver_mail(each) for each in now]
     if failed:
@@ -68,32 +67,26 @@ def _gave_way(run: Run) -> bool:
     return preempted and run.state_after is State.PRODUCTION
 
 
-def _queue(
-    report: RunReport, rendered: mail.Rendered, rules: Sequence[mail_rules.Rule], failed: list[str]
-) -> list[str]:
+def _queue(report: RunReport, rendered: mail.Rendered) -> tuple[list[str], list[str]]:
     """Queue the report for all who get it; returns the keys of what may be sent now, and "" for each that waits.
 
-    ``failed`` gets a sentence for each recipient for whom it cannot be queued.
+    Returns also a sentence for each recipient for whom it cannot be queued.
     """
-    current = settings()
     key = f"{report.dag_id}/{report.run_id}/{rendered.report_id}"
-    found: list[str] = []
-    everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
-    if everyone:
-        with apart("MUSTER_MAIL_TO", failed):
-            message = mail.build_message(rendered, current.mail_from, everyone)
-            store.outbox.add(key, message.as_bytes())
-            found.append(key)
-    labels = store.nodes.get(report.node).labels if rules else {}
-    facts = (report.verdict, report.state_after, labels)
-    for rule, recipients in mail_rules.recipients(rules, everyone, *facts):
-        if recipients:
-            with apart(f"rule {rule.name}", failed):
-                found.append(_mail_by_rule(rule, recipients, report, rendered, key))
-        if rule.notifier:
-            with apart(f"the notifier of rule {rule.name}", failed):
-                found.append(_notify_by_rule(rule, report, key))
-    return found
+
+    def chosen(
+        rules: Sequence[mail_rules.Rule], everyone: Sequence[str]
+    ) -> Iterable[tuple[mail_rules.Rule, Sequence[str]]]:
+        labels = store.nodes.get(report.node).labels if rules else {}
+        return mail_rules.recipients(rules, everyone, report.verdict, report.state_after, labels)
+
+    def mailed(recipients: Sequence[str], rule: mail_rules.Rule | None) -> str:
+        if rule:
+            return _mail_by_rule(rule, recipients, report, rendered, key)
+        store.outbox.add(key, mail.build_message(rendered, settings().mail_from, recipients).as_bytes())
+        return key
+
+    return dispatch.each_way(chosen, mailed, lambda rule: _notify_by_rule(rule, report, key))
 
 
 def _mail_by_rule(
@@ -117,17 +110,16 @@ def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> str:
     due, mine = rule.due(store.clock.now()), f"{store.outbox.NOTIFICATION}{rule.name}/"
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
-        known = {"node": "", "verdict": "", "state": "", "link": "", "simulated": report.simulated}
-        known["headline"] = "\n- ".join([sentence, *lines[: notices.LISTED]])
+        known = dispatch.known(dispatch.listed(sentence, lines), simulated=report.simulated)
         return store.outbox.notification(known, _end_of_list(rule))
 
     about = f"{mine}flood/{_hour():%Y-%m-%dT%H}"
     if _filled(rule, mine, mine + key) and _listed(rule, about, report, key, listed):
         return ""
-    known = {
-        "node": report.node, "verdict": str(report.verdict), "state": report.state_after,
-        "headline": report.headline, "link": report.run_url, "simulated": report.simulated,
-    }  # fmt: skip
+    known = dispatch.known(
+        report.headline, node=report.node, verdict=str(report.verdict), state=report.state_after,
+        link=report.run_url, simulated=report.simulated,
+    )  # fmt: skip
     added = store.outbox.notify(rule.name, key, known, due)
     return "" if due else added
 

@@ -8,14 +8,12 @@ import shlex
 from collections.abc import Sequence
 
 from muster import store
-from muster.errors import MusterError, apart
-from muster.reporting import mail_rules
+from muster.errors import MusterError
+from muster.reporting import dispatch, mail_rules
 from muster.settings import settings
 from muster_reports import text
 
 log = logging.getLogger(__name__)
-LISTED = 20
-"""Lines of a list in a notification: chats and pagers cut long texts."""
 
 
 def notify(about: str, sentence: str, *, each: bool = False) -> None:
@@ -57,34 +55,21 @@ def prefix_of(node: str) -> str:
 
 def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
     """Queue it for all who get notices. Raises MusterError if there are some and none of them can get it."""
-    chosen, reached = settings(), False
-    rules, failed = mail_rules.read(chosen.mail_rules)
-    everyone = mail_rules.usable(chosen.mail_recipients, "MUSTER_MAIL_TO", failed)
-    if everyone:
-        with apart("MUSTER_MAIL_TO", failed):
-            _mail(key, sentence, lines, everyone)
-            reached = True
-    for rule, recipients in mail_rules.of_notices(rules, everyone):
-        with apart(f"rule {rule.name}", failed):
-            if recipients:
-                _mail(f"{key}/{rule.name}", sentence, lines, recipients, rule)
-                reached = True
-            if rule.notifier:
-                headline = "\n- ".join([sentence, *lines[:LISTED]])
-                known = {"node": "", "verdict": "", "state": "", "headline": headline, "link": "", "simulated": False}
-                store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
-                reached = True
-    if failed and not reached:
+    from muster_reports import mail
+
+    def mailed(recipients: Sequence[str], rule: mail_rules.Rule | None) -> str:
+        mine, due = (f"{key}/{rule.name}", rule.due(store.clock.now())) if rule else (key, None)
+        message = mail.build_notice(mine, sentence, settings().mail_from, recipients, lines)
+        if store.outbox.add(mine, message.as_bytes(), due) == "added":
+            log.info("queued a mail: %s", sentence)
+        return mine
+
+    def notified(rule: mail_rules.Rule) -> str:
+        known = dispatch.known(dispatch.listed(sentence, lines))
+        return store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
+
+    queued, failed = dispatch.each_way(mail_rules.of_notices, mailed, notified)
+    if failed and not queued:
         raise MusterError("; ".join(failed))
     for each in failed:
         log.warning("not all get the notice: %s", each)
-
-
-def _mail(
-    key: str, sentence: str, lines: Sequence[str], recipients: Sequence[str], rule: mail_rules.Rule | None = None
-) -> None:
-    from muster_reports import mail
-
-    message = mail.build_notice(key, sentence, settings().mail_from, recipients, lines)
-    if store.outbox.add(key, message.as_bytes(), rule.due(store.clock.now()) if rule else None) == "added":
-        log.info("queued a mail: %s", sentence)

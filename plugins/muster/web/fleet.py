@@ -36,7 +36,7 @@ GROUP_OF = {state: group for group, states in GROUPS.items() for state in states
 @dataclasses.dataclass(frozen=True)
 class Filters:
     """What the URL's query asks for; an empty field does not filter. ``colour``: what the map shows: "" the states,
-    else a metric as ``shading.key`` writes it.
+    else a metric as ``rack_map.key`` writes it.
     """
 
     state: str = ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pydantic
+from typing import Any
 
-from muster.settings import GROUPS
+import pydantic
+import pydantic_settings
+
+from muster.settings import Settings
 from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Each is an environment variable of all components. `muster settings` shows the values in force. A default of
@@ -19,6 +22,8 @@ UNITS = {
     "share": "of 1",
     "score": "failures",
 }
+GROUPS: list[Any] = [base for base in reversed(Settings.__bases__) if base is not pydantic_settings.BaseSettings]
+"""The settings by what they are about; the first words of each docstring are its title."""
 COUNTS = ("slots", "nodes", "fleet")
 
 

@@ -6,15 +6,12 @@ import datetime
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster import store
 from muster.admission import users_jobs
 from muster.admission.backend import AdmissionBackend, JobsKnown
 from muster.admission.backends.kubernetes import Kubernetes
 from muster.admission.clusters import backend_of
-from muster.admission.slurm_hosts import HOSTS_MAX, expanded
 from muster.errors import SchedulerDown
 from muster.model.schedulers import UsersJob
 from muster.store.database import access
@@ -190,20 +187,3 @@ def test_a_real_api_server_tells_when_pods_began(delta: kubernetes_server.Cluste
     delta.core.patch_namespaced_pod_status("train", "default", {"status": {"startTime": began}})  # as kubelet does
     (job,) = backend.users_jobs({"n0", "n1"})
     assert (job.node, job.what, job.until) == ("n0", "pod default/train", None)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "names"),
-    [
-        ("n1", ["n1"]), ("n[1-3,07]", ["n1", "n2", "n3", "n07"]),
-        ("n[08-11],x", ["n08", "n09", "n10", "n11", "x"]),
-        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]), ("n[1-2]-ib,m3", ["n1-ib", "n2-ib", "m3"]), ("", []),
-    ],
-)  # fmt: skip
-def test_a_list_of_hosts_as_slurm_writes_it(hosts: str, names: list[str]) -> None:
-    assert list(expanded(hosts)) == names
-
-
-@given(hosts=st.text("n1-9,[]0", max_size=30))
-def test_no_list_of_hosts_has_more_names_than_slurm_allows(hosts: str) -> None:
-    assert sum(1 for _ in expanded(hosts)) <= HOSTS_MAX

@@ -224,21 +224,18 @@ def test_the_answer_to_a_check_is_cleaned() -> None:
 
 
 def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
-    lines = [
-        f"n{number},10.0.{number // 250}.{number % 250},cpu-generic,{fleet.host_key(str(number))}"
-        for number in range(400)
-    ]
+    lines = [f"n{number},10.0.0.{number},cpu-generic,{fleet.host_key(str(number))}" for number in range(40)]
     path = tmp_path / "fleet.csv"
-    path.write_text("name,host,sku,host_key\n" + "\n".join([*lines, f"n400,h,cpu-generic,{fleet.host_key('x')},more"]))
+    path.write_text("name,host,sku,host_key\n" + "\n".join([*lines, f"n40,h,cpu-generic,{fleet.host_key('x')},more"]))
     status, out, err = muster("node", "import", str(path))
     assert (status, out) == (1, "")
-    assert err == f"muster: {path}:402: there are more cells than the header names; quote those with commas in them\n"
+    assert err == f"muster: {path}:42: there are more cells than the header names; quote those with commas in them\n"
     assert store.nodes.find() == []
     path.write_text("name,host,sku,host_key\n" + "\n".join(lines))
-    assert muster("node", "import", str(path)) == (0, "400 added\n", "")
-    assert muster("node", "import", str(path)) == (0, "400 unchanged\n", "")
+    assert muster("node", "import", str(path)) == (0, "40 added\n", "")
+    assert muster("node", "import", str(path)) == (0, "40 unchanged\n", "")
     path.write_text("name,host,sku,host_key\n" + "\n".join([lines[0].replace("10.0.0.0", "10.9.9.9"), *lines[1:]]))
-    changed = "n0: updated: host 10.0.0.0 → 10.9.9.9\n1 updated, 399 unchanged\n"
+    changed = "n0: updated: host 10.0.0.0 → 10.9.9.9\n1 updated, 39 unchanged\n"
     assert muster("node", "import", str(path), "--dry-run") == (0, f"{changed}dry run: nothing was changed\n", "")
     assert store.nodes.get("n0").host == "10.0.0.0"
     assert muster("node", "import", str(path)) == (0, changed, "")

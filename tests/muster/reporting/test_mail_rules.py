@@ -18,7 +18,7 @@ from muster.model.runs import PREEMPTED, RunKey
 from muster.reporting import mail_rules, mailing, notices, sending
 from muster.settings import settings
 from muster_criteria.model import Verdict
-from muster_reports import charts
+from muster_reports import charts, mail
 from muster_reports.digest.facts import Facts
 from tests.muster import fleet
 from tests.muster.reporting.rules import MONDAY, Clock, queued, report_of, use
@@ -155,6 +155,16 @@ def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
         else:
             found.append(str(email.message_from_bytes(raw, policy=email.policy.default)["To"]))
     assert found == expected
+
+
+def test_a_rule_whose_mail_cannot_be_made_keeps_its_notifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*_: object) -> email.message.EmailMessage:
+        raise ValueError("an address that no code foresaw")
+
+    monkeypatch.setattr(mail, "build_notice", odd)
+    use(monkeypatch, {"name": "both", "to": ["a@x.org"], "notifier": "a.b"})
+    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    assert [each.key.split("/")[:2] for each in store.outbox.pending()] == [["notify", "both"]]
 
 
 def test_rules_that_cannot_be_read_hold_up_no_mail(

@@ -170,7 +170,7 @@ WORSE = (Verdict.PASS, Verdict.PROVISIONAL, Verdict.SKIPPED, Verdict.WARN, Verdi
 
 @pytest.mark.early(15)
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
-@pytest.mark.parametrize("lives_lived", [20, pytest.param(60, marks=[pytest.mark.slow])])
+@pytest.mark.parametrize("lives_lived", [8, pytest.param(60, marks=[pytest.mark.slow])])
 def test_what_serves_is_not_refused_and_what_is_certified_has_no_open_critical_finding(
     sqlite_template: Path, lives_lived: int
 ) -> None:

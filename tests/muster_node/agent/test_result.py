@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster_criteria.measured import parse_result
 from muster_node.agent import job as agent
 from muster_node.agent import jobdir
 from muster_node.agent.jobdir import Console, JobDir, Progress
@@ -51,6 +52,12 @@ def measurements(probe: str, count: int, note: str = "") -> list[Measurement]:
 def test_a_result_that_fits_is_unchanged() -> None:
     whole = result(measurements=measurements("a", 10))
     assert encode(whole) == whole.to_json().encode()
+
+
+def test_a_text_that_is_no_text_costs_its_letter_and_not_the_result() -> None:
+    odd = result(measurements=[Measurement("a", "fact", "node", "text", text="disk \udc80 at 5 °C")], notes=["\ud800"])
+    taken = parse_result(encode(odd))
+    assert taken.measurements[0].text == "disk ? at 5 °C"
 
 
 def test_the_flooder_pays_and_the_quiet_probe_keeps_everything() -> None:

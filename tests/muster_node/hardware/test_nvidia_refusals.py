@@ -218,7 +218,9 @@ def test_each_single_call_may_go_wrong(error: str, monkeypatch: pytest.MonkeyPat
     """Each call in turn fails alone: only the value that it reads is missing, and a note gives the reason."""
     calls, healthy = _sequence(monkeypatch)
     assert len(calls) > 100
-    for number, (function, arguments) in enumerate(calls):
+    # No code looks for the number of "Unknown": it is as NotSupported, but where that ends the links.
+    every = 7 if error == "Unknown" else 1
+    for number, (function, arguments) in [*enumerate(calls)][::every]:
         board, made = _board(), itertools.count()
 
         def fail(name: str, given: tuple[Any, ...], number: int = number, made: Any = made) -> None:

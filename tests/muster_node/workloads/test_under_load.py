@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 
+from muster_criteria.cluster.acceptance.causes import THROTTLED
+from muster_criteria.health.readings import HARMFUL
+from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.workloads.growth import Growth
-from muster_node.workloads.under_load import COUNTED, METRICS, Found, Reading, add, throttled, under_load
+from muster_node.workloads.under_load import (
+    COUNTED,
+    HEAT,
+    METRICS,
+    VIOLATION,
+    Found,
+    Reading,
+    add,
+    throttled,
+    under_load,
+)
 
 GPU = "gpu3"
 HEALTHY: dict[str, Any] = {
@@ -52,6 +65,11 @@ def _found(*readings: Sequence[Fact], sampled: dict[str, float] | None = None) -
     found = list(under_load(taken, [GPU], {GPU: sampled or {}}))
     assert {each.metric for each in found} <= set(METRICS)
     return {(each.metric, next(iter(each.labels.values()), "")): each for each in found}
+
+
+def test_the_judge_and_the_sweep_name_only_reasons_that_are_reported() -> None:
+    assert set(COUNTED) == {reason for reason, _ in HARMFUL_FIRST}
+    assert {*THROTTLED, *HARMFUL, *HEAT} <= {*COUNTED, VIOLATION}
 
 
 def test_a_healthy_load_changes_nothing() -> None:

@@ -21,7 +21,7 @@ WINDOW_DAYS_MAX = 31
 
 
 class Rung(enum.StrEnum):
-    """What can be done about a fault, mildest first. A person carries out what is not ``AUTOMATIC``."""
+    """What can be done about a fault, mildest first. A person carries out what is not ``automatic``."""
 
     RESET_GPU = "reset_gpu"
     RELOAD_DRIVER = "reload_driver"

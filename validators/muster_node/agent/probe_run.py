@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import time
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -20,17 +19,11 @@ from muster_node.contract import Measurement, Plan, ProbeOutcome
 from muster_node.probe import Probe
 
 MEASUREMENTS_MAX = 50_000
-NUMBER_MAX = 1e18
-DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
-LABEL_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
-LABEL = re.compile(r"[A-Za-z0-9_.:@+/% -]{0,64}")
-"""What the controller takes for a device and a label; it would refuse the whole result for one that is not."""
 
 SENT_BYTES_MAX = 16 * 1024 * 1024
 """What one probe may send in all; a result holds 5 MB."""
 
 TEXT_MAX = 500
-LABELS_MAX = 8
 REASON_MAX = 500
 TMPDIR_MAX = 70
 
@@ -91,7 +84,7 @@ class Listener:
         if declared is None:
             raise BadLine(f"it reported the undeclared metric {name!r}")
         device = raw.get("device")
-        if not isinstance(device, str) or not DEVICE.fullmatch(device):
+        if not isinstance(device, str) or not contract.DEVICE.fullmatch(device):
             raise BadLine(f"metric {name} came with an unusable device: {device!r}")
         value, text = _number(name, raw.get("value")), raw.get("text")
         if value is not None and text is not None:
@@ -117,16 +110,16 @@ class Listener:
 def _number(name: Any, value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= NUMBER_MAX:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= contract.NUMBER_MAX:
         raise BadLine(f"metric {name} came with {value!r} for a number")
     return float(value)
 
 
 def _labels(name: Any, labels: Any) -> dict[str, str]:
-    if not isinstance(labels, dict) or len(labels) > LABELS_MAX:
+    if not isinstance(labels, dict) or len(labels) > contract.LABELS_MAX:
         raise BadLine(f"metric {name} came with unusable labels")
     for key, label in labels.items():
-        if not LABEL_KEY.fullmatch(key) or not isinstance(label, str) or not LABEL.fullmatch(label):
+        if not contract.NAME.fullmatch(key) or not isinstance(label, str) or not contract.LABEL.fullmatch(label):
             raise BadLine(f"metric {name} came with an unusable label: { {key: label}!r}")
     return labels
 

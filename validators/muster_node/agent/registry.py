@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from muster_node.contract import NAME, UNIT
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe
 
@@ -72,6 +73,13 @@ def _check(probe: type[Probe], known: dict[str, type[Probe]]) -> None:
             raise ValueError(f"probe class {probe.__name__} declares no {attribute}")
     if probe.name in known:
         raise ValueError(f"probe name {probe.name} is taken by {known[probe.name].__module__}")
+    for name in (probe.name, *probe.metrics):
+        if not NAME.fullmatch(name):
+            raise ValueError(f"probe {probe.name}: the controller takes no name {name!r}: use letters, digits and _")
+    for name, metric in probe.metrics.items():
+        for unit in (metric.unit, metric.unit_on("gpu0")):
+            if not UNIT.fullmatch(unit):
+                raise ValueError(f"probe {probe.name}: the controller takes no unit {unit!r} of {name}: use ASCII")
 
 
 def declaration(probe: type[Probe]) -> dict[str, Any]:

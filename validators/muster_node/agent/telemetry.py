@@ -13,13 +13,12 @@ import json
 import math
 import os
 import pathlib
-import re
 import threading
 import time
 from collections.abc import Iterable
 
 from muster_node.agent.aggregate import NumberSeries, StateSeries
-from muster_node.contract import TELEMETRY_BYTES_MAX, TelemetryFile
+from muster_node.contract import DEVICE, NAME, NUMBER_MAX, TELEMETRY_BYTES_MAX, UNIT, TelemetryFile
 from muster_node.hardware.seam import Hardware, Sample
 
 SERIES_MAX = 2048
@@ -37,12 +36,6 @@ FLUSH_S = 60.0
 PAUSE_MIN_S = 0.05
 HOLD_SPACINGS = 3
 """A state is taken to hold for so many times the spacing of the readings, if no new reading comes."""
-
-NUMBER_MAX = 1e18
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
-DEVICE = re.compile(r"[a-z]+[0-9]*(:[A-Za-z0-9_.:@+/-]{1,64})?")
-UNIT = re.compile(r"[A-Za-z0-9%°/·²³ .-]{1,16}")
-"""What the controller takes for a series or state, a device and a unit."""
 
 Key = tuple[str, str]
 

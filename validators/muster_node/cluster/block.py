@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_node.agent import facts
-from muster_node.agent.probe_run import LABEL
+from muster_node.contract import LABEL
 from muster_node.probe import Metric, Param
 
 PORT_MAX = 65535

@@ -1,7 +1,7 @@
 """Collectives between nodes: NCCL between all their GPUs, gloo between CPUs, every payload checked.
 
 Where an operation keeps each sender's part apart (all but the sums), mismatches are counted by sender, which separates
-a bad sender, a bad receiver and a bad path between two. The network is real also for a simulated
+a bad sender, a bad receiver and a bad path between two. The network is real for a simulated
 machine too, so everything here is measured in real time.
 """
 

@@ -19,13 +19,13 @@ import pydantic
 
 from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
 from muster.admission.runner import Runner
-from muster.admission.slurm_hosts import expanded
 from muster.admission.slurm_node import PREFIX, WITHDRAWN, SlurmNode
 from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
+from muster_criteria.hostlist import expanded
 from muster_criteria.text import one_line
 
 FEATURE = "muster"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import os
 import smtplib
 import ssl
@@ -39,14 +38,8 @@ def doctor(
     Run it where the scheduler and the workers run, with their environment: connections are looked up as they do.
     """
     checks = list(examine())
-    if json:
-        show.as_json([dataclasses.asdict(each) for each in checks])
-    else:
-        show.table(
-            ["", "what", "found", "to do"],
-            [[each.mark, each.item, each.message, each.fix] for each in checks],
-            empty="nothing was checked",
-        )
+    rows = ([each.mark, each.item, each.message, each.fix] for each in checks)
+    show.answer(checks, ["", "what", "found", "to do"], rows, json=json, empty="nothing was checked")
     if any(each.mark is Mark.MISSING for each in checks):
         raise typer.Exit(1)
 

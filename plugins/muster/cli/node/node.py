@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 OBSERVED_MAX = 20
-PARTS_MAX = 500
 """Observations that `muster node show` lists, those that were seen last."""
+PARTS_MAX = 500
 
 
 @app.command("add")
@@ -189,15 +189,12 @@ def history(name: Name, json: AsJson = False) -> None:
     from muster import store
 
     events = store.nodes.events(name)
-    if json:
-        show.as_json(events)
-        return
-    rows = [
+    rows = (
         [f"{each.at:%Y-%m-%d %H:%M:%S}", each.to_state if each.from_state != each.to_state else "·", each.actor,
          each.login, each.reason]
         for each in events
-    ]  # fmt: skip
-    show.table(["at (UTC)", "became", "by", "login", "why"], rows, empty="no events yet")
+    )  # fmt: skip
+    show.answer(events, ["at (UTC)", "became", "by", "login", "why"], rows, json=json, empty="no events yet")
 
 
 @app.command("check")
@@ -218,17 +215,16 @@ def check(
     from muster.cli.node import check as checking
 
     items = checking.check(checking.target(node, port, user, launch), level)
-    if json:
-        show.as_json(items)
-    else:
-        show.table(
-            ["", "what", "needed by", "message"],
-            [
-                [each.mark, each.item, "" if each.mark == checking.OK else ", ".join(each.needed_by), each.message]
-                for each in items
-            ],
-            empty="nothing was checked",
-        )
+    show.answer(
+        items,
+        ["", "what", "needed by", "message"],
+        (
+            [each.mark, each.item, "" if each.mark == checking.OK else ", ".join(each.needed_by), each.message]
+            for each in items
+        ),
+        json=json,
+        empty="nothing was checked",
+    )
     if any(each.mark == checking.MISSING for each in items):
         raise typer.Exit(1)
 

@@ -50,12 +50,9 @@ def schedulers(json: AsJson = False) -> None:
     from muster import store
 
     places = store.schedulers.places()
-    if json:
-        show.as_json(places)
-        return
-    rows = [[each.node, each.cluster, each.name, _state(each), _seen(each)] for each in places]
+    rows = ([each.node, each.cluster, each.name, _state(each), _seen(each)] for each in places)
     empty = "no node has a scheduler; `muster node scheduler NODE --cluster CLUSTER --reason …` gives it one"
-    show.table(["node", "cluster", "there", "state", "shown there"], rows, empty=empty)
+    show.answer(places, ["node", "cluster", "there", "state", "shown there"], rows, json=json, empty=empty)
 
 
 def _state(place: Place) -> str:

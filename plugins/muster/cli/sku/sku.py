@@ -30,10 +30,8 @@ def sku_list(json: AsJson = False) -> None:
             rows.append({"sku": name, "version": sku.version, "title": sku.title})
         except SkuError as error:
             rows.append({"sku": name, "version": "", "title": f"cannot be used: {error}"})
-    if json:
-        show.as_json(rows)
-    else:
-        show.table(["sku", "version", "title"], [list(row.values()) for row in rows], empty="there are no SKU files")
+    listed = (list(row.values()) for row in rows)
+    show.answer(rows, ["sku", "version", "title"], listed, json=json, empty="there are no SKU files")
 
 
 @app.command("show")

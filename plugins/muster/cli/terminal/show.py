@@ -57,6 +57,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
     Console().print(shown)
 
 
+def answer(value: object, columns: Sequence[str], rows: Iterable[Sequence[object]], *, json: bool, empty: str) -> None:
+    """Print ``value`` as JSON, or ``rows``, of which it is made, as a table."""
+    if json:
+        as_json(value)
+    else:
+        table(columns, rows, empty=empty)
+
+
 def findings(found: Iterable[Finding]) -> None:
     """Print findings with their ids, which `muster waive` takes."""
     table(

@@ -37,7 +37,7 @@ def decision(node: str) -> Decision:
 
 
 def decide(session: Session, row: NodeRow) -> Decision:
-    """``admission_decision`` within the caller's transaction."""
+    """``decision`` within the caller's transaction."""
     held, chosen = standing(session, row), settings()
     verdicts = current_verdicts(session, row)
     findings = findings_now(session, row, verdicts)

@@ -95,7 +95,7 @@ def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool])
 def record_approval(
     node: str, person: str, option: str, reason: str, *, link: str = "", dag_id: str = "", run_id: str = ""
 ) -> Approval:
-    """Store a person's decision about the node as an event; it moves nothing (see ``move_node``).
+    """Store a person's decision about the node as an event; it moves nothing (see ``nodes.move``).
 
     Raises NoPerson without a named person and a reason, UnknownNode.
     """

@@ -29,7 +29,7 @@ def adopt(
 ) -> dict[str, str]:
     """Take over machines that serve already: into production, unverified, in shadow mode; all of them or none.
 
-    ``enrol`` are enrolled first, as ``add_nodes`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
+    ``enrol`` are enrolled first, as ``nodes.add_all`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
     latter for those that are in production already. Raises BadInventory with a sentence for each that is refused:
     unknown, not registered, leased by a run, or failed in a test of ours.
     """

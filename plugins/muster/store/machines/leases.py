@@ -27,7 +27,7 @@ TOKEN_MAX = 2**40
 
 
 def acquire(node: str, key: RunKey, *, decision: bool = False) -> Lease:
-    """``acquire_leases`` of one node."""
+    """``acquire_all`` of one node."""
     return acquire_all([node], key, decision=decision)[0]
 
 

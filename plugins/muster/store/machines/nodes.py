@@ -74,7 +74,7 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
 def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> Node:
     """Move a node in one transaction with its event; returns the moved node.
 
-    Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``lifecycle.steps`` is an event.
+    Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``transitions.steps`` is an event.
     What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
     recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
     admit enters by a person's decision only, and not while a run holds it that is not the evidence's: it would serve
@@ -120,7 +120,7 @@ def events(name: str, limit: int | None = None) -> list[Event]:
 def enrol_all(
     session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str, *, change: bool = True
 ) -> dict[str, str]:
-    """``add_nodes`` within the caller's transaction, which holds the enrolment lock."""
+    """``add_all`` within the caller's transaction, which holds the enrolment lock."""
     outcome: dict[str, str] = {}
     problems: list[str] = []
     for where, node in nodes:
@@ -134,7 +134,7 @@ def enrol_all(
 
 
 def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) -> str:
-    """``add_node`` within the caller's transaction, which holds the enrolment lock."""
+    """``add`` within the caller's transaction, which holds the enrolment lock."""
     row = session.get(NodeRow, new.name, with_for_update=access.NODE_LOCK)
     if new.adds_labels:
         labels = {**(row.labels if row is not None else {}), **new.labels}

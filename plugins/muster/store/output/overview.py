@@ -176,7 +176,7 @@ def nodes_with(text: str) -> set[str]:
 
 
 def _superseded() -> ColumnElement[bool]:
-    """Whether the ``Run``'s node has a later conclusive verdict on the stage of ``StageRecord``."""
+    """Whether the node of ``RunRow`` has a later conclusive verdict on the stage of ``StageRow``."""
     run, stage = aliased(RunRow), aliased(StageRow)
     return (
         exists()

@@ -108,7 +108,7 @@ def resend(key: str, person: str, reason: str) -> bool:
 
 
 def drop(key: str, person: str, reason: str) -> bool:
-    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``outbox_resend``."""
+    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``resend``."""
     check_decision(person, reason, f"the mail {key} is not dropped")
     with writing() as session:
         row = session.scalar(

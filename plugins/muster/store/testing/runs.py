@@ -129,7 +129,7 @@ def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
 def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> Run:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
-    The moves are ``lifecycle.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
+    The moves are ``transitions.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
     registered on INCONCLUSIVE, and triage on the third of these in a row; a node that serves goes on serving then,
     unless the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a
     full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
@@ -310,7 +310,7 @@ def require_lease(session: Session, run: RunRow) -> None:
 
 
 def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
-    """``claimed`` with everything about the run replaced by what is recorded (``lifecycle.ending.attested``)."""
+    """``claimed`` with everything about the run replaced by what is recorded (``rules.ending.attested``)."""
     key = claimed.run
     if key is None or not access.holds(session, node.name, key):
         return ending.attested(claimed, None)
@@ -319,7 +319,7 @@ def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
 
 
 def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evidence:
-    """Move the node as the end of the run decides (``lifecycle.ending``). Returns on what evidence.
+    """Move the node as the end of the run decides (``rules.ending``). Returns on what evidence.
 
     The caller has locked the node.
     """

@@ -18,6 +18,7 @@ from muster.rules.idle.history import GROUPS
 from muster.rules.idle.past import Learned, risk_of
 from muster_criteria.stages import STAGES
 from tests.muster.rules.idle.fleets import NOW, node
+from tests.support.examples import examples
 
 DAY = datetime.timedelta(days=1)
 
@@ -34,6 +35,7 @@ def failures(*at: int) -> list[Failure]:
     ]
 
 
+@examples(30)
 @given(st.text("abc", min_size=1, max_size=6), st.lists(st.integers(0, 5), max_size=12))
 def test_what_was_learned_is_read_as_it_was_kept(skus: str, at: list[int]) -> None:
     nodes = fleet(skus)

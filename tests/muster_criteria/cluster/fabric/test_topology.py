@@ -70,7 +70,7 @@ def test_topology_conf() -> None:
     [
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1", "line 2 puts n1 under b"),
         ("SwitchName=a Nodes=n[3-1]", "no list of numbers"),
-        ("SwitchName=a Nodes=n[1-9999999999]", "no list of numbers"),
+        ("SwitchName=a Nodes=n[1-9999999999]", "more than 100000"),
         ("SwitchName=a Nodes=n[1-999][1-999]", "more than 100000"),
         ("SwitchName=a Switches=b", "n1 is enrolled and 2 node"),
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2\nSwitchName=s Switches=a", "leaf b is in no pod"),

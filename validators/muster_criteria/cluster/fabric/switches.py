@@ -95,6 +95,7 @@ def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
     low = over & cells.open_low()[:, :, rail]
     rounds, nodes = np.nonzero(low)
     share = float(np.median(cells.share[rounds, nodes, rail]))
+    # Below a slow switch one rail of a node may corrupt as well: rails of nodes are explained after the switches.
     wrong = bool(cells.wrong[rounds, nodes, rail].all())
     numbers = tuple(cells.numbers[at] for at in sorted(set(map(int, rounds))))
     partners = tuple(sorted(set(map(int, cells.partner[rounds, nodes]))))

@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, check_named, from_groups
+from muster_criteria.hostlist import expanded
 
 NODES_MAX = 100_000
 """Most names in a file: a range such as n[1-9999999999] must not fill the memory."""
 
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
@@ -64,29 +63,14 @@ def _slurm_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 def hostlist(text: str, line: int = 0) -> list[str]:
     """The names of a hostlist expression such as "n[001-003,7],login", in order."""
-    names: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
-        names += _expanded(part, line)
-        if len(names) > NODES_MAX:
-            raise BadTopology(f"line {line} names more than {NODES_MAX} nodes")
-    return names
 
+    def bad(spans: str) -> None:
+        raise BadTopology(f"line {line} has [{spans}], which is no list of numbers and ranges")
 
-def _expanded(part: str, line: int) -> list[str]:
-    found = _BRACKETS.search(part)
-    if found is None:
-        return [part]
-    numbers: list[str] = []
-    for piece in found.group(1).split(","):
-        one = _RANGE.fullmatch(piece.strip())
-        first, last = (int(one.group(1)), int(one.group(2) or one.group(1))) if one else (1, 0)
-        if one is None or last < first or last - first >= NODES_MAX:
-            raise BadTopology(f"line {line} has [{found.group(1)}], which is no list of numbers and ranges")
-        numbers += [str(number).zfill(len(one.group(1))) for number in range(first, last + 1)]
-    rest = _expanded(part[found.end() :], line)
-    if len(numbers) * len(rest) > NODES_MAX:
+    names = list(expanded(text, NODES_MAX + 1, bad))
+    if len(names) > NODES_MAX:
         raise BadTopology(f"line {line} names more than {NODES_MAX} nodes")
-    return [part[: found.start()] + number + tail for number in numbers for tail in rest]
+    return names
 
 
 def from_ibnetdiscover(text: str, names: Sequence[str]) -> Topology:

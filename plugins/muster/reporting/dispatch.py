@@ -1,0 +1,54 @@
+"""The ways by which a report or a notice goes out: MUSTER_MAIL_TO, and the recipients and notifier of each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from muster.errors import apart
+from muster.reporting import mail_rules
+from muster.settings import settings
+
+LISTED = 20
+"""Lines of a list in a notification: chats and pagers cut long texts."""
+
+
+def each_way(
+    chosen: Callable[[Sequence[mail_rules.Rule], Sequence[str]], Iterable[tuple[mail_rules.Rule, Sequence[str]]]],
+    mail: Callable[[Sequence[str], mail_rules.Rule | None], str],
+    notify: Callable[[mail_rules.Rule], str],
+) -> tuple[list[str], list[str]]:
+    """Queue something each way: none that fails holds up another.
+
+    ``chosen``: those of all rules that get it, each with its recipients, given whom MUSTER_MAIL_TO names. ``mail``
+    queues it for recipients, by a rule or by MUSTER_MAIL_TO; ``notify`` for the notifier of a rule.
+
+    Returns what ``mail`` and ``notify`` returned, and a sentence about each way that failed.
+    """
+    rules, failed = mail_rules.read(settings().mail_rules)
+    everyone = mail_rules.usable(settings().mail_recipients, "MUSTER_MAIL_TO", failed)
+    queued: list[str] = []
+    if everyone:
+        with apart("MUSTER_MAIL_TO", failed):
+            queued.append(mail(everyone, None))
+    for rule, recipients in chosen(rules, everyone):
+        if recipients:
+            with apart(f"rule {rule.name}", failed):
+                queued.append(mail(recipients, rule))
+        if rule.notifier:
+            with apart(f"the notifier of rule {rule.name}", failed):
+                queued.append(notify(rule))
+    return queued, failed
+
+
+def known(
+    headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
+) -> dict[str, object]:
+    """What the templates of a notifier know."""
+    return {
+        "node": node, "verdict": verdict, "state": state, "headline": headline, "link": link, "simulated": simulated,
+    }  # fmt: skip
+
+
+def listed(sentence: str, lines: Sequence[str]) -> str:
+    """The headline of a notification with a list."""
+    return "\n- ".join([sentence, *lines[:LISTED]])
