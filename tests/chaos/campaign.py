@@ -22,7 +22,7 @@ from tests.chaos.world import World
 AT_ONCE = 8
 """Faults that last at the same time."""
 DRAWS = 20
-SETTLE_S = 900.0
+SETTLE_S = 1800.0
 CALM_S = 15.0
 LOOK_S = 5.0
 SAMPLE_S = 2.0

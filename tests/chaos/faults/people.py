@@ -155,6 +155,8 @@ def node_quarantined(world: World, dice: random.Random) -> Iterator[str]:
     name = dice.choice(world.fleet.names)
     if store.nodes.get(name).state is State.QUARANTINE:
         raise NotNow
+    if (lease := store.leases.get(name)) is not None:
+        world.ledger.touch(lease.run_id, "its node is taken out of service")
     store.nodes.move(name, State.QUARANTINE, PERSON, f"smells of smoke {dice.randrange(1000)}")
     yield name
 
