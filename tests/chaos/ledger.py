@@ -27,7 +27,7 @@ class Ledger:
         self.faults = 0
         self.lives = 0
         self.touched: set[str] = set()
-        """Runs that a person of the campaign cleared, marked or deleted, or whose node that person took out of service."""
+        """Runs that a person of the campaign cleared, marked or deleted, or whose node left service by that person."""
         self.stuck: list[str] = []
         """Lives that did not come to an end."""
         self.machines: dict[str, list[tuple[float, bool]]] = {}

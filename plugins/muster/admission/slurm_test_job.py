@@ -13,8 +13,8 @@ import time
 from collections.abc import Collection
 
 from muster.admission.runner import Runner
-from muster.admission.slurm_hosts import expanded
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
+from muster_criteria.hostlist import expanded
 
 START_S = 90.0
 """A job that does not run after so long is cancelled. In a busy cluster only backfill starts one of the lowest tier,
