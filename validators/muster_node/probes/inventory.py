@@ -45,12 +45,12 @@ class Inventory(Probe):
         "serial_system": Metric("text", "serial number of the system", on="node"),
         "serial_board": Metric("text", "serial number of the main board", on="node"),
         "gpu_model": Metric("text", "model name", on="gpu"),
-        "gpu_serial": Metric("text", "serial number of the board", on="gpu"),
+        "gpu_serial": Metric(
+            "text", "serial number of the board; where GPUs of the node share one, with the GPU's UUID", on="gpu"
+        ),
         "gpu_uuid": Metric("text", "UUID of the GPU", on="gpu"),
         "vbios": Metric("text", "VBIOS version", on="gpu"),
-        "identity_shared": Metric(
-            "count", "other GPUs of the node that report the same UUID or serial number", on="gpu"
-        ),
+        "identity_shared": Metric("count", "other GPUs of the node that report the same UUID or PCI address", on="gpu"),
         "slot_known": Metric("bool", "whether the board tells in which slot the GPU sits", on="gpu"),
         "unlike_siblings": Metric(
             "count", "facts of model, firmware and memory that differ from most of its siblings", on="gpu"

@@ -49,8 +49,8 @@ _FILLERS = re.compile(
 
 
 def history(serial: str) -> list[Placement]:
-    """Every place the part with this serial sat in, oldest first."""
-    query = select(PlacementRow, PartRow).join(PartRow).where(PartRow.serial == serial)
+    """Every place the part with this serial sat in, or each GPU on the board with it, oldest first."""
+    query = select(PlacementRow, PartRow).join(PartRow).where(_with_serial(serial))
     return _placements(query.order_by(PlacementRow.id))
 
 
@@ -63,18 +63,25 @@ def of_node(node: str, limit: int | None = None) -> list[Placement]:
 
 
 def runs_of(serial: str) -> list[Run]:
-    """Every run in which the part with this serial was tested, on whatever node, latest first."""
+    """Every run in which the part with this serial, or a GPU on the board with it, was tested, on whatever node, latest
+    first.
+    """
     ids = (
         select(StageRow.run)
         .join(PlacementRow, PlacementRow.node == StageRow.node)
         .join(PartRow, PlacementRow.part_id == PartRow.id)
-        .where(PartRow.serial == serial, tested_in(StageRow.origin))
+        .where(_with_serial(serial), tested_in(StageRow.origin))
     )
     with reading() as session:
         return [
             access.to_run(row)
             for row in session.scalars(select(RunRow).where(RunRow.id.in_(ids)).order_by(RunRow.id.desc()))
         ]
+
+
+def _with_serial(serial: str) -> ColumnElement[bool]:
+    """GPUs that share their board's serial have it before a "/"."""
+    return or_(PartRow.serial == serial, PartRow.serial.startswith(f"{serial}/", autoescape=True))
 
 
 def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
