@@ -84,11 +84,14 @@ class Message(_Read):
 
 
 class Kernel(_Read):
-    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded."""
+    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded; ``left_out``: how
+    many messages are not among ``events``, which have an end.
+    """
 
     first: Number | None = None
     last: Number | None = None
     loaded: Number | None = None
+    left_out: Annotated[int, pydantic.Field(ge=0)] = 0
     events: Annotated[tuple[Message, ...], pydantic.Field(max_length=1500)] = ()
 
 
@@ -352,6 +355,8 @@ def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventP
     since = max(before.kernel_s, judged)
     if same and log.first is not None and log.first > since > 0:
         yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
+    if log.left_out:
+        yield Reading("kernel_log_gap", value=f"{log.left_out} messages of too many different forms were left out")
     for each in log.events:
         if not _within(each.last, judged) and (found := _event(each, policies)) is not None:
             yield found
