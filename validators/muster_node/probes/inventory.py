@@ -79,7 +79,7 @@ class Inventory(Probe):
         "power_limit_max": Metric("W", "highest power limit that may be set", on="gpu"),
         "gpu_count": Metric("count", "GPUs that answer", on="node"),
         "driver_version": Metric("text", "GPU driver", on="node"),
-        "xid_count": Metric("count", "XID messages in the kernel log since boot", on="node"),
+        "xid_count": Metric("count", "XID messages in the kernel log", on="node"),
         "kernel_log_time": Metric(
             "s", "time since boot of the newest line of the kernel log when this stage began", on="node"
         ),
