@@ -43,7 +43,8 @@ CODED_MAX = 1000
 GIB = 1024.0**3
 
 STATES = frozenset({
-    "gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
+    "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
+    "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
     "recovery_action", "nvlink_active", "pcie_width", "persistence_mode", "fabric_state", "fabric_healthy",
 })  # fmt: skip
 """Of the states of each GPU (``Hardware.states``), those that are read at rest: clocks and lanes' speed rest too."""

@@ -205,11 +205,10 @@ def read(
 
 
 def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator[Reading]:
-    flags = ("gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded")
     counts = []
     for fact in swept.facts:
         value, device = fact.value, fact.device
-        if fact.name in flags and value is not None:
+        if fact.name in _FLAGS and value is not None:
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
             yield Reading(fact.name, device, fact.text, bad=fact.text != "none")
@@ -259,6 +258,10 @@ def _disk(fact: Fact) -> Iterator[Reading]:
         yield Reading("nvme_worn", device, f"{value:.0f} % of its life is used", bad=value >= 100)
 
 
+_FLAGS = frozenset({
+    "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
+    "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
+})  # fmt: skip
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
               16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip
