@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_criteria.model import Judgement, Verdict
+from muster_criteria.model import Judgement, Severity, Verdict
 from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.probe import Metric
@@ -181,6 +181,14 @@ def test_a_gpu_that_says_that_it_is_bad_fails_intake(
     assert judgement.verdict is Verdict.FAIL
     assert {(each.metric, each.fault_class, each.action) for each in judgement.findings} == found
     assert {each.device for each in judgement.findings} == {GPU}
+
+
+def test_links_that_came_back_under_load_warn_of_their_gpu(case: MakeCase) -> None:
+    made = case("burn_in").add(
+        "gpu_watch", "nvlink_errors_delta", GPU, 3.0, "count", labels={"kind": "recovered"}, note="link 4: 3"
+    )
+    found = [(each.device, each.fault_class, each.severity) for each in made.judge().findings]
+    assert found == [(GPU, "nvlink", Severity.WARNING)]
 
 
 class OlderBinding(Failing):

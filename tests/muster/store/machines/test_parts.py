@@ -32,7 +32,14 @@ def test_a_serial_that_two_slots_report_stays_the_part_of_one() -> None:
     lease = fleet.begin("n1")
     fleet.do_stage(lease, "intake", serials={"gpu1": "X"})
     fleet.do_stage(lease, "burn_in", serials={"gpu0": "X", "gpu1": "X"})
-    assert [each.slot for each in store.parts.of_node("n1") if each.until is None] == ["gpu1"]
+    assert [(each.slot, each.until) for each in store.parts.of_node("n1")] == [("gpu1", None)], "it never moved"
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_a_serial_that_two_slots_report_from_the_first_on_is_no_part() -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    fleet.do_stage(fleet.begin("n1"), "intake", serials={"gpu0": "X", "gpu1": "X", "gpu2": "Y"})
+    assert [each.slot for each in store.parts.of_node("n1")] == ["gpu2"]
 
 
 @pytest.mark.usefixtures("sqlite_db")
