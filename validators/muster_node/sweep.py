@@ -182,7 +182,7 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
         "first": device_events.first_time(log),
         "last": device_events.last_time(log),
         "loaded": device_events.last_time([line for line in log if any(each in line for each in loads)]),
-        "left_out": len(every) + len(errors) - sum(each.count for each in (*events, *coded)),
+        "left_out": len(every) - sum(each.count for each in events) + len(errors) - sum(each.count for each in coded),
         "events": [
             *({"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
               for each in events),

@@ -15,7 +15,7 @@ from muster_node.hardware.seam import Fact
 _TIME = re.compile(r"^(?:<\d{1,4}>)?\s*\[\s*(\d+(?:\.\d+)?)\]")
 
 PCI_ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
-_NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*)\b", re.IGNORECASE)
 
 TEXTS_MAX = 20
 """Different texts of one code on one device that are kept apart; in a storm, further ones count as the last of theirs
