@@ -88,6 +88,34 @@ def test_the_errors_of_a_whole_baseboard_are_no_answer_that_the_controller_refus
     assert sum(each.count for each in log.events) == len(machine.log)
 
 
+def nvlink(number: int, unit: str = "NETIR_BER_EVENT Nonfatal", code: int = 149) -> str:
+    words = f"(0x{0x00400000 + number:08x} 0x00000000 0x00000000)"
+    return f"<3>[{number:12.6f}] NVRM: Xid (PCI:0000:4e:00): {code}, {unit} XC0 i0 Link {number % 18:02d} {words}"
+
+
+def test_an_error_of_another_form_is_kept_however_many_there_are_of_one() -> None:
+    machine = Machine()
+    machine.log = [nvlink(number, code=144 + number % 60) for number in range(60 * 21)]
+    machine.log.append(nvlink(9000, "NETIR_LINK_EVT Fatal"))
+    log = readings.parse(json.dumps(answer(machine)).encode()).kernel
+    assert log is not None
+    assert [(each.text.split()[0], each.count) for each in log.events if each.code == 149] == [
+        ("NETIR_BER_EVENT", 21), ("NETIR_LINK_EVT", 1)
+    ]  # fmt: skip
+    assert log.left_out == 0
+
+
+def test_of_more_forms_than_an_answer_holds_each_code_keeps_its_first_and_the_rest_is_counted() -> None:
+    words = ["".join(chr(ord("g") + int(digit)) for digit in str(number)) for number in range(100)]
+    machine = Machine()
+    machine.log = [nvlink(1, f"{word} Fatal", code) for code in range(13) for word in words]
+    machine.log.append(LOG[1])
+    log = readings.parse(json.dumps(answer(machine)).encode()).kernel
+    assert log is not None
+    assert {each.code for each in log.events} == {*range(13), 79}
+    assert (len(log.events), log.left_out) == (sweep.CODED_MAX, len(machine.log) - sweep.CODED_MAX)
+
+
 def test_facts_are_those_that_mean_something_at_rest() -> None:
     names = {each["name"] for each in answer(Machine())["facts"]}  # type: ignore[attr-defined]
     assert {"row_remap_pending", "disk_free", "gpus", "fabric_state", "imex"} <= names

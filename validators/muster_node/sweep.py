@@ -8,6 +8,7 @@ once, so that a sensor or a driver that hangs costs its own reading alone. Stand
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import os
@@ -44,7 +45,8 @@ CODED_MAX = 1000
 GIB = 1024.0**3
 
 STATES = frozenset({
-    "gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
+    "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
+    "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
     "recovery_action", "nvlink_active", "pcie_width", "persistence_mode", "fabric_state", "fabric_healthy",
 })  # fmt: skip
 """Of the states of each GPU (``Hardware.states``), those that are read at rest: clocks and lanes' speed rest too."""
@@ -167,7 +169,8 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     """The messages after ``since_s`` (seconds since boot), folded; None for a log that cannot be read.
 
     ``first`` and ``last``: times of the oldest line that the log still has, and of the newest; ``loaded``: of the last
-    that says that a GPU driver was loaded.
+    that says that a GPU driver was loaded; ``left_out``: how many messages are not among ``events``, which hold no more
+    forms.
     """
     if log is None:
         return None
@@ -175,12 +178,13 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     # A line without a time is read each time, rather than lost; the controller keeps each text once a boot.
     times = [device_events.first_time([line]) for line in log]
     new = [line for line, at in zip(log, times) if at is None or at > since_s]
-    events = kernel_events.folded(kernel_events.parse_events(new))
-    coded = _coded(new)
+    every, errors = kernel_events.parse_events(new), kernel_events.device_events(new)
+    events, coded = kernel_events.folded(every), _coded(errors)
     return {
         "first": device_events.first_time(log),
         "last": device_events.last_time(log),
         "loaded": device_events.last_time([line for line in log if any(each in line for each in loads)]),
+        "left_out": len(every) - sum(each.count for each in events) + len(errors) - sum(each.count for each in coded),
         "events": [
             *({"text": each.text, "count": each.count, "priority": each.priority, "pci": each.pci, "last": each.last}
               for each in events),
@@ -191,13 +195,20 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _coded(lines: Sequence[str]) -> list[device_events.DeviceEvent]:
-    """The drivers' errors, folded. Where a whole baseboard fails, fewer different texts of each code are kept."""
-    every = kernel_events.device_events(lines)
-    found = device_events.folded(every)
+def _coded(errors: Sequence[device_events.DeviceEvent]) -> list[device_events.DeviceEvent]:
+    """The drivers' errors, folded. Where a whole baseboard fails, one text of each form is kept, and of more forms than
+    an answer holds the first of each code and device.
+    """
+    found = device_events.folded(errors)
     if len(found) > CODED_MAX:
-        found = device_events.folded(every, 1)
-    return found[:CODED_MAX]
+        found = device_events.folded(errors, texts=1)
+    seen: collections.Counter[tuple[str, int, str]] = collections.Counter()
+
+    def place(each: device_events.DeviceEvent) -> int:
+        seen[each.kind, each.code, each.pci] += 1
+        return seen[each.kind, each.code, each.pci]
+
+    return sorted(found, key=place)[:CODED_MAX] if len(found) > CODED_MAX else found
 
 
 def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:

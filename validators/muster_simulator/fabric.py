@@ -8,7 +8,7 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_simulator.machine import Gpu, Machine
 from muster_simulator.state import GpuState, State
 
-_ERROR_KINDS = {4: ("replay", "recovery", "crc"), 5: ("effective", "recovery_failed")}
+_ERROR_KINDS = {4: ("replay", "recovery", "crc"), 5: ("effective", "recovered", "recovery_failed")}
 """Error counters of a link, by generation of NVLink; the first is the one that a noisy link increments."""
 _GB = 1e9
 _ADAPTER = {"adapter": "MT4129"}

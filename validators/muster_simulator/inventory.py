@@ -188,7 +188,7 @@ def _gpu_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
         reported = None if value is None else round(float(value), 3)
         facts.append(Fact(name, device, unit, reported, note=_unless(value is not None)))
     facts += _clock_facts(machine, device)
-    facts += [*_ecc_facts(built, gpu), *_repair_facts(built, gpu), _replays(machine, device, gpu)]
+    facts += [*_ecc_facts(built, gpu), *_repair_facts(machine, built, gpu), _replays(machine, device, gpu)]
     return facts + fabric.nvlink_facts(machine, built, gpu)
 
 
@@ -202,8 +202,11 @@ def _clock_facts(machine: Machine, device: str) -> list[Fact]:
     ]
 
 
-def _repair_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
-    """Row remaps: a row that lost data waits for the next reset, if its bank has a spare row left; else it failed."""
+def _repair_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:
+    """Row remaps: a row that lost data waits for the next reset, if its bank has a spare row left; else it failed.
+
+    No defect is one of a whole channel or processor.
+    """
     device, waiting, spare_rows = f"gpu{built.slot}", gpu.waiting(built), built.spare_rows - gpu.remapped
     failed = waiting > 0 and spare_rows < 1
     numbers = {
@@ -213,6 +216,9 @@ def _repair_facts(built: Gpu, gpu: GpuState) -> list[Fact]:
     facts = [Fact(name, device, unit, float(value)) for (name, unit), value in numbers.items()] + _remapped(built, gpu)
     worst = "none" if spare_rows < 1 else "max" if spare_rows == SPARE_ROWS else "high"
     facts.append(Fact("retired_pages_pending", device, "bool", note=NOT_SUPPORTED))  # rows are remapped since Ampere
+    facts += [Fact(name, device, "bool", 0.0) for name in ("channel_repair_pending", "tpc_repair_pending")]
+    blackwell = machine.model.nvlink_generation >= 5
+    facts.append(Fact("unrepairable_memory", device, "bool", 0.0 if blackwell else None, note=_unless(blackwell)))
     return facts + [
         Fact("row_remap_banks", device, "count", float(spare == worst), labels={"spare": spare})
         for spare in ("high", "partial", "low", "none")

@@ -35,8 +35,9 @@ REFUSED = re.compile(r"a password is required|not allowed to execute|may not run
                      r"|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
 """What sudo and nvidia-smi say in the locale C when they did nothing. modprobe is not among them: it may have removed
 other modules."""
-_GPU = re.compile(r"gpu ([0-9A-Za-z-]{6,64})")
-"""A part that nvidia-smi finds by its serial number. An index would name another GPU once one fell off the bus."""
+_GPU = re.compile(r"gpu (?:[0-9A-Za-z-]{1,64}/)?([0-9A-Za-z-]{6,64})")
+"""A part that nvidia-smi finds by its serial number, or by the UUID after it where GPUs share their board's. An index
+would name another GPU once one fell off the bus."""
 
 
 @dataclasses.dataclass(frozen=True)

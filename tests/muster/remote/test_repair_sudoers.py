@@ -19,6 +19,7 @@ FILE = (ROOT / "docs" / "examples" / "muster-repair.sudoers").read_text()
 GRANT = "# nodetest ALL=(root) TIMEOUT=120 NOPASSWD: MUSTER_REPAIRS"
 REPAIRS = (
     ("nvidia-smi", "--gpu-reset", "-i", "1650423000003"),
+    ("nvidia-smi", "--gpu-reset", "-i", "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"),
     ("modprobe", "-r", *repairing.MODULES),
     ("modprobe", "nvidia"),
     ("systemctl", "reboot"),

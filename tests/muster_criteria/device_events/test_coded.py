@@ -15,6 +15,8 @@ from muster_criteria.model import COMMON_CAUSE, DEVICE_EVENT, Action, Gap, Lack,
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
+from muster_node.hardware.events import folded, labels_of
+from muster_node.hardware.host.kernel_events import device_events
 from tests.muster_criteria.nodes import Case, MakeCase
 
 SHIPPED_POLICY = SHIPPED / "policies" / "nvidia-xid.yaml"
@@ -132,6 +134,20 @@ def test_nvlink_5_texts_are_read_as_the_policys_fields_say(policy: EventPolicy) 
 )
 def test_sxids_go_by_the_drivers_own_word(policy: EventPolicy, text: str, severity: EventSeverity) -> None:
     assert response_to(event(28006, text, kind="sxid", device="nvswitch3"), policy).severity is severity
+
+
+def test_a_fatal_error_after_many_that_are_none_is_judged_as_what_it_is(case: MakeCase) -> None:
+    texts = [nvlink("NETIR_BER_EVENT", "Nonfatal", 0x00400000 + number, 0x0) for number in range(20)]
+    texts.append(nvlink("NETIR_LINK_EVT", "Fatal  ", 0x004505C6, 0x0))
+    log = [f"[{200 + at}.0] NVRM: Xid (PCI:0000:1b:00): 149, {text}" for at, text in enumerate(texts)]
+    made = case("thermal").add("inventory", "kernel_log_time", "node", 100.0, "s").set("xid_total", value=21.0)
+    for number, each in enumerate(folded(device_events(log))):
+        made.add("device_events", "xid", "gpu3", each.text, "text", labels=labels_of(each, number), samples=each.count)
+    judgement = made.judge()
+    assert [(each.severity, each.action) for each in judgement.findings] == [
+        (Severity.CRITICAL, Action.RESET), (Severity.WARNING, Action.INSPECT)
+    ]  # fmt: skip
+    assert not judgement.coverage.missing
 
 
 BAD: list[tuple[str, Any]] = [

@@ -218,6 +218,19 @@ def test_a_log_that_was_overwritten_during_the_stage_is_missing(
     assert flooded.verdict is verdict, flooded.reason
 
 
+@pytest.mark.parametrize(
+    ("stage", "oldest", "said"),
+    [("intake", 3_400_000.0, True), ("intake", 0.0, False), ("thermal", 3_400_000.0, False)],
+)
+def test_intake_says_where_the_log_does_not_reach_back_to_the_boot(
+    case: MakeCase, stage: str, oldest: float, said: bool
+) -> None:
+    wrapped = logged(case(stage), [], began=3_400_049.0).add("device_events", "kernel_log_begin", "node", oldest, "s")
+    judgement = wrapped.judge()
+    assert any("39.4 days" in note for note in judgement.notes) is said
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+
+
 @pytest.mark.parametrize("name", list_skus())
 def test_every_stage_of_every_sku_reads_the_kernel_log(name: str) -> None:
     sku: Sku = load_sku(name)

@@ -342,6 +342,17 @@ def test_what_was_lost_of_the_log_since_the_last_test_is_noted() -> None:
     assert "kernel_log_gap node" not in shown(lost, Before("b1", 5.0, {}, None, untested_for=2000.0))[0]
 
 
+def test_messages_that_an_answer_does_not_hold_are_noted() -> None:
+    assert "kernel_log_gap node" in shown(swept(kernel={"left_out": 3}))[0]
+    assert "kernel_log_gap node" not in shown(swept(kernel={"left_out": 0}))[0]
+
+
+@pytest.mark.parametrize("flag", ["channel_repair_pending", "tpc_repair_pending", "unrepairable_memory"])
+def test_a_repair_that_waits_or_is_impossible_is_a_state(flag: str) -> None:
+    assert shown(swept(fact(flag, "gpu3", 1.0)))[0][f"{flag} gpu3"].bad
+    assert not shown(swept(fact(flag, "gpu3", 0.0)))[0]
+
+
 def test_what_was_before_the_node_served_is_a_tests_to_judge_and_boots_are_noisy() -> None:
     xid = {"kind": "xid", "code": 79, "last": 4000.0}
     noise = {"text": "ACPI Error: no handler", "priority": 3, "last": 20.0}

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_criteria.model import Judgement
+from muster_criteria.model import Judgement, Severity, Verdict
 from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.probe import Metric
@@ -69,10 +69,11 @@ STATIC = (
     "nvmlDeviceGetCurrentClocksEventReasons",
 )  # fmt: skip
 """Required of the inventory only; of the others, the watch requires them too."""
+REPAIRS = ("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1")
 LASTING = (
     "nvmlDeviceGetEccMode", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetUUID",
-    "nvmlDeviceGetCurrPcieLinkWidth", pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+    "nvmlDeviceGetCurrPcieLinkWidth", pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, *REPAIRS,
 )  # fmt: skip
 WATCHED = (
     "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetComputeMode",
@@ -159,6 +160,50 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_board_of_which_nothing_fails_has_nothing(case: MakeCase, moment: str) -> None:
     stage = "intake" if moment == "inventory" else "burn_in"
     judgement = _judged(case(stage), Failing("", _hangs), moment)
+    assert not judgement.findings
+    assert not judgement.coverage.missing
+
+
+@pytest.mark.parametrize(
+    ("status", "bad", "found"),
+    [
+        ([1, 0], 1, {("channel_repair_pending", "hbm", "reset"), ("unrepairable_memory", "hbm", "rma")}),
+        ([0, 1], 0, {("tpc_repair_pending", "gpu", "reset")}),
+    ],
+)
+def test_a_gpu_that_says_that_it_is_bad_fails_intake(
+    case: MakeCase, status: list[int], bad: int, found: set[tuple[str, str, str]]
+) -> None:
+    board = Failing("", _hangs)
+    board.answers["nvmlDeviceGetRepairStatus"] = lambda handle: status if handle == INDEX else [0, 0]
+    board.answers["nvmlDeviceGetUnrepairableMemoryFlag_v1"] = lambda handle: bad * (handle == INDEX)
+    judgement = _judged(case("intake"), board, "inventory")
+    assert judgement.verdict is Verdict.FAIL
+    assert {(each.metric, each.fault_class, each.action) for each in judgement.findings} == found
+    assert {each.device for each in judgement.findings} == {GPU}
+
+
+def test_links_that_came_back_under_load_warn_of_their_gpu(case: MakeCase) -> None:
+    made = case("burn_in").add(
+        "gpu_watch", "nvlink_errors_delta", GPU, 3.0, "count", labels={"kind": "recovered"}, note="link 4: 3"
+    )
+    found = [(each.device, each.fault_class, each.severity) for each in made.judge().findings]
+    assert found == [(GPU, "nvlink", Severity.WARNING)]
+
+
+class OlderBinding(Failing):
+    def __getattr__(self, name: str) -> Any:
+        if name in REPAIRS:
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("older", ["driver", "binding"])
+def test_what_an_older_driver_or_binding_does_not_know_is_not_missed(case: MakeCase, older: str, moment: str) -> None:
+    board = OlderBinding("", _hangs) if older == "binding" else Failing("", _hangs)
+    board.refuse = dict.fromkeys(REPAIRS, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    judgement = _judged(case("intake" if moment == "inventory" else "burn_in"), board, moment)
     assert not judgement.findings
     assert not judgement.coverage.missing
 

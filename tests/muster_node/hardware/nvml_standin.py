@@ -32,6 +32,7 @@ THROTTLE_FIELDS_FROM = {
 }  # fmt: skip
 NVLINK_5_ONLY = (
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+    pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
 )
 
@@ -88,6 +89,8 @@ class FakeNvml:
             "nvmlDeviceGetComputeMode": 0,
             "nvmlDeviceGetPowerManagementLimitConstraints": [200000, 700000],
             "nvmlDeviceGetPowerManagementDefaultLimit": 700000,
+            "nvmlDeviceGetRepairStatus": [0, 0],
+            "nvmlDeviceGetUnrepairableMemoryFlag_v1": 0,
             "nvmlDeviceGetRetiredPages": [],
             "nvmlDeviceGetRetiredPagesPendingStatus": 0,
             "nvmlDeviceGetRowRemapperHistogram": SimpleNamespace(max=2558, high=2, partial=0, low=0, none=0),
@@ -210,7 +213,7 @@ class FakeNvml:
 
     def _field(self, wanted: int | tuple[int, int]) -> Any:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
-        if identifier in NVLINK_5_ONLY:
+        if identifier in NVLINK_5_ONLY and identifier not in self.fields:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
         kind, value = self._throttled(identifier) if identifier in MOVED else {**FIELDS, **self.fields}[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))

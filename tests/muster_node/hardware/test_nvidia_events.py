@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster_node.hardware.events import DISTINCT_MAX, DeviceEvent, folded, last_time, normal_pci
+from muster_node.hardware.events import FORMS_MAX, TEXTS_MAX, DeviceEvent, folded, last_time, normal_pci
 from muster_node.hardware.host.kernel_events import device_events
 from muster_node.hardware.host.kernel_log import parse_kmsg
 
@@ -113,9 +113,36 @@ def test_a_storm_is_folded_and_its_count_is_kept() -> None:
     events = folded(storm)
     assert sum(event.count for event in events) == len(storm) == 503
     assert [event.count for event in events if event.code == 79] == [3]
-    assert len([event for event in events if event.code == 31]) == DISTINCT_MAX
+    assert len([event for event in events if event.code == 31]) == TEXTS_MAX
 
 
 def test_alike_messages_keep_the_time_of_the_first_and_of_the_last() -> None:
     (one,) = folded(device_events([LOST, LOST.replace("9107.4", "9200.4")]))
     assert (one.count, one.at, one.last) == (2, 9107.481251, 9200.481251)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        NVLINK,
+        NVLINK.replace("NETIR_LINK_EVT Fatal  ", "NETIR_BER_EVENT Fatal"),
+        NVLINK.replace("NETIR_LINK_EVT Fatal  ", "NETIR_BER_EVENT Nonfatal").replace("0x004505c6", "0x02600000"),
+        NVLINK.replace("NETIR_LINK_EVT Fatal  ", "NETIR_BER_EVENT Nonfatal").replace(" 0x00000000 ", " 0x00000003 ", 1),
+    ],
+)
+def test_a_message_of_another_form_is_kept_in_the_longest_storm(last: str) -> None:
+    """Another unit, grade, sub-code or status, after many of one form."""
+    storm = [NVLINK.replace("NETIR_LINK_EVT Fatal  ", "NETIR_BER_EVENT Nonfatal").replace("0x004505c6", f"0x{n:08x}")
+             for n in range(0x00400000, 0x00400000 + 3 * TEXTS_MAX)]  # fmt: skip
+    events = device_events([*storm, last])
+    for texts in (TEXTS_MAX, 1):
+        kept = folded(events, texts)
+        assert (kept[-1].text, kept[-1].count) == (events[-1].text, 1)
+        assert sum(event.count for event in kept) == len(events)
+        assert len(kept) == texts + 1
+
+
+def test_messages_of_too_many_forms_are_left_out_and_not_counted_as_others() -> None:
+    words = ("".join(chr(ord("g") + int(digit)) for digit in str(number)) for number in range(3 * FORMS_MAX))
+    kept = folded(device_events(f"[1.0] NVRM: Xid (PCI:0000:0d:00): 31, {word}" for word in words))
+    assert [event.count for event in kept] == [1] * FORMS_MAX

@@ -26,10 +26,8 @@ def _values(nvml: FakeNvml, name: str) -> dict[str, float | None]:
     return {device: fact.value for device, fact in _facts(nvml, name).items()}
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetSerial"])
-def test_two_gpus_with_one_identity_are_both_named(call: str) -> None:
-    nvml = FakeNvml()
-    nvml.answers[call] = lambda handle: "the same" if handle in (2, 5) else f"own {handle}"
+def test_two_gpus_with_one_identity_are_both_named() -> None:
+    nvml = FakeNvml(nvmlDeviceGetUUID=lambda handle: "the same" if handle in (2, 5) else f"own {handle}")
     shared = _facts(nvml, "identity_shared")
     assert {device for device, fact in shared.items() if fact.value} == {"gpu4", "gpu1"}
     assert "gpu1" in shared["gpu4"].note
@@ -39,6 +37,42 @@ def test_two_gpus_with_one_identity_are_both_named(call: str) -> None:
 def test_gpus_with_one_uuid_know_their_twins() -> None:
     gpus = NvidiaGpus(FakeNvml(nvmlDeviceGetUUID=lambda handle: "GPU-1" if handle < 2 else f"GPU-{handle}"))
     assert {gpu.device.id: gpu.twins for gpu in gpus._gpus if gpu.twins} == {"gpu7": ("gpu5",), "gpu5": ("gpu7",)}
+
+
+def _tray() -> FakeNvml:
+    """A healthy GB200 tray, as driver 580.173 lists it: both GPUs of a superchip have their board's serial number."""
+    nvml = FakeNvml(
+        count=4,
+        nvmlDeviceGetSerial=lambda handle: f"165000000000{1 + handle // 2}",
+        nvmlDeviceGetUUID=lambda handle: f"GPU-0000000{handle}-0000-0000-0000-00000000000{handle}",
+    )
+    nvml.module_ids = [2, 1, 4, 3]
+    return nvml
+
+
+def _serials(nvml: FakeNvml) -> dict[str, str | None]:
+    return {device: fact.text for device, fact in _facts(nvml, "gpu_serial").items()}
+
+
+def test_gpus_on_one_board_share_its_serial_number_and_are_parts_of_their_own() -> None:
+    assert _values(_tray(), "identity_shared") == dict.fromkeys(("gpu0", "gpu1", "gpu2", "gpu3"), 0.0)
+    serials = _serials(_tray())
+    assert serials["gpu1"] == "1650000000001/GPU-00000000-0000-0000-0000-000000000000"
+    assert len(set(serials.values())) == 4
+
+
+def test_a_gpu_whose_sibling_falls_silent_is_the_part_that_it_was() -> None:
+    lost = _tray()
+    lost.refuse_gpu[0] = pynvml.NVML_ERROR_GPU_IS_LOST
+    whole = _serials(_tray())
+    assert _serials(lost) == {device: whole[device] for device in ("gpu0", "gpu2", "gpu3")}
+
+
+def test_gpus_that_nothing_tells_apart_are_no_parts() -> None:
+    twins = _tray()
+    twins.answers["nvmlDeviceGetUUID"] = lambda handle: f"GPU-{handle // 2}"
+    assert set(_serials(twins).values()) == {None}
+    assert set(_values(twins, "identity_shared").values()) == {1.0}
 
 
 @pytest.mark.parametrize("text", ["N/A", "0", "", "[Not Supported]", "0000000000000", " "])

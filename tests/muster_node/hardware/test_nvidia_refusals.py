@@ -91,7 +91,7 @@ OF_ALL = ("identity_shared", "slot_known", "unlike_siblings", "fabric_cliques")
 
 
 def _on_this_board(fact: Fact) -> bool:
-    return fact.labels.get("kind") not in ("effective", "recovery_failed")  # counters of NVLink 5
+    return fact.labels.get("kind") not in ("effective", "recovered", "recovery_failed")  # counters of NVLink 5
 
 
 def _without_links(facts: list[Fact]) -> list[Fact]:

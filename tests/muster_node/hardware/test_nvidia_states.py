@@ -228,7 +228,7 @@ def test_a_gpu_that_has_no_nvlink_says_so_of_its_errors() -> None:
     nvml.refuse["nvmlDeviceGetNvLinkState"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     found = _nvlink_errors(nvml, lambda: None)
     assert {kind: (each.value, each.note) for kind, each in found.items()} == dict.fromkeys(
-        ("replay", "recovery", "crc", "effective", "recovery_failed"), (None, "not supported")
+        ("replay", "recovery", "crc", "effective", "recovered", "recovery_failed"), (None, "not supported")
     )
 
 
@@ -244,6 +244,25 @@ def test_one_reading_without_link_states_between_two_others_costs_no_count() -> 
     refused = {"nvmlDeviceGetNvLinkState": pynvml.NVML_ERROR_UNKNOWN}
     found = _nvlink_errors(nvml, lambda: nvml.refuse.update(refused), nvml.refuse.clear)
     assert found["replay"].value == 0.0
+
+
+def test_links_that_went_down_and_came_back_under_load_are_counted_by_link() -> None:
+    """NVLink 5, whose other counters stay as they are then."""
+    nvml, kind = FakeNvml(count=1, links=1), pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+    recovered = pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS
+    nvml.fields = {recovered: (kind, 2)}
+    found = _nvlink_errors(nvml, lambda: nvml.fields.update({recovered: (kind, 5)}))
+    assert (found["recovered"].value, found["recovered"].note) == (3.0, "link 0: 3")
+
+
+@pytest.mark.parametrize(("status", "channel", "tpc"), [([0, 0], 0.0, 0.0), ([1, 0], 1.0, 0.0), ([0, 1], 0.0, 1.0)])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_repairs_that_wait_and_memory_beyond_repair_are_read(
+    status: list[int], channel: float, tpc: float, bad: int
+) -> None:
+    facts = _of(FakeNvml(nvmlDeviceGetRepairStatus=status, nvmlDeviceGetUnrepairableMemoryFlag_v1=bad))
+    assert (facts["channel_repair_pending", ""].value, facts["tpc_repair_pending", ""].value) == (channel, tpc)
+    assert facts["unrepairable_memory", ""].value == bad
 
 
 IMPOSSIBLE = (2**63 - 1, 2**64 - 2, 2**62)

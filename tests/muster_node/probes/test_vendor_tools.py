@@ -1,5 +1,6 @@
 """Probes around vendors' tools: devices by slot, exit statuses, tools that hang. What is read: ``test_recordings``."""
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,7 +125,6 @@ def test_dcgm_counts_failures_and_warnings_by_slot(run_probe, tool):
     warnings = run.one("dcgm_warnings", "gpu2", test="memory")
     assert (warnings.value, warnings.note) == (1, "2 remapped rows")
     assert [run.one("dcgm_failures", gpu).value for gpu in ("gpu2", "gpu5")] == [0, 1]
-    assert (run.one("dcgm_tests").value, run.one("dcgm_skipped").value) == (2, 1)
 
 
 class WithSerials(Machine):
@@ -155,10 +155,65 @@ def test_a_failure_of_a_gpu_that_dcgm_knew_before_it_was_gone_is_of_no_slot(run_
     report = json.loads(dcgm(PASSES, FAILS | {"entity_id": 2}))
     report["DCGM Diagnostic"]["GPU Device Serials"] = serials
     tool("dcgmi", json.dumps(report))
-    run = run_probe(DcgmDiag, WithSerials())
-    failed = [row for row in run.all("dcgm_failures") if row.value]
+    emitted = []
+    with contextlib.suppress(RuntimeError):  # where DCGM prints serial numbers, gpu2 is known to be untested
+        run_probe(DcgmDiag, WithSerials(), into=emitted)
+    failed = [row for row in emitted if row.metric == "dcgm_failures" and row.value]
     assert [row.device for row in failed] == ["node"]
     assert "GPU 2" in failed[0].note
+
+
+def diagnosis(hardware, *gpus):
+    """A report of level 3 in which the software of these GPUs was tested, and ``hardware`` says how memory fared."""
+
+    def test(name, statuses):
+        results = zip(gpus, statuses, strict=True)
+        return {"name": name, "results": [PASSES | {"entity_id": gpu, "status": status} for gpu, status in results]}
+
+    categories = [
+        {"category": "Deployment", "tests": [test("software", ["Pass"] * len(gpus))]},
+        {"category": "Hardware", "tests": [test("memory", hardware), test("diagnostic", ["Skip"] * len(gpus))]},
+    ]
+    return {"DCGM Diagnostic": {"test_categories": categories}}
+
+
+def test_a_diagnosis_that_skipped_all_hardware_is_no_pass(run_probe, tool):
+    tool("dcgmi", json.dumps(diagnosis(["Skip", "Skip"], 0, 1)))
+    with pytest.raises(Skip):
+        run_probe(DcgmDiag, WithSerials(), level=3)
+    assert run_probe(DcgmDiag, WithSerials(), level=1).all("dcgm_failures"), "which tests no hardware"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "serials", "untested"),
+    [
+        (["Pass"], (0,), {"0": "1650000000005"}, "nothing of gpu2"),
+        (["Pass"], (0,), {}, "nothing of 1 of 2 GPUs"),
+        (["Skip", "Pass"], (0, 1), {}, "nothing of gpu5"),
+    ],
+)
+def test_a_gpu_that_dcgm_did_not_test_is_missing(run_probe, tool, hardware, gpus, serials, untested):
+    report = diagnosis(hardware, *gpus)
+    report["DCGM Diagnostic"]["GPU Device Serials"] = serials
+    tool("dcgmi", json.dumps(report))
+    emitted = []
+    with pytest.raises(RuntimeError, match=untested):
+        run_probe(DcgmDiag, WithSerials(), level=3, into=emitted)
+    assert [row.metric for row in emitted if row.labels["test"] == "memory"] == ["dcgm_failures", "dcgm_warnings"]
+
+
+def test_gpus_that_share_their_boards_serial_number_go_by_their_addresses(run_probe, tool):
+    class Superchip(Machine):
+        def inventory(self):
+            serials = {"gpu5": "165/GPU-1", "gpu2": "165/GPU-2"}
+            facts = (Fact("gpu_serial", gpu, "text", text=each) for gpu, each in serials.items())
+            return [*super().inventory(), *facts]
+
+    report = json.loads(dcgm(PASSES, FAILS))
+    report["DCGM Diagnostic"]["GPU Device Serials"] = {"0": "165", "1": "165"}
+    tool("dcgmi", json.dumps(report))
+    run = run_probe(DcgmDiag, Superchip())
+    assert {row.device: row.value for row in run.all("dcgm_failures")} == {"gpu5": 0, "gpu2": 1}
 
 
 def test_an_error_of_several_gpus_that_names_none_of_them_is_not_lost(run_probe, tool):
@@ -175,11 +230,10 @@ def test_a_test_without_a_result_did_not_run(run_probe, tool):
     """dcgmi 4 lists each test by its name, and leaves out results and summaries of "not run" (NVIDIA/DCGM,
     dcgmi/Diag.cpp, HelperJsonAddResult): neither a pass nor a fault.
     """
-    report = json.loads(dcgm(PASSES))
+    report = json.loads(dcgm(PASSES, FAILS | {"status": "Pass"}))
     report["DCGM Diagnostic"]["test_categories"][0]["tests"].append({"name": "pcie"})
     tool("dcgmi", json.dumps(report))
     run = run_probe(DcgmDiag, Machine())
-    assert (run.one("dcgm_tests").value, run.one("dcgm_skipped").value) == (1, 1)
     assert {row.labels["test"] for row in run.all("dcgm_failures")} == {"memory"}
     del report["DCGM Diagnostic"]["test_categories"][0]["tests"][0]
     tool("dcgmi", json.dumps(report))

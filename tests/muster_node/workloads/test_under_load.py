@@ -33,6 +33,9 @@ HEALTHY: dict[str, Any] = {
     "row_remap_uncorrected": 0.0,
     "row_remap_pending": 0.0,
     "row_remap_failed": 0.0,
+    "channel_repair_pending": 0.0,
+    "tpc_repair_pending": 0.0,
+    "unrepairable_memory": 0.0,
     "retired_pages_pending": 0.0,
     "sram_threshold_exceeded": 0.0,
     "recovery_action": "none",
@@ -103,6 +106,7 @@ def test_what_was_so_once_was_so(name: str, bad: float | str, when: int) -> None
     ("name", "bad"),
     [
         ("row_remap_pending", 1.0), ("row_remap_failed", 1.0), ("retired_pages_pending", 1.0), ("nvlink_active", 10.0),
+        ("channel_repair_pending", 1.0), ("tpc_repair_pending", 1.0), ("unrepairable_memory", 1.0),
         ("sram_threshold_exceeded", 1.0), ("mode_change_pending", 1.0), ("fabric_healthy", 0.0),
         ("recovery_action", "reset of the GPU"), ("foreign_processes", 1.0), ("gpu_lost", 1.0), ("pcie_width", 1.0),
     ],

@@ -37,14 +37,18 @@ from muster_criteria.model import (
     Severity,
     measurement_reference,
 )
-from muster_criteria.words import listed
+from muster_criteria.words import duration, listed
 
+INTAKE = "intake"
 CODED, PLAIN = "xid", "kernel_event"
 EVENTS = (CODED, PLAIN)
 TOTALS = {"xid_total": CODED, "kernel_event_total": PLAIN}
 BEGAN, OLDEST, PLACE = "kernel_log_time", "kernel_log_begin", "pci_address"
 """Metrics: one message, with a code or only with its text; the number of either; times in the kernel's log of the
 newest line when the stage began, and of the oldest line at its end; and the PCI address of each GPU."""
+
+BOOT_S = 60.0
+"""A log whose oldest line is from later after the boot has lost its beginning: kernels print from the boot on."""
 
 NO_GPU = "node"
 """The device of a message about a GPU that no longer answered when the log was read, or about none."""
@@ -64,10 +68,12 @@ BEFORE = DURING | {EventSeverity.RESET: Severity.WARNING, EventSeverity.MONITOR:
 @dataclasses.dataclass(frozen=True)
 class EventJudgement:
     """Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted
-    more messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges."""
+    more messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges; at
+    intake, a note where the log does not reach back to the boot."""
 
     findings: tuple[Finding, ...] = ()
     missing: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +104,8 @@ def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> EventJ
         if severity is not EventSeverity.IGNORE
     ]
     findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
-    return EventJudgement(findings, (*_unreported(result), *_overwritten(result, began), *unjudged.values()))
+    missing = (*_unreported(result), *_overwritten(result, began), *unjudged.values())
+    return EventJudgement(findings, missing, tuple(_not_since_boot(result)))
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[DeviceEvent, ...]:
@@ -200,6 +207,14 @@ def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
         if each.metric == OLDEST and each.value is not None and began is not None and each.value > began:
             why = f"the kernel log reaches back to {each.value:.0f} s after boot, and the stage began at {began:.0f} s"
             yield Gap(Lack.NOT_REPORTED, why, "device events", each.device)
+
+
+def _not_since_boot(result: StageResult) -> Iterable[str]:
+    """A note where intake sees less of the log than what was said since the boot. It is no miss: logs are finite."""
+    for each in result.measurements:
+        if result.stage == INTAKE and each.metric == OLDEST and each.value is not None and each.value > BOOT_S:
+            after = duration(each.value)
+            yield f"the kernel log reaches back to {after} after boot: what was logged before is not known"
 
 
 def _reference(message: Measured) -> str:

@@ -84,11 +84,14 @@ class Message(_Read):
 
 
 class Kernel(_Read):
-    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded."""
+    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded; ``left_out``: how
+    many messages are not among ``events``, which have an end.
+    """
 
     first: Number | None = None
     last: Number | None = None
     loaded: Number | None = None
+    left_out: Annotated[int, pydantic.Field(ge=0)] = 0
     events: Annotated[tuple[Message, ...], pydantic.Field(max_length=1500)] = ()
 
 
@@ -202,11 +205,10 @@ def read(
 
 
 def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator[Reading]:
-    flags = ("gpu_lost", "row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded")
     counts = []
     for fact in swept.facts:
         value, device = fact.value, fact.device
-        if fact.name in flags and value is not None:
+        if fact.name in _FLAGS and value is not None:
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
             yield Reading(fact.name, device, fact.text, bad=fact.text != "none")
@@ -256,6 +258,10 @@ def _disk(fact: Fact) -> Iterator[Reading]:
         yield Reading("nvme_worn", device, f"{value:.0f} % of its life is used", bad=value >= 100)
 
 
+_FLAGS = frozenset({
+    "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
+    "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
+})  # fmt: skip
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
               16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip
@@ -320,6 +326,8 @@ def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventP
     since = max(before.kernel_s, judged)
     if same and log.first is not None and log.first > since > 0:
         yield Reading("kernel_log_gap", value=f"{log.first - since:.0f} s of the log were overwritten")
+    if log.left_out:
+        yield Reading("kernel_log_gap", value=f"{log.left_out} messages of too many different forms were left out")
     for each in log.events:
         if not _within(each.last, judged) and (found := _event(each, policies)) is not None:
             yield found

@@ -254,7 +254,7 @@ def _one(
         counted.miss(gap)
     return _Examined(
         counted.coverage(),
-        (*result.notes, *counted.notes, *versions.notes, *_not_learned(rows, sku)),
+        (*result.notes, *counted.notes, *events.notes, *versions.notes, *_not_learned(rows, sku)),
         findings,
         observations,
         tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),
@@ -312,7 +312,7 @@ def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> Ev
             ):
                 findings.append(_in_a_repeat(each))
         missing += [_gap_in_a_repeat(gap) for gap in again.missing if gap not in own.missing]
-    return EventJudgement(tuple(findings), tuple(missing))
+    return EventJudgement(tuple(findings), tuple(missing), own.notes)
 
 
 def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:

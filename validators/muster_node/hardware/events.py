@@ -14,8 +14,14 @@ from muster_node.hardware.seam import Fact
 
 _TIME = re.compile(r"^(?:<\d{1,4}>)?\s*\[\s*(\d+(?:\.\d+)?)\]")
 
-DISTINCT_MAX = 20
-"""Different texts of one code on one device that are kept apart; in a storm, further ones count as the last of them."""
+PCI_ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*)\b", re.IGNORECASE)
+
+TEXTS_MAX = 20
+"""Different texts of one code on one device that are kept apart; in a storm, further ones count as the last of theirs
+that has the same form."""
+FORMS_MAX = 100
+"""Different forms of one code on one device that are kept; messages of further ones are left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +30,7 @@ class DeviceEvent:
 
     ``kind``: the vendor's name for messages with such codes, as "xid"; ``part``: the device where the message names it,
     "" where its PCI address says which; ``at``: the first one's seconds since boot; ``last``: the last one's, None for
-    one message.
+    one message. ``form``: what texts have in common that mean the same, "" where that is the text without its numbers.
     """
 
     kind: str
@@ -35,6 +41,7 @@ class DeviceEvent:
     at: float | None
     count: int = 1
     last: float | None = None
+    form: str = dataclasses.field(default="", compare=False)
 
 
 def normal_pci(address: str) -> str:
@@ -80,19 +87,28 @@ def first_time(lines: Iterable[str]) -> float | None:
     return next((at for line in lines if (at := time_of(line)) is not None), None)
 
 
-def folded(events: Iterable[DeviceEvent], distinct: int = DISTINCT_MAX) -> list[DeviceEvent]:
-    """Messages with the same text of the same device as one event; the counts add up to the number of messages.
+def shape_of(text: str) -> str:
+    """A message without its numbers and addresses; names with digits in them ("nvme0", "ata1") stay."""
+    return _NUMBER.sub("#", PCI_ADDRESS.sub("@", text))
 
-    ``distinct``: texts of one code on one device that are kept apart.
+
+def folded(events: Iterable[DeviceEvent], texts: int = TEXTS_MAX, forms: int = FORMS_MAX) -> list[DeviceEvent]:
+    """Messages with the same text of the same device as one event, and beyond ``texts`` of one code on one device those
+    of the same form: what the controller decides by differs between forms.
+
+    The counts add up to the number of messages, but for those of more than ``forms`` forms, which are left out.
     """
-    kept: dict[tuple[str, int, str], list[DeviceEvent]] = {}
+    kept: dict[tuple[str, int, str], tuple[dict[str, DeviceEvent], dict[str, str]]] = {}
     for event in events:
-        alike = kept.setdefault((event.kind, event.code, event.pci), [])
-        same = next((place for place, known in enumerate(alike) if known.text == event.text), None)
-        if same is None and len(alike) < distinct:
-            alike.append(event)
-            continue
-        place = len(alike) - 1 if same is None else same
-        last = event.last if event.last is not None else event.at
-        alike[place] = dataclasses.replace(alike[place], count=alike[place].count + event.count, last=last)
-    return [event for alike in kept.values() for event in alike]
+        alike, latest = kept.setdefault((event.kind, event.code, event.pci), ({}, {}))
+        form, text = event.form or shape_of(event.text), event.text
+        if text not in alike and len(alike) >= texts:
+            text = latest.get(form, text)
+        known = alike.get(text)
+        if known is not None:
+            last = event.last if event.last is not None else event.at
+            alike[text] = dataclasses.replace(known, count=known.count + event.count, last=last)
+        elif len(alike) < texts or len(latest) < forms:
+            alike[text] = event
+            latest[form] = text
+    return [event for alike, _ in kept.values() for event in alike.values()]

@@ -5,8 +5,6 @@ A test that passes and names an error is counted as a warning; so is one that fa
 
 from __future__ import annotations
 
-import collections
-
 from muster_node.hardware.events import by_pci
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.dcgm import NO_ENGINE, Outcome, Report, parse_dcgm_diag
@@ -14,6 +12,8 @@ from muster_node.tools.output import BadOutput
 from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
 _NOTE_MAX = 200
+SOFTWARE_ONLY = 1
+"""The level at which DCGM tests what is installed, and no hardware."""
 
 
 class DcgmDiag(Probe):
@@ -30,13 +30,13 @@ class DcgmDiag(Probe):
     metrics = {
         "dcgm_failures": Metric("count", "1 where a test failed, by test"),
         "dcgm_warnings": Metric("count", "errors that fail nothing, with a pass, a warning or a setting, by test"),
-        "dcgm_tests": Metric("count", "tests that ran, on all devices together"),
-        "dcgm_skipped": Metric("count", "tests that DCGM skipped, on all devices together"),
     }
     needs = ("gpu", "tool:dcgmi")
 
     def run(self, context: Context) -> None:
-        """Run it. Raises Skip on simulated hardware and without DCGM's service, RuntimeError without a report."""
+        """Run it. Raises Skip on simulated hardware, without DCGM's service, and where DCGM tested nothing but software
+        although it should; RuntimeError without a report, or where it tested nothing of a GPU that answers.
+        """
         real_only(context)
         note = cool_down(context)
         level = int(context.params["level"])
@@ -49,7 +49,13 @@ class DcgmDiag(Probe):
             if error.code == NO_ENGINE:
                 raise Skip("DCGM's host engine does not run: systemctl enable --now nvidia-dcgm") from error
             raise RuntimeError(f"dcgmi diag {error}") from error
-        _emit(context, report.outcomes, _names(context, report), note)
+        names = _names(context, report)
+        _emit(context, report.outcomes, names, note)
+        ran = [each for each in report.outcomes if not each.skipped and (each.hardware or level == SOFTWARE_ONLY)]
+        if not ran:
+            raise Skip("DCGM skipped all of its tests of the hardware")
+        if untested := _untested(context, ran, names):
+            raise RuntimeError(f"dcgmi diag tested nothing of {untested}")
 
 
 def _has_bad(report: Report) -> bool:
@@ -59,18 +65,27 @@ def _has_bad(report: Report) -> bool:
 def _names(context: Context, report: Report) -> dict[int, str]:
     """Device by DCGM's number, as far as that is certain: by serial number, else by the order of PCI addresses.
 
-    DCGM numbers the GPUs that it found when its host engine started. If it names more than answer now, one of them is
-    gone since, and the order says nothing.
+    GPUs of one board share its serial number. DCGM numbers the GPUs that it found when its host engine started: if it
+    names more or fewer than answer now, the order says nothing.
     """
     facts = list(context.hardware.inventory())
-    serials = collections.Counter(fact.text for fact in facts if fact.name == "gpu_serial" and fact.text)
-    by_serial = {f.text: f.device for f in facts if f.name == "gpu_serial" and f.text and serials[f.text] == 1}
-    if report.serials and by_serial:
+    by_serial = {fact.text: fact.device for fact in facts if fact.name == "gpu_serial" and fact.text}
+    if by_serial and report.serials and len(set(report.serials.values())) == len(report.serials):
         return {number: by_serial[each] for number, each in report.serials.items() if each in by_serial}
     in_order = [device for _, device in sorted(by_pci(facts).items())]
-    beyond = max((outcome.gpu for outcome in report.outcomes if outcome.gpu is not None), default=0) >= len(in_order)
+    numbers = {*report.serials, *(outcome.gpu for outcome in report.outcomes if outcome.gpu is not None)}
     all_placed = len(in_order) == len(context.hardware.devices("gpu"))
-    return dict(enumerate(in_order)) if all_placed and not beyond else {}
+    return dict(enumerate(in_order)) if all_placed and numbers == set(range(len(in_order))) else {}
+
+
+def _untested(context: Context, ran: list[Outcome], names: dict[int, str]) -> str:
+    """The GPUs that answer and of which no test ran, or how many; "" for none, and where DCGM names no GPU."""
+    gpus = [device.id for device in context.hardware.devices("gpu")]
+    tested = {outcome.gpu for outcome in ran if outcome.gpu is not None}
+    if names and tested:
+        placed = {names.get(number) for number in tested}
+        return ", ".join(gpu for gpu in gpus if gpu not in placed)
+    return f"{len(gpus) - len(tested)} of {len(gpus)} GPUs" if 0 < len(tested) < len(gpus) else ""
 
 
 def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note: str) -> None:
@@ -92,8 +107,6 @@ def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note
         labels, notes = {"test": _label(test)}, "; ".join(filter(None, (texts[:_NOTE_MAX], note)))
         context.emit("dcgm_failures", device, value=failures, labels=labels, note=notes)
         context.emit("dcgm_warnings", device, value=warnings, labels=labels, note=notes)
-    context.emit("dcgm_tests", "node", value=sum(not outcome.skipped for outcome in outcomes))
-    context.emit("dcgm_skipped", "node", value=sum(outcome.skipped for outcome in outcomes))
 
 
 def _label(test: str) -> str:

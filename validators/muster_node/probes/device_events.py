@@ -1,4 +1,4 @@
-"""What the kernel log says of hardware since boot: drivers' errors by code, and messages that may report a fault.
+"""What the kernel log says of hardware: drivers' errors by code, and messages that may report a fault.
 
 Run it at the end of a stage: the stage's inventory has the time of the log's newest line at its begin. The controller
 judges.
@@ -18,16 +18,16 @@ class DeviceEvents(Probe):
 
     name = "device_events"
     stage = "intake"
-    doc = "drivers' errors (XIDs, SXIDs) and messages of the kernel log since boot that may report a fault"
+    doc = "drivers' errors (XIDs, SXIDs) and messages in the kernel log that may report a fault"
     loads = False
     metrics = {
         "xid": Metric("text", "an XID or SXID, with kind, code, PCI address, seconds since boot; samples: how often"),
         "xids_seen": Metric("bool", "whether the GPU's XIDs were watched to the end of the job, by log or by events"),
-        "xid_total": Metric("count", "XID and SXID messages in the kernel log since boot"),
+        "xid_total": Metric("count", "XID and SXID messages in the kernel log"),
         "kernel_event": Metric(
             "text", "a message or record, with priority, PCI address, seconds since boot; samples: how often"
         ),
-        "kernel_event_total": Metric("count", "such messages and records in the kernel log since boot"),
+        "kernel_event_total": Metric("count", "such messages and records in the kernel log"),
         "kernel_log_begin": Metric("s", "time since boot of the oldest line that the kernel log still has"),
     }
 

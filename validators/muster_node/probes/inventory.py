@@ -45,12 +45,12 @@ class Inventory(Probe):
         "serial_system": Metric("text", "serial number of the system", on="node"),
         "serial_board": Metric("text", "serial number of the main board", on="node"),
         "gpu_model": Metric("text", "model name", on="gpu"),
-        "gpu_serial": Metric("text", "serial number of the board", on="gpu"),
+        "gpu_serial": Metric(
+            "text", "serial number of the board; where GPUs of the node share one, with the GPU's UUID", on="gpu"
+        ),
         "gpu_uuid": Metric("text", "UUID of the GPU", on="gpu"),
         "vbios": Metric("text", "VBIOS version", on="gpu"),
-        "identity_shared": Metric(
-            "count", "other GPUs of the node that report the same UUID or serial number", on="gpu"
-        ),
+        "identity_shared": Metric("count", "other GPUs of the node that report the same UUID or PCI address", on="gpu"),
         "slot_known": Metric("bool", "whether the board tells in which slot the GPU sits", on="gpu"),
         "unlike_siblings": Metric(
             "count", "facts of model, firmware and memory that differ from most of its siblings", on="gpu"
@@ -79,7 +79,7 @@ class Inventory(Probe):
         "power_limit_max": Metric("W", "highest power limit that may be set", on="gpu"),
         "gpu_count": Metric("count", "GPUs that answer", on="node"),
         "driver_version": Metric("text", "GPU driver", on="node"),
-        "xid_count": Metric("count", "XID messages in the kernel log since boot", on="node"),
+        "xid_count": Metric("count", "XID messages in the kernel log", on="node"),
         "kernel_log_time": Metric(
             "s", "time since boot of the newest line of the kernel log when this stage began", on="node"
         ),

@@ -22,6 +22,8 @@ NO_ENGINE = "no host engine"
 """The code of BadOutput where DCGM's service does not run."""
 _NOT_RUN = "Not run"
 _SUMMARY = "test_summary"
+_SOFTWARE = "Deployment"
+"""The category of DCGM's tests of drivers, libraries and settings."""
 _TEXT_MAX = 200
 _NO_FAULT = {
     18: "no access to a file",
@@ -59,12 +61,16 @@ class Error:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one test reports for one device: ``gpu`` is DCGM's number, None for the node as a whole."""
+    """What one test reports for one device: ``gpu`` is DCGM's number, None for the node as a whole.
+
+    ``hardware``: whether it tests the GPU, not what is installed for it.
+    """
 
     test: str
     gpu: int | None
     status: str
     errors: tuple[Error, ...] = ()
+    hardware: bool = True
 
     @property
     def passed(self) -> bool:
@@ -135,16 +141,19 @@ def _serials(holder: dict[str, Any]) -> dict[int, str]:
 
 def _outcomes(report: dict[str, Any]) -> Iterator[Outcome]:
     for category in _dicts(report.get("test_categories")):
+        hardware = category.get("category") != _SOFTWARE
         for test in _dicts(category.get("tests")):
-            name = str(test.get("name", "unnamed"))
-            devices = [
-                outcome for result in _dicts(test.get("results")) for outcome in _by_gpu(name, result, _gpus(result))
-            ]
-            yield from devices
-            if _SUMMARY in test:
-                yield from _beyond(devices, name, test[_SUMMARY])
-            elif not devices:  # DCGM 4 leaves out each result of a test that did not run, and its summary
-                yield Outcome(name, None, _NOT_RUN)
+            yield from (dataclasses.replace(outcome, hardware=hardware) for outcome in _of_test(test))
+
+
+def _of_test(test: dict[str, Any]) -> Iterator[Outcome]:
+    name = str(test.get("name", "unnamed"))
+    devices = [outcome for result in _dicts(test.get("results")) for outcome in _by_gpu(name, result, _gpus(result))]
+    yield from devices
+    if _SUMMARY in test:
+        yield from _beyond(devices, name, test[_SUMMARY])
+    elif not devices:  # DCGM 4 leaves out each result of a test that did not run, and its summary
+        yield Outcome(name, None, _NOT_RUN)
 
 
 def _by_gpu(name: str, result: dict[str, Any], gpus: list[int | None]) -> Iterator[Outcome]:

@@ -27,6 +27,9 @@ DELTAS = {
 STATES = {
     "row_remap_pending": Metric("bool", "whether a row remap waits for a reset", on="gpu"),
     "row_remap_failed": Metric("bool", "whether a row could not be remapped", on="gpu"),
+    "channel_repair_pending": Metric("bool", "whether a spare memory channel waits for a reset", on="gpu"),
+    "tpc_repair_pending": Metric("bool", "whether the retirement of a part of the GPU waits for a reset", on="gpu"),
+    "unrepairable_memory": Metric("bool", "whether memory is bad beyond repair", on="gpu"),
     "retired_pages_pending": Metric("bool", "whether a page waits for a reset to be retired", on="gpu"),
     "sram_threshold_exceeded": Metric("bool", "whether SRAM errors passed NVIDIA's replacement limit", on="gpu"),
     "recovery_action": Metric("text", "what the driver says that the GPU needs", on="gpu"),
@@ -39,8 +42,8 @@ STATES = {
 }
 WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(
-        ("row_remap_pending", "row_remap_failed", "retired_pages_pending", "sram_threshold_exceeded",
-         "mode_change_pending"),
+        ("row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending", "unrepairable_memory",
+         "retired_pages_pending", "sram_threshold_exceeded", "mode_change_pending"),
         max,
     ),
     **dict.fromkeys(("nvlink_active", "fabric_healthy"), min),

@@ -49,8 +49,8 @@ _FILLERS = re.compile(
 
 
 def history(serial: str) -> list[Placement]:
-    """Every place the part with this serial sat in, oldest first."""
-    query = select(PlacementRow, PartRow).join(PartRow).where(PartRow.serial == serial)
+    """Every place the part with this serial sat in, or each GPU on the board with it, oldest first."""
+    query = select(PlacementRow, PartRow).join(PartRow).where(_with_serial(serial))
     return _placements(query.order_by(PlacementRow.id))
 
 
@@ -63,18 +63,25 @@ def of_node(node: str, limit: int | None = None) -> list[Placement]:
 
 
 def runs_of(serial: str) -> list[Run]:
-    """Every run in which the part with this serial was tested, on whatever node, latest first."""
+    """Every run in which the part with this serial, or a GPU on the board with it, was tested, on whatever node, latest
+    first.
+    """
     ids = (
         select(StageRow.run)
         .join(PlacementRow, PlacementRow.node == StageRow.node)
         .join(PartRow, PlacementRow.part_id == PartRow.id)
-        .where(PartRow.serial == serial, tested_in(StageRow.origin))
+        .where(_with_serial(serial), tested_in(StageRow.origin))
     )
     with reading() as session:
         return [
             access.to_run(row)
             for row in session.scalars(select(RunRow).where(RunRow.id.in_(ids)).order_by(RunRow.id.desc()))
         ]
+
+
+def _with_serial(serial: str) -> ColumnElement[bool]:
+    """GPUs that share their board's serial have it before a "/"."""
+    return or_(PartRow.serial == serial, PartRow.serial.startswith(f"{serial}/", autoescape=True))
 
 
 def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
@@ -97,9 +104,9 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     the first ``TOLD_MAX`` and how many more.
 
     A slot that is not reported keeps its part, and so does one whose reported part was seen in another node lately:
-    both nodes' histories get a remark, once. A machine that reported more than ``PLACED_MAX`` parts in its life is
-    taken at its word no more: its history says so once. Raises DifferentMachine if the chassis has another serial than
-    before.
+    both nodes' histories get a remark, once. A part that several slots report stays where it is. A machine that
+    reported more than ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises
+    DifferentMachine if the chassis has another serial than before.
     """
     row = access.node_row(session, node)
     serials = real_serials(serials)
@@ -107,6 +114,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
             raise DifferentMachine(_another_machine(node, slot, known, serials))
+    serials = _in_one_slot(serials, known)
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
         _remark(session, row, slot, place_)
@@ -143,14 +151,19 @@ def replacement(node: str, serials: Mapping[str, str]) -> str:
     return f"muster node replace {node}{given} --reason …"
 
 
-def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> set[str]:
-    """Note that parts are still where they are ``known``, in one statement; returns their slots.
-
-    A serial that several slots report is left to the caller.
-    """
+def _in_one_slot(serials: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """The serials without those that several slots report, but for the slot in which that part is known to sit."""
     often = collections.Counter((kind_of(slot), serial) for slot, serial in serials.items())
-    same = {slot: serial for slot, serial in serials.items() if known.get(slot) == serial}
-    there = {slot for slot, serial in same.items() if often[kind_of(slot), serial] == 1}
+    return {
+        slot: serial
+        for slot, serial in serials.items()
+        if often[kind_of(slot), serial] == 1 or known.get(slot) == serial
+    }
+
+
+def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> set[str]:
+    """Note that parts are still where they are ``known``, in one statement; returns their slots."""
+    there = {slot for slot, serial in serials.items() if known.get(slot) == serial}
     if there:
         here = PlacementRow.node == node, PlacementRow.until.is_(None), PlacementRow.slot.in_(sorted(there))
         session.execute(update(PlacementRow).where(*here).values(seen_at=access.now()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from muster_criteria import policy_file
 from muster_criteria.device_events.policy import KERNEL, EventPolicy
 from muster_criteria.sku_files.skus import SHIPPED
-from muster_node.hardware.events import folded
+from muster_node.hardware.events import folded, shape_of
 from muster_node.hardware.host import kernel_events
 from muster_node.hardware.host.kernel_log import parse_kmsg
 from tests.bench.fuzz import mutate
@@ -77,8 +77,8 @@ def _read(sample: Sample) -> Taken:
     if isinstance(planted, int):
         found = any((event.code, event.pci) == (planted, "0000:1b:00") for event in xids)
     else:
-        form = kernel_events.shape_of(message.split("\\x0a")[0])
-        found = any(form in kernel_events.shape_of(each.text) and _named(each.text) == planted for each in events)
+        form = shape_of(message.split("\\x0a")[0])
+        found = any(form in shape_of(each.text) and _named(each.text) == planted for each in events)
         found = found or sum(each.count for each in events) < len(every)  # counted as missing: inconclusive
     kept = max(len(xids), len(events))
     return Taken(well=not found, oversize=f"{kept} events" if kept > 1_000 else "")

@@ -66,10 +66,12 @@ class Bench:
     def node(self) -> Node:
         return store.nodes.get("this-node")
 
-    def carry_out(self, rung: Rung, last_boot: str = "", limit_s: float = RETURN_S) -> Done:
+    def carry_out(
+        self, rung: Rung, last_boot: str = "", limit_s: float = RETURN_S, part: str = "gpu 1650423000003"
+    ) -> Done:
         """Carry a rung out, and look until the node is back or its time is over."""
         done = repairing.carry_out(
-            rung, self.node(), Fault("gpu_memory", "gpu3", "gpu 1650423000003"), self.connect, last_boot=last_boot,
+            rung, self.node(), Fault("gpu_memory", "gpu3", part), self.connect, last_boot=last_boot,
             serial=repair.system_serial("this-node"),
         )  # fmt: skip
         began = time.monotonic()

@@ -39,6 +39,12 @@ def test_a_node_that_takes_no_login_is_not_rebooted_over_ssh(bench: Bench) -> No
     assert bench.carry_out(Rung.RESET_GPU).outcome is Outcome.TRANSIENT
 
 
+def test_a_gpu_that_shares_its_boards_serial_is_reset_by_its_uuid(bench: Bench) -> None:
+    uuid = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"
+    assert bench.carry_out(Rung.RESET_GPU, part=f"gpu 1650000000001/{uuid}").outcome is Outcome.SUCCEEDED
+    assert bench.calls == [f"--gpu-reset -i {uuid}"]
+
+
 def with_bmc(bench: Bench, url: str, **more: str) -> None:
     node = bench.node()
     store.nodes.add_all([(

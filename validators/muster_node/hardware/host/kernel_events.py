@@ -15,7 +15,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from muster_node.hardware.events import DeviceEvent, normal_pci
+from muster_node.hardware.events import PCI_ADDRESS, DeviceEvent, normal_pci, shape_of
 from muster_node.hardware.vendors import vendors
 
 ERROR = 3
@@ -44,11 +44,9 @@ _LINE = re.compile(
     r"(?:<(\d{1,4})>)?\s*(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:\S+ kernel: )?(.*)$", re.DOTALL
 )
 """Priority, time, and of some kernels the task or CPU that printed it (CONFIG_PRINTK_CALLER), then the message."""
-_PCI = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
 _RECORD = re.compile(r"^(.*?)\{(\d+)\}")
 _MACHINE_CHECK = re.compile(r"^(?:mce: )?\[Hardware Error\]: ")
 _DETAIL = re.compile(r"^\S+ \S+: (?:AER: )?\s{2,}\S|^\S+ \S+: AER:\s+(?:TLP Header|Error of this Agent)")
-_NUMBER = re.compile(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +149,7 @@ def _extended(record: KernelEvent, text: str, priority: int | None) -> KernelEve
 
 
 def _pci(text: str) -> str:
-    found = _PCI.search(text)
+    found = PCI_ADDRESS.search(text)
     return normal_pci(found.group()) if found else ""
 
 
@@ -174,11 +172,6 @@ def folded(events: Iterable[KernelEvent], limit: int = DISTINCT_MAX) -> list[Ker
     every = list(kept.values())
     gravest = sorted(range(len(every)), key=lambda at: (_gravity(every[at]), -(every[at].last or 0.0)))[:limit]
     return [every[at] for at in sorted(gravest)]
-
-
-def shape_of(text: str) -> str:
-    """A message without its numbers and addresses; names with digits in them ("nvme0", "ata1") stay."""
-    return _NUMBER.sub("#", _PCI.sub("@", text))
 
 
 def _gravity(event: KernelEvent) -> int:

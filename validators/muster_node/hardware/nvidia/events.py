@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from muster_node.hardware.events import DeviceEvent, normal_pci, time_of
+from muster_node.hardware.events import DeviceEvent, normal_pci, shape_of, time_of
 
 XID = "xid"
 SXID = "sxid"
@@ -21,6 +21,8 @@ _UNKNOWN_PROCESS = re.compile(r"^pid='?<?unknown>?'?, name='?<?unknown>?'?,\s*")
 _PROCESS = re.compile(r"^(pid=[^,]*, name=[^,]*),\s*")
 _NVLINK5 = range(144, 151)
 """XIDs whose text begins with the name of a unit, padded to a column (NVIDIA XID catalogue, "XID 144-150 Decode")."""
+_WORDS = re.compile(r"\bLink -?\d+ \(0x([0-9a-f]+) 0x([0-9a-f]+)", re.IGNORECASE)
+"""Their first two words: policies decide by the sub-code, bits 25 to 20 of the first, and by the second, the status."""
 
 
 def event_of(line: str) -> DeviceEvent | None:
@@ -29,7 +31,8 @@ def event_of(line: str) -> DeviceEvent | None:
     xid = _XID.search(line)
     if xid:
         address, instance, code, text = (part.strip() for part in xid.groups())
-        return DeviceEvent(XID, int(code), normal_pci(address), "", _xid_text(int(code), text, instance), at)
+        text = _xid_text(int(code), text, instance)
+        return DeviceEvent(XID, int(code), normal_pci(address), "", text, at, form=_form(int(code), text))
     sxid = _SXID.search(line)
     if sxid and not _SXID_DETAIL.match(sxid.group(4)):
         switch = sxid.group(1)[len("nvidia-") :]
@@ -46,3 +49,12 @@ def _xid_text(code: int, text: str, instance: str) -> str:
         process = found.group(1) if found else ""
         text = " ".join(_PROCESS.sub("", text).split())
     return " ".join(filter(None, (text, instance and f"({instance})", process and f"({process})")))
+
+
+def _form(code: int, text: str) -> str:
+    """Of NVLink 5, the text without its numbers, sub-code and status; "" for any other."""
+    found = _WORDS.search(text) if code in _NVLINK5 else None
+    if found is None:
+        return ""
+    info, status = (int(word, 16) for word in found.groups())
+    return f"{shape_of(text)} {info >> 20 & 0x3F:#x} {status:#x}"

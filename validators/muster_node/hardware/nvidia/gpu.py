@@ -119,13 +119,29 @@ def serial_of(answer: Answer) -> Answer:
     return Answer(note=f"the GPU reports no serial number, but {str(answer.value)!r}")
 
 
-def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
-    """By GPU: its serial number, how many others claim its UUID or its serial, and whether its slot is known."""
+def part_serials(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, Answer]:
+    """By GPU: the serial number under which it is one part. NVML's is the board's, and a board may have several GPUs.
+
+    Where any two share one (``nvidia-smi -q`` of GB200 and GB300: the two of a superchip), each has its UUID after it,
+    as "1650000000001/GPU-…": all of the node, so that a GPU whose sibling falls silent keeps its name.
+    """
     serials = {gpu.device.id: serial_of(nvml.query("nvmlDeviceGetSerial", gpu.handle)) for gpu in gpus}
-    holders = collections.defaultdict(list)
-    for device, serial in serials.items():
-        if serial.value is not None:
-            holders[serial.value].append(device)
+    boards = [serial.value for serial in serials.values() if serial.value is not None]
+    if len(set(boards)) == len(boards):
+        return serials
+    return {gpu.device.id: _of_board(serials[gpu.device.id], gpu) for gpu in gpus}
+
+
+def _of_board(serial: Answer, gpu: Gpu) -> Answer:
+    if serial.value is None or (gpu.uuid and not gpu.twins):
+        return serial.map(lambda board: f"{board}/{gpu.uuid}")
+    why = "which other GPUs report too" if gpu.twins else "which it does not report"
+    return Answer(note=f"GPUs of this node share serial numbers, and are known apart by their UUID, {why}")
+
+
+def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
+    """By GPU: its serial number, how many others claim its UUID or PCI address, and whether its slot is known."""
+    serials = part_serials(nvml, gpus)
     places = collections.Counter(gpu.pci for gpu in gpus if gpu.pci)
     for gpu in gpus:
         device, serial = gpu.device.id, serials[gpu.device.id]
@@ -135,13 +151,11 @@ def identity_facts(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fact]:
             yield Fact("identity_shared", device, "count", note=answer.note)
             yield Fact("slot_known", device, "bool", note=answer.note)
             continue
-        same = [other for other in holders.get(serial.value, ()) if other != device]
         notes = [f"the UUID of {', '.join(gpu.twins)}"] if gpu.twins else []
-        notes += [f"the serial number of {', '.join(same)}"] if same else []
         beside = [o.device.id for o in gpus if o is not gpu and places[gpu.pci] > 1 and o.pci == gpu.pci]
         notes += [f"the PCI address of {', '.join(beside)}"] if beside else []
         note = f"it reports {' and '.join(notes)}" if notes else ""
-        yield Fact("identity_shared", device, "count", float(len({*gpu.twins, *same, *beside})), note=note)
+        yield Fact("identity_shared", device, "count", float(len({*gpu.twins, *beside})), note=note)
         where = (
             "" if gpu.slot_known else f"the board gives it no place: it is the GPU at {gpu.pci or 'an unknown address'}"
         )

@@ -20,6 +20,7 @@ _ERRORS = (
     ("recovery", "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY"),
     ("crc", "NVML_FI_DEV_NVLINK_ERROR_DL_CRC"),
     ("effective", "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS"),
+    ("recovered", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS"),
     ("recovery_failed", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),
 )
 _FABRIC_STATES = {0: None, 1: "not started", 2: "in progress", 3: "completed"}

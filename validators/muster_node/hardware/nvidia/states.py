@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.links import Links, fabric_facts
-from muster_node.hardware.nvidia.nvml import Answer, Nvml, whole
+from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml, whole
 from muster_node.hardware.nvidia.sensors import throttle
 from muster_node.hardware.nvidia.settings import COMPUTE_MODES
 from muster_node.hardware.nvidia.throttling import throttle_fields
@@ -33,6 +33,7 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     """States that the SKU's rules judge, by the names that the inventory has them under."""
     query, handle, device = nvml.query, gpu.handle, gpu.device.id
     remap = query("nvmlDeviceGetRemappedRows", handle)
+    repair = _if_known(query("nvmlDeviceGetRepairStatus", handle))
     ecc, mig = query("nvmlDeviceGetEccMode", handle), query("nvmlDeviceGetMigMode", handle)
     mode = query("nvmlDeviceGetComputeMode", handle)
     action = nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
@@ -46,6 +47,9 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
         ("mode_change_pending", "bool", _pending(ecc, mig)),
         ("row_remap_pending", "bool", remap.map(operator.itemgetter(2))),
         ("row_remap_failed", "bool", remap.map(operator.itemgetter(3))),
+        ("channel_repair_pending", "bool", repair.map(operator.itemgetter(0))),
+        ("tpc_repair_pending", "bool", repair.map(operator.itemgetter(1))),
+        ("unrepairable_memory", "bool", _if_known(query("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle))),
         ("retired_pages_pending", "bool", query("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         ("pcie_generation", "count", query("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
         ("pcie_width", "count", query("nvmlDeviceGetCurrPcieLinkWidth", handle)),
@@ -59,6 +63,11 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
         applied = query("nvmlDeviceGetApplicationsClock", handle, nvml.constant(name, otherwise))
         yield number("application_clock", device, "MHz", applied, {"domain": domain})
     yield from fabric_facts(nvml, handle, device)
+
+
+def _if_known(answer: Answer) -> Answer:
+    """The answer to a call that is newer than the others: an older binding lacks it, as an older driver does."""
+    return Answer(note=NOT_SUPPORTED) if answer.code == NO_FUNCTION else answer
 
 
 def counters(nvml: Nvml, gpu: Gpu, links: Links, driver: Answer) -> Iterator[Fact]:
