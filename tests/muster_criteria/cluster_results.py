@@ -108,11 +108,12 @@ class Sent:
                 labels = {"op": op, "sender": sender}
                 rows.append(row(COLLECTIVES, "collective_mismatches", value=count, labels=labels))
         for (gpu, step, kind, layer), text in self.digests.items():
-            labels = {"step": step, "kind": kind, "layer": layer}
+            labels = {"step": step, **({"kind": kind, "layer": layer} if kind else {})}
             rows.append(row(TRAINING, "step_digest", gpu, text=text, labels=labels))
         for gpu in self.gpus:
             rows.append(row(TRAINING, "digest_key", gpu, text=self.keys[gpu]))
-            rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu]))
+            compared = sum(at == gpu for at, *_ in self.digests)
+            rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu], samples=compared))
             rows.append(row(TRAINING, "step_compute", gpu, value=self.compute[gpu]))
             rows.append(row(TRAINING, "weights_digest", gpu, text=self.weights, labels={"shard": "all"}))
             sender = {"sender": self.block[self.block.index(self.name) - 1]}

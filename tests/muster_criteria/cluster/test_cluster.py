@@ -154,6 +154,29 @@ def test_more_or_fewer_digests_than_others_clear_none() -> None:
     assert "n2" in inconclusive(judgement)
 
 
+@pytest.mark.parametrize(("step", "first"), [("2-17", "step 2-17"), ("after", "step after")])
+def test_a_digest_of_several_steps_names_who_differs_in_them(step: str, first: str) -> None:
+    sent = block(3, gpus=1)
+    for each in sent.values():
+        each.digests |= {("gpu0", label, "", ""): label for label in ("2-17", "18-33", "after")}
+    sent["n1"].digests["gpu0", step, "", ""] = "another"
+    judgement = judge_block(members(sent))
+    ((name, (finding,)),) = judgement.failed.items()
+    assert (name, finding.rule) == ("n1", "same_batch")
+    assert finding.observed.endswith(first)
+    assert cleared(judgement) == ("n0", "n2")
+
+
+def test_the_first_difference_is_that_of_the_lowest_step() -> None:
+    sent = block(3, gpus=1)
+    for each in sent.values():
+        each.digests = {("gpu0", str(step), "", ""): f"{step}" for step in range(12)}
+    for step in ("2", "10"):
+        sent["n1"].digests["gpu0", step, "", ""] = "another"
+    (finding,) = judge_block(members(sent)).failed["n1"]
+    assert finding.observed.endswith("first in step 2")
+
+
 def test_two_answers_for_one_question_agree_with_none() -> None:
     sent = block(3, gpus=1)
     raw = sent["n1"].raw()

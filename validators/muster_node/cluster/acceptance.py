@@ -15,7 +15,7 @@ from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.rank import RankGroup
 from muster_node.cluster.shared_path import SharedPath
 from muster_node.cluster.trainer import BLOCK, NODE, Recipe, Trainer, Work, mesh_of
-from muster_node.cluster.training import replica, same_batch
+from muster_node.cluster.training import PART_ROWS, replica, rows_of, same_batch, spans_of
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads import llama
@@ -75,9 +75,11 @@ class Acceptance:
         self._torch = torch = require_torch()
         torch.set_num_threads(1)
         group.agree(f"{self._kind}, {self._shape()}")
+        self._most = max(group.gather(len(self._all)))
         group.begin("same_batch")
         mine = self._all[group.local :: group.per_node]
-        self._same_batches(mine, [str(step) for step in range(self._params["same_steps"])])
+        spans = spans_of(self._params["same_steps"], self._most)
+        self._same_batches(mine, {f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]): span for span in spans})
         group.gather()
         group.begin("rendezvous")
         compute = group.hardware.compute(group.device)
@@ -88,7 +90,7 @@ class Acceptance:
             trainer = self._together(compute, recipe, mesh, work)
             self._paths(fabric)
             group.begin("same_batch_again")
-            self._same_batches(mine, [AFTER])
+            self._same_batches(mine, {AFTER: range(1)})
             group.gather()
             group.begin("checkpoint")
             with group.patient(PATH_PATIENCE_S, self._path_is_late):
@@ -99,10 +101,11 @@ class Acceptance:
         shape, layers = SHAPES[self._kind], self._params["layers"]
         return dataclasses.replace(shape, layers=layers) if layers else shape
 
-    def _same_batches(self, devices: Sequence[Device], steps: Sequence[str]) -> None:
+    def _same_batches(self, devices: Sequence[Device], spans: Mapping[str, range]) -> None:
+        """``spans``: {label: the steps that a row of digests stands for}."""
         self._torch.use_deterministic_algorithms(True, warn_only=True)
         for device in devices:
-            self._same_batch(device, steps)
+            self._same_batch(device, spans)
         self._torch.use_deterministic_algorithms(False)
         self._give_back()
 
@@ -112,22 +115,28 @@ class Acceptance:
             gc.collect()
             self._torch.cuda.empty_cache()
 
-    def _same_batch(self, device: Device, steps: Sequence[str]) -> None:
+    def _same_batch(self, device: Device, spans: Mapping[str, range]) -> None:
         group, emit = self._group, self._group.emit
         shape, dtype = self._shape(), DTYPES[device.kind]
         model = replica(self._torch, group.hardware, device, shape, dtype, self._seed)
-        if steps[0] != AFTER:
+        when = AFTER if AFTER in spans else "before"
+        if when != AFTER:
             emit("digest_key", device.id, text=self._key(model))
         differing: list[str] = []
-        for number, step in enumerate(steps):
-            trial = same_batch(self._torch, model, self._seed, number, group)
-            for (kind, layer), text in trial.digests.items():
-                labels = {"step": step, "kind": kind, "layer": layer}
+        compared = 0
+        for label, steps in spans.items():
+            trials = [same_batch(self._torch, model, self._seed, number, group) for number in steps]
+            parts = len(trials[0].digests)
+            # Of the first step each part is reported, since what always fails shows there; of the others all at once.
+            each_part = 0 in steps and self._most * parts <= PART_ROWS
+            for labels, text in rows_of(label, trials, each_part=each_part):
                 emit("step_digest", device.id, text=text, labels=labels, samples=2)
-            differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
+            compared += parts * len(trials)
+            for trial in trials:
+                step = label if len(trials) == 1 else str(trial.step)
+                differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
         note = f"the first is {differing[0]}" if differing else ""
-        labels = {"when": AFTER if steps[0] == AFTER else "before"}
-        emit("self_mismatches", device.id, value=len(differing), samples=len(steps), note=note, labels=labels)
+        emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
     def _key(self, model: Transformer) -> str:
         torch, device = self._torch, model.compute.device

@@ -55,8 +55,12 @@ class ClusterTraining(Probe):
     }
     metrics = {
         **METRICS,
-        "step_digest": Metric("text", "digest of what a step gave before any exchange, by step, kind and layer"),
-        "self_mismatches": Metric("count", "digests that differ between two runs of the same batch on one device"),
+        "step_digest": Metric(
+            "text", "digest of what a step, or several, gave before any exchange; of the first step by kind and layer"
+        ),
+        "self_mismatches": Metric(
+            "count", "digests that differ between two runs of the same batch on one device; samples: those compared"
+        ),
         "digest_key": Metric("text", "what must be equal for digests to be comparable: device model, library, sizes"),
         "training_devices": Metric("count", "ranks of this node that took part"),
         "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),
