@@ -22,7 +22,9 @@ COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
 
 
 def row(probe: str, metric: str, device: str = "node", **keys: Any) -> dict[str, Any]:
-    unit = {"step_digest": "text", "digest_key": "text", "weights_digest": "text"}.get(metric, "count")
+    unit = {"step_digest": "text", "digest_key": "text", "weights_digest": "text", "nvlink_domain": "text"}.get(
+        metric, "count"
+    )
     return {"probe": probe, "metric": metric, "device": device, "unit": unit, **keys}
 
 
@@ -42,6 +44,8 @@ class Sent:
         self.weights = "w"
         self.training = {"scaling": 0.97, "step_p95_to_p50": 1.01, "training_devices": float(gpus)}
         self.alone, self.path_rate = 1000.0 * gpus, 40.0
+        self.domain = ""
+        """Its NVLink domain, of which it reports nothing where that is empty."""
         self.shared_path: float | None = None
         self.storage: list[dict[str, Any]] = []
         """Further rows about the shared path."""
@@ -108,13 +112,16 @@ class Sent:
                 labels = {"op": op, "sender": sender}
                 rows.append(row(COLLECTIVES, "collective_mismatches", value=count, labels=labels))
         for (gpu, step, kind, layer), text in self.digests.items():
-            labels = {"step": step, "kind": kind, "layer": layer}
+            labels = {"step": step, **({"kind": kind, "layer": layer} if kind else {})}
             rows.append(row(TRAINING, "step_digest", gpu, text=text, labels=labels))
         for gpu in self.gpus:
             rows.append(row(TRAINING, "digest_key", gpu, text=self.keys[gpu]))
-            rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu]))
+            compared = sum(at == gpu for at, *_ in self.digests)
+            rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu], samples=compared))
             rows.append(row(TRAINING, "step_compute", gpu, value=self.compute[gpu]))
             rows.append(row(TRAINING, "weights_digest", gpu, text=self.weights, labels={"shard": "all"}))
+            if self.domain:
+                rows.append(row(COLLECTIVES, "nvlink_domain", gpu, text=self.domain))
             sender = {"sender": self.block[self.block.index(self.name) - 1]}
             rows.append(row(TRAINING, "path_rate", gpu, value=self.path_rate, labels=sender))
         rows += [row(TRAINING, metric, value=value) for metric, value in self.training.items()]

@@ -74,7 +74,8 @@ def block_plans(sku: Sku, level: str, members: Sequence[str]) -> tuple[StagePlan
     together. Raises ValueError for an unknown level or fewer than two members.
     """
     calls = cluster_calls(sku.block, members, master_addr="", master_port=0, session="", level=level, seed=0)
-    plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), cluster_deadline_s(sku.block, level), False)]
+    deadline_s = cluster_deadline_s(sku.block, level, len(members))
+    plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), deadline_s, False)]
     if has_rounds(sku.block, level):
         # How many rails a pair has is known when the block meets, so its time under load is not counted here.
         pair = _probes(sku, [pair_call(sku.block, level, sku.block.probes[PAIRS].params_at(level), seed=0)])

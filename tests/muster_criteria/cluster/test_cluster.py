@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.model import MemberResult
-from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s
+from muster_criteria.cluster.plan import PATH_NODE_S, Asked, cluster_calls, cluster_deadline_s
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
 from muster_criteria.stage.findings import evidence_finding
 from muster_criteria.stages import LEVELS
@@ -152,6 +152,29 @@ def test_more_or_fewer_digests_than_others_clear_none() -> None:
     assert judgement.failed == {}
     assert "n1" in inconclusive(judgement)
     assert "n2" in inconclusive(judgement)
+
+
+@pytest.mark.parametrize(("step", "first"), [("2-17", "step 2-17"), ("after", "step after")])
+def test_a_digest_of_several_steps_names_who_differs_in_them(step: str, first: str) -> None:
+    sent = block(3, gpus=1)
+    for each in sent.values():
+        each.digests |= {("gpu0", label, "", ""): label for label in ("2-17", "18-33", "after")}
+    sent["n1"].digests["gpu0", step, "", ""] = "another"
+    judgement = judge_block(members(sent))
+    ((name, (finding,)),) = judgement.failed.items()
+    assert (name, finding.rule) == ("n1", "same_batch")
+    assert finding.observed.endswith(first)
+    assert cleared(judgement) == ("n0", "n2")
+
+
+def test_the_first_difference_is_that_of_the_lowest_step() -> None:
+    sent = block(3, gpus=1)
+    for each in sent.values():
+        each.digests = {("gpu0", str(step), "", ""): f"{step}" for step in range(12)}
+    for step in ("2", "10"):
+        sent["n1"].digests["gpu0", step, "", ""] = "another"
+    (finding,) = judge_block(members(sent)).failed["n1"]
+    assert finding.observed.endswith("first in step 2")
 
 
 def test_two_answers_for_one_question_agree_with_none() -> None:
@@ -330,9 +353,24 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
         assert len({b.terms for b in blocks}) == 1
         assert blocks[0].join_timeout_s == 60.0
     assert [call.params for call in calls["a"] if call.probe == "gpu_watch"] == [{}], "each member's own"
-    assert cluster_deadline_s(PROGRAMME, "demo") > sum(call.timeout_s for call in calls["a"])
+    assert cluster_deadline_s(PROGRAMME, "demo", 3) > sum(call.timeout_s for call in calls["a"])
     with pytest.raises(ValueError):
         cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_more_nodes_load_a_checkpoint_the_longer_that_may_take(level: str) -> None:
+    """Each node reads all of it."""
+    where = {"master_addr": "10.0.0.1", "master_port": 1, "session": "s", "level": level, "seed": 4}
+    few, many = (
+        next(each for each in cluster_calls(PROGRAMME, names, **where)["n0"] if each.probe == "cluster_training")  # type: ignore[arg-type]
+        for names in ([f"n{at}" for at in range(count)] for count in (2, 34))
+    )
+    more = many.params["path_s"] - few.params["path_s"]
+    assert more == 32 * PATH_NODE_S
+    assert many.timeout_s - few.timeout_s == more
+    assert cluster_deadline_s(PROGRAMME, level, 34) - cluster_deadline_s(PROGRAMME, level, 2) == more
+    assert few.params["path_s"] < few.timeout_s, "the rest of the training takes its time, too"
 
 
 def test_a_rank_is_killed_at_the_longest_level_only() -> None:
@@ -361,7 +399,7 @@ def test_a_person_may_ask_a_block_for_more_than_its_level(level: str) -> None:
     room = {probe: more[probe].timeout_s - plain[probe].timeout_s for probe in plain}
     assert room["cluster_collectives"] >= 90 * 60
     assert room["cluster_training"] > 0
-    added = cluster_deadline_s(PROGRAMME, level, asked) - cluster_deadline_s(PROGRAMME, level)
+    added = cluster_deadline_s(PROGRAMME, level, 2, asked) - cluster_deadline_s(PROGRAMME, level, 2)
     assert added == sum(room.values())
 
 

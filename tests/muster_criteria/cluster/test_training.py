@@ -122,6 +122,33 @@ def test_a_slow_path_is_named_by_both_its_ends() -> None:
     assert all(each.severity is Severity.WARNING for each in judgement.members["n2"].findings)
 
 
+def racks(count: int) -> dict[str, Sent]:
+    """So many racks of 18 trays. Between them the network, within them NVLink."""
+    sent = block(18 * count, gpus=4)
+    for at, each in enumerate(sent.values()):
+        each.domain = f"rack-{at // 18}.32766"
+        each.path_rate = 45.0 if at % 18 == 0 else 350.0
+    return sent
+
+
+def test_a_path_between_racks_is_not_slow_for_not_being_nvlink() -> None:
+    assert verdicts(real(racks(2))) == {Verdict.PASS}
+
+
+def test_a_path_within_a_rack_and_one_between_racks_are_slow_by_others_of_their_kind() -> None:
+    sent = racks(4)
+    sent["n7"].path_rate = 150.0
+    sent["n36"].path_rate = 20.0
+    warned = {name: set(found) for name, found in rules(real(sent)).items() if found}
+    assert warned == {name: {"slow_path"} for name in ("n6", "n7", "n35", "n36")}
+
+
+def test_a_path_of_a_node_that_does_not_say_where_it_is_is_of_no_kind() -> None:
+    sent = racks(2)
+    sent["n7"].domain = ""
+    assert all(not found for found in rules(real(sent)).values())
+
+
 def test_a_slow_member_with_libraries_of_its_own_explains_a_block_that_scales_badly() -> None:
     sent = block(4)
     sent["n2"].keys = {gpu: key + ".1" for gpu, key in sent["n2"].keys.items()}

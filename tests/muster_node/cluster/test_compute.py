@@ -13,7 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.digest import digest
-from muster_node.cluster.exchange import ANYBODY, OPS, Exchange, busbw_factor
+from muster_node.cluster.exchange import ANYBODY, OPS, PERIOD, RANKS_MAX, Exchange, busbw_factor, payload
 from muster_node.cluster.fabric import interface_of
 from muster_node.cluster.training import same_batch
 from muster_node.hardware import open_hardware
@@ -123,7 +123,7 @@ def test_a_digest_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPat
 
 def brute(op: str, ranks: int, rank: int, elements: int) -> list[float]:
     """The right answer, from the definition of the collective alone."""
-    buffers = [[float((i * (r + 1) + r) % 97) for i in range(elements)] for r in range(ranks)]
+    buffers = [[float((i * (r + 1) + r) % 4093) for i in range(elements)] for r in range(ranks)]
     share = elements // ranks
     sums = [sum(column) for column in zip(*buffers, strict=True)]
     mine = slice(rank * share, (rank + 1) * share)
@@ -138,13 +138,13 @@ def brute(op: str, ranks: int, rank: int, elements: int) -> list[float]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_one_wrong_element_is_attributed_to_its_sender(op: str) -> None:
-    ranks, elements = 3, 300
+    ranks, elements = 3, 15_000  # parts are longer than a period
     for rank in range(ranks):
         exchange = Exchange(torch, op, rank, ranks, elements, torch.device("cpu"))
         answer = torch.tensor(brute(op, ranks, rank, elements))
         exchange.result.copy_(answer)
         assert exchange.wrong() == {}
-        exchange.result[150 % answer.numel()] += 1
+        exchange.result[7_500 % answer.numel()] += 1
         sender = {"all_gather": 1, "all_to_all": 1, "send_recv": (rank - 1) % ranks}.get(op, ANYBODY)
         assert exchange.wrong() == {sender: 1}
         exchange.reset()
@@ -153,16 +153,55 @@ def test_one_wrong_element_is_attributed_to_its_sender(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["all_gather", "all_to_all", "send_recv"])
 def test_a_zero_whose_sign_was_flipped_is_wrong(op: str) -> None:
-    exchange = Exchange(torch, op, 0, 2, 400, torch.device("cpu"))
-    answer = torch.tensor(brute(op, 2, 0, 400))
+    exchange = Exchange(torch, op, 0, 2, 6000, torch.device("cpu"))
+    answer = torch.tensor(brute(op, 2, 0, 6000))
     answer[int((answer == 0).nonzero()[0])] = -0.0
     exchange.result.copy_(answer)
     assert sum(exchange.wrong().values()) == 1
 
 
-def test_an_unknown_collective_is_refused() -> None:
+@pytest.mark.parametrize("op", ["all_gather", "all_to_all"])
+@pytest.mark.parametrize("others", [(0, 97), (0, 1), (96, 97)])
+def test_swapped_and_reversed_parts_are_wrong_for_all_ranks_of_a_large_block(op: str, others: tuple[int, int]) -> None:
+    exchange = Exchange(torch, op, 5, 104, 104 * 1024, torch.device("cpu"))
+    good = exchange._expected.clone()
+    first, second = (exchange.span(rank) for rank in others)
+    exchange.result.copy_(good)
+    exchange.result[first], exchange.result[second] = good[second].clone(), good[first].clone()
+    assert set(exchange.wrong()) == set(others)
+    exchange.result.copy_(good)
+    exchange.result[second] = good[second].flip(0)
+    assert set(exchange.wrong()) == {others[1]}
+
+
+def test_payloads_of_as_many_ranks_as_there_may_be_differ_and_their_sums_are_exact() -> None:
+    parts = [payload(torch, rank, 0, 64, torch.device("cpu")) for rank in range(1024)]
+    assert len({tuple(part.tolist()) for part in parts}) == 1024
+    assert all(len(part.unique()) > 1 for part in parts)
+    assert RANKS_MAX * (PERIOD - 1) < 2**24, "what fp32 counts exactly"
+    assert set(payload(torch, RANKS_MAX - 1, 0, PERIOD, torch.device("cpu")).tolist()) == set(map(float, range(PERIOD)))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_right_answer_takes_one_period_of_each_rank(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not its buffer: of a large block this would be minutes on a CPU, without a sign of progress."""
+    real, computed, marks = torch.arange, list[int](), list[str]()
+
+    def counted(low: int, end: int, **keys: Any) -> Any:
+        computed.append(end - low)
+        return real(low, end, **keys)
+
+    monkeypatch.setattr(torch, "arange", counted)
+    ranks, elements = 64, 16 * 2**20 // 4
+    Exchange(torch, op, 1, ranks, elements, torch.device("cpu"), mark=marks.append)
+    assert sum(computed) <= (ranks + 1) * PERIOD
+    assert len(marks) == 2
+
+
+@pytest.mark.parametrize(("op", "ranks"), [("broadcats", 2), ("all_reduce", RANKS_MAX + 1)])
+def test_an_unknown_collective_and_too_many_ranks_are_refused(op: str, ranks: int) -> None:
     with pytest.raises(ValueError):
-        Exchange(torch, "broadcats", 0, 2, 2, torch.device("cpu"))
+        Exchange(torch, op, 0, ranks, ranks, torch.device("cpu"))
 
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:

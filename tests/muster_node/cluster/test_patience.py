@@ -1,4 +1,4 @@
-"""A rank that waits for storage: it is not stuck for minutes, is never lost for it, and says what does not answer."""
+"""Ranks that wait for storage: none is stuck or lost for it, and where it does not answer all give up together."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import dataclasses
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster_node.cluster.hub import WAITING
+from muster_node.cluster import checkpoint_phase, together
+from muster_node.cluster.checkpoint import Checkpoints
 from muster_node.cluster.member import DeviceFailed
 from muster_node.cluster.rank import RankGroup
 from muster_node.cluster.ranks import Ranks
+from muster_node.cluster.together import OVER, STILL, Together
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context
 from tests.muster_node.cluster.alone import Alone, alone_block
 
 PROGRESS_S, LONG_S = 3.0, 9.0
-DEVICE = Device("core0", "core", 0)
+DEVICES = [Device(f"core{slot}", "core", slot) for slot in range(2)]
+Act = Callable[[RankGroup], Any]
 
 
 @pytest.fixture
@@ -29,35 +33,26 @@ def alone() -> Alone:
     return Alone(alone_block(PROGRESS_S))
 
 
-def sleeps(seconds: float, patience_s: float | None) -> Any:
-    """The work of a rank that is in fsync for so long."""
-
-    def work(group: RankGroup) -> None:
-        group.begin("checkpoint")
-        group.mark("save 0")
-        # For a heartbeat that is shorter than the patience.
-        group.block = dataclasses.replace(group.block, stall_timeout_s=1.2)
-        if patience_s is None:
-            time.sleep(seconds)
-            return
-        with group.patient(patience_s, lambda what: group.emit("shared_path", "node", value=0.0, note=what)):
-            time.sleep(seconds)
-
-    return work
-
-
 def run(alone: Alone, work: Any) -> list[tuple[str, Any]]:
     emitted: list[tuple[str, Any]] = []
     context = Context(
         open_hardware(), {}, 1, Path(), lambda metric, device, **fields: emitted.append((metric, fields)), print
     )
-    Ranks(alone, [DEVICE], context).run(work)
+    Ranks(alone, DEVICES, context).run(work)
     return emitted
 
 
-def test_without_patience_a_rank_in_a_long_call_is_lost(alone: Alone) -> None:
+def sleeps(group: RankGroup) -> None:
+    group.begin("checkpoint")
+    group.mark("save 0")
+    # For a heartbeat that is shorter than the limit.
+    group.block = dataclasses.replace(group.block, stall_timeout_s=1.2)
+    time.sleep(LONG_S)
+
+
+def test_a_rank_in_a_long_call_of_its_own_is_lost(alone: Alone) -> None:
     with pytest.raises(DeviceFailed):
-        run(alone, sleeps(LONG_S, None))
+        run(alone, sleeps)
 
 
 def test_a_rank_that_no_signal_ends_is_named_all_the_same(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +61,12 @@ def test_a_rank_that_no_signal_ends_is_named_all_the_same(alone: Alone, monkeypa
     monkeypatch.setattr(os, "kill", lambda pid, number: spared.append(pid))
     try:
         with pytest.raises(DeviceFailed):
-            run(alone, sleeps(600.0, None))
+            run(alone, sleeps)
     finally:
         for pid in spared:
             kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    assert len(spared) == 1
+    assert len(spared) == len(DEVICES)
 
 
 def test_an_error_of_the_software_is_no_fault_of_a_device(alone: Alone) -> None:
@@ -83,11 +78,72 @@ def test_an_error_of_the_software_is_no_fault_of_a_device(alone: Alone) -> None:
         run(alone, work)
 
 
-def test_a_long_save_is_no_fault_of_a_device(alone: Alone) -> None:
-    assert run(alone, sleeps(LONG_S, 60.0)) == []
+def stands(group: RankGroup) -> None:
+    """One rank is in a call that does not return, the other has done its part."""
+    if group.rank == 1:
+        time.sleep(600.0)
 
 
-def test_a_path_that_does_not_answer_is_named_and_no_device_is_lost(alone: Alone) -> None:
-    emitted = run(alone, sleeps(LONG_S, 0.5))
-    assert emitted == [("shared_path", {"value": 0.0, "note": "save 0"})]
-    assert WAITING in alone.states, "so that the hub charges no node"
+def moves(group: RankGroup) -> int:
+    """One rank writes little by little for much longer than nothing may move, the other waits for it."""
+    if group.rank == 1:
+        with open(os.devnull, "wb", buffering=0) as out:
+            for _ in range(int(2 * PROGRESS_S / 0.1)):
+                out.write(bytes(2 * together.MOVED_BYTES))
+                time.sleep(0.1)
+    return group.rank
+
+
+def at_once(act: Act, patience_s: float, within_s: float = 600.0) -> Any:
+    """The work of a rank that does so with the others."""
+
+    def work(group: RankGroup) -> None:
+        def late(why: str, what: str) -> None:
+            group.emit("late", "node", text=f"{why}: {what}")
+            group.gather()
+            group.leave()
+
+        group.begin("checkpoint")
+        given = Together(group, late, patience_s)("save 0", lambda: act(group), within_s)
+        group.emit("given", "node", text=given)
+        group.gather()
+
+    return work
+
+
+def texts(emitted: list[tuple[str, Any]]) -> list[Any]:
+    return [fields["text"] for _, fields in emitted]
+
+
+def test_a_slow_path_that_moves_is_waited_for(alone: Alone) -> None:
+    assert texts(run(alone, at_once(moves, PROGRESS_S / 2))) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("patience_s", [0.5, PROGRESS_S + 1.0])
+def test_ranks_give_up_a_path_that_stands_still_together_and_end_well(alone: Alone, patience_s: float) -> None:
+    """Also where this takes longer than a rank may otherwise be without progress."""
+    assert texts(run(alone, at_once(stands, patience_s))) == [f"{STILL}: save 0"] * 2
+
+
+def test_so_they_do_with_one_that_is_too_slow(alone: Alone) -> None:
+    assert texts(run(alone, at_once(moves, 600.0, within_s=0.5))) == [f"{OVER}: save 0"] * 2
+
+
+def test_of_a_path_that_hangs_each_node_says_so_and_whether_a_small_file_does(
+    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a training, whose block ends intact."""
+    monkeypatch.setattr(checkpoint_phase, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(Checkpoints, "check", lambda self, need: {})
+    monkeypatch.setattr(
+        Checkpoints, "run", lambda self, times, limit_s: self._at_path("save 0", lambda: stands(self._group))
+    )
+
+    def work(given: RankGroup) -> None:
+        trainer: Any = type("Trainer", (), {"model": type("Model", (), {"parameters": lambda self: []})()})
+        params = {"shared_path": str(tmp_path), "path_s": 60.0, "shared_mib": 1, "checkpoints": 1}
+        checkpoint_phase.checkpoint_phase(None, given, trainer, params)
+        given.emit("never", "node")
+
+    ((metric, fields),) = run(alone, work)
+    assert (metric, fields["value"], fields["labels"]) == ("shared_path", 0.0, {"answers": "yes"})

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,12 +47,17 @@ class Group:
     def node_of(self, rank: int) -> str:
         return f"n{rank}"
 
-    def mark(self, activity: str) -> None:
-        """No hub is told."""
+    def together(self, what: str, act: Callable[[], Any], within_s: float = 0.0) -> list[Any]:
+        """In place of ``Together``."""
+        return self.gather(act())
+
+
+def measured(group: Group, path: Path) -> list[shared_path.Rate]:
+    return SharedPath(group, path, path, 1, group.together).measure()  # type: ignore[arg-type]
 
 
 def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
-    first, second = (SharedPath(Group(rank), tmp_path, tmp_path, 4).measure() for rank in (0, 1))  # type: ignore[arg-type]
+    first, second = (measured(Group(rank), tmp_path) for rank in (0, 1))
     assert {each.labels["nodes"] for each in first} == {"one", "all"}
     assert {each.labels["nodes"] for each in second} == {"all"}
     assert all(each.value > 0 for each in (*first, *second))
@@ -59,7 +66,7 @@ def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
 
 def test_trouble_of_another_node_ends_it_on_all_and_names_that_node(tmp_path: Path) -> None:
     with pytest.raises(PathTrouble) as trouble:
-        SharedPath(Group(0, other="the shared path is full"), tmp_path, tmp_path, 1).measure()  # type: ignore[arg-type]
+        measured(Group(0, other="the shared path is full"), tmp_path)
     assert trouble.value.found == {"n1": "the shared path is full"}, "nothing is charged to this node"
 
 
@@ -87,7 +94,8 @@ def test_a_path_answers_unless_it_hangs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def checkpoints(rank: int, path: Path, session: str = "ab" * 16) -> Checkpoints:
-    return Checkpoints(None, Group(rank), None, str(path), session)  # type: ignore[arg-type]
+    group = Group(rank)
+    return Checkpoints(None, group, None, str(path), session, group.together)  # type: ignore[arg-type]
 
 
 def saved(folder: Path, age_s: float) -> Path:
@@ -136,24 +144,34 @@ def test_a_path_that_cannot_be_listed_costs_no_device_its_test(tmp_path: Path, m
     assert "not there" in checkpoints(0, tmp_path / "missing").check(0)["n0"]
 
 
-class Hangs(Exception):
-    """In place of a call that does not return."""
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_path_that_hangs_does_so_on_every_rank_before_any_waits(
-    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("save_s", "load_s", "made"),
+    [(1.0, 1.0, (5, 5)), (20.0, 5.0, (2, 5)), (20.0, 25.0, (2, 2)), (49.0, 51.0, (1, 1))],
+)
+def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
+    save_s: float, load_s: float, made: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for another is not named."""
+    """Of 100 s, half of which is for saves; each is given up before all would take longer."""
+    left: list[tuple[str, float]] = []
 
-    def hang(*given: Any) -> Any:
-        raise Hangs
+    class Alone(Group):
+        def together(self, what: str, act: Callable[[], Any], within_s: float = 0.0) -> list[Any]:
+            left.append((what, within_s))
+            return [act()]
 
-    for owner, name in ((checkpoint, "trouble_at"), (checkpoint, "_remove_left")):
-        monkeypatch.setattr(owner, name, hang)
-    monkeypatch.setattr(Group, "gather", lambda *given: pytest.fail("it waits for the others"))
-    with pytest.raises(Hangs):
-        checkpoints(rank, tmp_path).check(0)
+        def gather(self, payload: Any = None) -> list[Any]:
+            return [payload]
+
+    monkeypatch.setattr(Checkpoints, "_save", lambda self, number: save_s)
+    monkeypatch.setattr(Checkpoints, "_load", lambda self, source: load_s)
+    monkeypatch.setattr(Checkpoints, "_digest", lambda self: "the same")
+    group, trainer = Alone(0), SimpleNamespace(loss_of=lambda number: 1.0)
+    found = Checkpoints(None, group, trainer, str(tmp_path), "ab" * 16, group.together).run(5, 100.0)  # type: ignore[arg-type]
+    assert (len(found.saves), len(found.loads)) == made
+    assert found.resumed
+    limits = dict(left)
+    assert limits["save 0"] == 50.0
+    assert limits["load 0"] == 100.0 - sum(found.saves)
 
 
 def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +247,7 @@ from muster_node.cluster.shared_path import large_files
 folder = pathlib.Path(sys.argv[1])
 print(trouble_at(folder, int(sys.argv[2])))
 try:
-    print(list(large_files(folder, 32, lambda activity: None)))
+    print(list(large_files(folder, 32)))
 except OSError as error:
     print(sentence_of(folder, error))
 """

@@ -95,6 +95,22 @@ def test_the_decoder_learns_and_the_same_seed_gives_the_same_model() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+def test_the_decoder_trains_with_a_pytorch_that_has_no_rms_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.3 and before."""
+    tokens = llama.tokens_of(torch, TINY, 1)
+    usual = llama.build(torch, TINY, 3, device=torch.device("cpu"))(tokens)
+    monkeypatch.delattr(torch.nn.functional, "rms_norm")
+    llama._kinds.cache_clear()
+    try:
+        model = llama.build(torch, TINY, 3, device=torch.device("cpu"))
+        loss = model(tokens)
+        loss.backward()
+    finally:
+        llama._kinds.cache_clear()
+    assert float(loss) == pytest.approx(float(usual))
+    assert all(bool(each.grad.isfinite().all()) for each in model.parameters())
+
+
 def test_no_place_sees_a_later_token() -> None:
     model = llama.build(torch, TINY, 3, device=torch.device("cpu"))
     seen: list[Any] = []

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements
+from muster_criteria.devices import natural
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -19,17 +20,20 @@ VOTERS_MIN = 3
 """Fewer devices have no majority."""
 
 Part = tuple[str, str]
-"""Kind and layer of one digest."""
+"""Kind and layer of one digest; two empty texts for that of all parts together."""
 
 
 @dataclasses.dataclass
 class Vote:
-    """One device's digests of each step, and how many of them differed in its own second run."""
+    """One device's digests of each step, or of several steps together (``steps``, by the node's label of them), and how
+    many of the ``repeated`` ones differed in its own second run.
+    """
 
     member: str
     device: str
     key: str
     differs_from_itself: float | None
+    repeated: int
     steps: dict[str, dict[Part, str]]
     note: str = ""
     against: list[str] = dataclasses.field(default_factory=list)
@@ -52,7 +56,8 @@ def votes_of(name: str, measured: Measurements) -> list[Vote]:
             counts = [other.value for other in own if other.value is not None]
             wrong = sum(counts) if counts else None
             key = measured.text(TRAINING, "digest_key", row.device) or "unknown"
-            votes[row.device] = Vote(name, row.device, key, wrong, {}, note="; ".join(filter(None, notes)))
+            repeated = sum(other.samples for other in own)
+            votes[row.device] = Vote(name, row.device, key, wrong, repeated, {}, note="; ".join(filter(None, notes)))
         step = votes[row.device].steps.setdefault(row.labels.get("step", ""), {})
         part = (row.labels.get("kind", ""), row.labels.get("layer", ""))
         # Reported twice with different values: agrees with no other device.
@@ -81,7 +86,10 @@ def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> No
         block.suspect({vote.member for vote in group}, Lack.MOST_ERRATIC, why)
         return
     comparable = [vote for vote in group if not vote.erratic]
-    for step in sorted({step for vote in comparable for step in vote.steps}):
+    # That after the load has no number, and comes last.
+    for step in sorted(
+        {step for vote in comparable for step in vote.steps}, key=lambda step: (not step[:1].isdecimal(), natural(step))
+    ):
         _compare_step(step, comparable, block)
     faulty = [vote for vote in group if vote.erratic or vote.against]
     for member in sorted({vote.member for vote in group}):
@@ -118,7 +126,7 @@ def _compare_step(step: str, comparable: Sequence[Vote], block: BlockFindings) -
     for vote in dissenting:
         pairs = zip(sorted(parts), answers[id(vote)], answer, strict=True)
         kind, layer = next(part for part, own, right in pairs if own != right)
-        vote.against.append(f"step {step}, {kind} of layer {layer}")
+        vote.against.append(f"step {step}" + (f", {kind} of layer {layer}" if kind else ""))
 
 
 def _undecided(step: str, present: Sequence[Vote], answers: int, block: BlockFindings) -> None:
@@ -149,9 +157,8 @@ def _judge_member(
 
 
 def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, action: Action) -> Finding:
-    total = sum(len(step) for step in vote.steps.values())
     if vote.erratic:
-        observed = f"{vote.differs_from_itself:.0f} of {total} digests differ in a second run"
+        observed = f"{vote.differs_from_itself:.0f} of {vote.repeated} digests differ in a second run"
         return Finding(
             rule="repeats_itself",
             metric="self_mismatches",
@@ -166,7 +173,7 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
             extent=Extent(vote.differs_from_itself or 0.0, "count", "higher"),
         )
     first = vote.against[0]
-    observed = f"differs in {len(vote.against)} of {vote.compared} steps, first in {first}"
+    observed = f"differs in {len(vote.against)} of {vote.compared} comparisons, first in {first}"
     return Finding(
         rule="same_batch",
         metric="step_digest",

@@ -128,6 +128,13 @@ def _one_of_a_partition(nodes: Iterable[str], rack: str, block: BlockFindings) -
     block.suspect(nodes, Lack.UNDECIDED, why)
 
 
+def domain_of(rows: Measurements) -> str:
+    """The one NVLink domain of all GPUs of a node; "" where NVLink ends at the machine, or it does not say which."""
+    found = {row.text or "" for row in rows.rows(COLLECTIVES, Trouble.IDENTITY)}
+    identity = found.pop() if len(found) == 1 else ""
+    return "" if _is_nowhere(identity) else identity
+
+
 def _reading(rows: Measurements) -> _Reading | None:
     """None for a node that reports nothing of its domain."""
     domains = rows.rows(COLLECTIVES, Trouble.IDENTITY)

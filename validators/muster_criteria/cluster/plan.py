@@ -20,6 +20,11 @@ MEETING = (COLLECTIVES, TRAINING)
 JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
 
+PATH_NODE_S = 30.0
+"""Seconds more, for each node, in which a block may save and load: each load reads the whole checkpoint once for each
+node. Of the largest model that is trained (8 B parameters and their moments) this is 96 GB, so 3.2 GB/s for one load.
+Chosen here."""
+
 SOAK_MINUTES_MAX = 2880
 """Two days: an error rate of one in a day has shown by then."""
 FAULT_STEPS = 60
@@ -80,7 +85,9 @@ def cluster_calls(
         params[probe] = {**shared, **params.get(probe, {})}
     if shared_path:
         params[TRAINING]["shared_path"] = shared_path
-    limits = {probe: _limit_s(probe, use, level, asked) for probe, use in probes.items()}
+    if "path_s" in params[TRAINING]:
+        params[TRAINING]["path_s"] += PATH_NODE_S * len(members)
+    limits = {probe: _limit_s(probe, use, level, len(members), asked) for probe, use in probes.items()}
     return {
         name: tuple(
             CallSpec(probe, {**params[probe], **({"rank": rank} if probe in MEETING else {})}, limits[probe], seed)
@@ -111,9 +118,10 @@ def pair_call(block: BlockProgramme, level: str, params: Mapping[str, Any], seed
     return CallSpec(PAIRS, {**params, "join_timeout_s": JOIN_TIMEOUT_S}, limit_s, seed)
 
 
-def cluster_deadline_s(block: BlockProgramme, level: str, asked: Asked = Asked()) -> float:
-    """Seconds after which each member ends its job by itself."""
-    return START_AND_COLLECT_S + sum(_limit_s(probe, use, level, asked) for probe, use in together(block).items())
+def cluster_deadline_s(block: BlockProgramme, level: str, nodes: int, asked: Asked = Asked()) -> float:
+    """Seconds after which each member of a block of so many nodes ends its job by itself."""
+    limits = (_limit_s(probe, use, level, nodes, asked) for probe, use in together(block).items())
+    return START_AND_COLLECT_S + sum(limits)
 
 
 def _params(probe: str, use: ProbeUse, level: str, asked: Asked) -> dict[str, Any]:
@@ -125,9 +133,12 @@ def _params(probe: str, use: ProbeUse, level: str, asked: Asked) -> dict[str, An
     return given
 
 
-def _limit_s(probe: str, use: ProbeUse, level: str, asked: Asked) -> float:
+def _limit_s(probe: str, use: ProbeUse, level: str, nodes: int, asked: Asked) -> float:
     """Seconds that a probe may take; where members meet, one may wait for another first."""
-    more = 60.0 * asked.soak_minutes if probe == COLLECTIVES else FAULT_RUN_S * asked.fault_run * (probe == TRAINING)
+    more = {
+        COLLECTIVES: 60.0 * asked.soak_minutes,
+        TRAINING: FAULT_RUN_S * asked.fault_run + PATH_NODE_S * nodes,
+    }.get(probe, 0.0)
     return use.timeout_at(level) + more + (JOIN_TIMEOUT_S if probe in MEETING else 0.0)
 
 

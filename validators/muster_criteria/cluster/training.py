@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 
+from muster_criteria.cluster.domains import domain_of
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, number_of, of_limit
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
@@ -182,16 +183,21 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
 
 
 def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends."""
+    """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends.
+
+    What goes over the NVLinks of a domain is compared with such paths alone, what goes over the network with the rest.
+    """
+    domains = {name: domain_of(measured) for name, measured in members.items()}
     rates = {
         (row.labels["sender"], name, row.device): row.value
         for name, measured in members.items()
         for row in measured.rows(TRAINING, "path_rate")
         if row.value is not None and row.labels.get("sender") in members
     }
+    kinds = {path: _kind_of(domains[path[0]], domains[path[1]], any(domains.values())) for path in rates}
     for path, rate in rates.items():
-        others = [other for at, other in rates.items() if at != path]
-        if len(others) < OTHERS_MIN:
+        others = [other for at, other in rates.items() if at != path and kinds[at] == kinds[path]]
+        if not kinds[path] or len(others) < OTHERS_MIN:
             continue
         usual = statistics.median(others)
         drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
@@ -204,6 +210,13 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         extent = Extent(rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
+
+
+def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:
+    """What lies between two nodes of these NVLink domains; "" where it is not known in a block that has some."""
+    if sender and sender == receiver:
+        return "NVLink"
+    return "network" if (sender and receiver) or not of_domains else ""
 
 
 def _values(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_node.cluster.checkpoint import ANSWER_S, Checkpoints, PathTrouble, answers
+from muster_node.cluster.checkpoint_phase import checkpoint_phase
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.rank import RankGroup
-from muster_node.cluster.shared_path import SharedPath
 from muster_node.cluster.trainer import BLOCK, NODE, Recipe, Trainer, Work, mesh_of
-from muster_node.cluster.training import replica, same_batch
+from muster_node.cluster.training import PART_ROWS, replica, rows_of, same_batch, spans_of
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads import llama
-from muster_node.workloads.common import FORMATS, MIB, median, quantile, spread
+from muster_node.workloads.common import MIB, median, quantile, spread
 from muster_node.workloads.transformer import Shape, Transformer
 
 SHAPES = {
@@ -58,11 +56,6 @@ def preload(torch: Any) -> None:
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
 
 
-PATH_PATIENCE_S = 300.0
-"""Seconds that one save, load or file may take without progress: chosen here. 8 B parameters with their moments are
-112 GB, which is two minutes at 1 GB/s; what takes longer than five costs a training more than it saves."""
-
-
 class Acceptance:
     """Callable in each rank's process. ``all_devices``: those of the node that run the same batch."""
 
@@ -75,9 +68,11 @@ class Acceptance:
         self._torch = torch = require_torch()
         torch.set_num_threads(1)
         group.agree(f"{self._kind}, {self._shape()}")
+        self._most = max(group.gather(len(self._all)))
         group.begin("same_batch")
         mine = self._all[group.local :: group.per_node]
-        self._same_batches(mine, [str(step) for step in range(self._params["same_steps"])])
+        spans = spans_of(self._params["same_steps"], self._most)
+        self._same_batches(mine, {f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]): span for span in spans})
         group.gather()
         group.begin("rendezvous")
         compute = group.hardware.compute(group.device)
@@ -88,21 +83,21 @@ class Acceptance:
             trainer = self._together(compute, recipe, mesh, work)
             self._paths(fabric)
             group.begin("same_batch_again")
-            self._same_batches(mine, [AFTER])
+            self._same_batches(mine, {AFTER: range(1)})
             group.gather()
             group.begin("checkpoint")
-            with group.patient(PATH_PATIENCE_S, self._path_is_late):
-                self._checkpoints(trainer)
+            checkpoint_phase(torch, group, trainer, self._params)
             group.gather()
 
     def _shape(self) -> Shape:
         shape, layers = SHAPES[self._kind], self._params["layers"]
         return dataclasses.replace(shape, layers=layers) if layers else shape
 
-    def _same_batches(self, devices: Sequence[Device], steps: Sequence[str]) -> None:
+    def _same_batches(self, devices: Sequence[Device], spans: Mapping[str, range]) -> None:
+        """``spans``: {label: the steps that a row of digests stands for}."""
         self._torch.use_deterministic_algorithms(True, warn_only=True)
         for device in devices:
-            self._same_batch(device, steps)
+            self._same_batch(device, spans)
         self._torch.use_deterministic_algorithms(False)
         self._give_back()
 
@@ -112,22 +107,28 @@ class Acceptance:
             gc.collect()
             self._torch.cuda.empty_cache()
 
-    def _same_batch(self, device: Device, steps: Sequence[str]) -> None:
+    def _same_batch(self, device: Device, spans: Mapping[str, range]) -> None:
         group, emit = self._group, self._group.emit
         shape, dtype = self._shape(), DTYPES[device.kind]
         model = replica(self._torch, group.hardware, device, shape, dtype, self._seed)
-        if steps[0] != AFTER:
+        when = AFTER if AFTER in spans else "before"
+        if when != AFTER:
             emit("digest_key", device.id, text=self._key(model))
         differing: list[str] = []
-        for number, step in enumerate(steps):
-            trial = same_batch(self._torch, model, self._seed, number, group)
-            for (kind, layer), text in trial.digests.items():
-                labels = {"step": step, "kind": kind, "layer": layer}
+        compared = 0
+        for label, steps in spans.items():
+            trials = [same_batch(self._torch, model, self._seed, number, group) for number in steps]
+            parts = len(trials[0].digests)
+            # Of the first step each part is reported, since what always fails shows there; of the others all at once.
+            each_part = 0 in steps and self._most * parts <= PART_ROWS
+            for labels, text in rows_of(label, trials, each_part=each_part):
                 emit("step_digest", device.id, text=text, labels=labels, samples=2)
-            differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
+            compared += parts * len(trials)
+            for trial in trials:
+                step = label if len(trials) == 1 else str(trial.step)
+                differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
         note = f"the first is {differing[0]}" if differing else ""
-        labels = {"when": AFTER if steps[0] == AFTER else "before"}
-        emit("self_mismatches", device.id, value=len(differing), samples=len(steps), note=note, labels=labels)
+        emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
     def _key(self, model: Transformer) -> str:
         torch, device = self._torch, model.compute.device
@@ -315,59 +316,3 @@ class Acceptance:
             "path_rate", group.device.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates)
         )
         group.gather()
-
-    def _path_is_late(self, activity: str) -> None:
-        """The storage does not answer, which is no fault of a device or node that waits for it.
-
-        All ranks of a save wait for its slowest: whether this node's own access hangs, a small file shows.
-        """
-        path = self._params["shared_path"]
-        own = "yes" if answers(pathlib.Path(path)) else "no"
-        why = f"the shared path {path} has not answered for {PATH_PATIENCE_S:.0f} s ({activity})"
-        if own == "no":
-            why += f", and a small file cannot be written there within {ANSWER_S:.0f} s either"
-        self._group.emit("shared_path", "node", value=0.0, note=why[:400], labels={"answers": own})
-
-    def _checkpoints(self, trainer: Trainer) -> None:
-        """Emits ``shared_path`` in any case: with a note where nothing could be measured."""
-        group, path = self._group, self._params["shared_path"]
-        if not path:
-            if group.local == 0:
-                group.emit("shared_path", "node", note="no shared path is named, so checkpoints were not tested")
-            return
-        fp32 = FORMATS["fp32"].bits // 8
-        checkpoints = Checkpoints(self._torch, group, trainer, path, group.block.session)
-        parameters = sum(each.numel() for each in trainer.model.parameters())
-        mib = max(1, int(self._params["shared_mib"]))
-        troubles = checkpoints.check(max(3 * fp32 * parameters, len(group.names) * int(mib * MIB)))
-        try:
-            if not troubles:
-                saved = checkpoints.run(max(1, self._params["checkpoints"]))
-                group.emit("checkpoint_own", group.device.id, value=median(saved.own), samples=len(saved.own))
-                if group.local == 0:
-                    _emit_saved(group, saved)
-                for rate in SharedPath(group, pathlib.Path(path), checkpoints.folder, mib).measure():
-                    group.emit(rate.metric, "node", value=rate.value, labels=rate.labels)
-        except PathTrouble as trouble:
-            troubles = trouble.found
-        if group.local == 0:
-            own = troubles.get(group.block.name, "")
-            others = "; ".join(f"{name}: {why}" for name, why in troubles.items() if name != group.block.name)
-            note = own or (f"not tested, since it does not work on others ({others})" if others else "")
-            if own or not others:
-                group.emit("shared_path", "node", value=float(not own), note=note[:400])
-            else:
-                group.emit("shared_path", "node", note=note[:400])
-
-
-def _emit_saved(group: RankGroup, saved: Any) -> None:
-    for direction, seconds in (("save", saved.saves), ("load", saved.loads)):
-        for stat, value in (("p50", median(seconds)), ("p95", quantile(seconds, 0.95))):
-            labels, count = {"stat": stat}, len(seconds)
-            group.emit(
-                f"checkpoint_{direction}", "node", value=value, labels=labels, samples=count, spread=spread(seconds)
-            )
-        rate = saved.size_bytes / max(median(seconds), 1e-9) / 1e9
-        group.emit("checkpoint_rate", "node", value=rate, labels={"direction": direction}, samples=len(seconds))
-    group.emit("checkpoint_bytes", "node", value=saved.size_bytes)
-    group.emit("resume_equal", "node", value=float(saved.resumed), samples=len(saved.loads), note=saved.difference)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import math
 import os
 import pathlib
@@ -15,7 +16,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.digest import digest
@@ -23,6 +24,7 @@ from muster_node.hardware.seam import RealClock
 
 if TYPE_CHECKING:
     from muster_node.cluster.rank import RankGroup
+    from muster_node.cluster.together import Together
     from muster_node.cluster.trainer import Trainer
 
 _CLOCK = RealClock()
@@ -41,13 +43,14 @@ _ROOM = 1.5
 @dataclasses.dataclass
 class Saved:
     """What was measured. Seconds are by the slowest rank; ``resumed``: weights, optimizer and loss came back equal.
-    ``own``: seconds of this rank's own saves.
+    ``own``: seconds of this rank's own saves. ``wanted``: how many saves and loads there should have been.
     """
 
     saves: list[float]
     loads: list[float]
     size_bytes: int
     resumed: bool
+    wanted: int
     difference: str = ""
     own: list[float] = dataclasses.field(default_factory=list)
 
@@ -151,22 +154,26 @@ def _newest(folder: pathlib.Path) -> float:
 class Checkpoints:
     """Saves and loads of one training, in a folder of its own below the shared path."""
 
-    def __init__(self, torch: Any, group: RankGroup, trainer: Trainer, path: str, session: str) -> None:
-        self._torch, self._group, self._trainer = torch, group, trainer
+    def __init__(
+        self, torch: Any, group: RankGroup, trainer: Trainer, path: str, session: str, together: Together
+    ) -> None:
+        self._torch, self._group, self._trainer, self._together = torch, group, trainer, together
         self._path = pathlib.Path(path)
         self.folder = folders_of(path, session)[0]
-        self._own: list[float] = []
 
     def check(self, need_bytes: int) -> dict[str, str]:
         """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
         group = self._group
-        trouble_at(self._path, 0)  # a path that hangs does so here, before any rank waits: all its nodes are named
-        begun = group.gather(self._begin() if group.rank == 0 else "")
-        why = trouble_at(self._path, int(_ROOM * 2 * need_bytes)) or begun[group.rank]
-        if not why and not any(begun) and not self._sees():
-            why = f"the path {self._path} is not shared: this node does not see what {group.names[0]} wrote there"
+        begun = self._together("the folder of the block", lambda: self._begin() if group.rank == 0 else "")
+
+        def trouble() -> str:
+            why = trouble_at(self._path, int(_ROOM * 2 * need_bytes)) or begun[group.rank]
+            if not why and not any(begun) and not self._sees():
+                return f"the path {self._path} is not shared: this node does not see what {group.names[0]} wrote there"
+            return str(why)
+
         found: dict[str, str] = {}
-        for rank, sentence in enumerate(group.gather(why)):
+        for rank, sentence in enumerate(self._together("the room in the path", trouble)):
             if sentence:
                 found.setdefault(group.node_of(rank), sentence)
         return found
@@ -188,49 +195,49 @@ class Checkpoints:
             _CLOCK.sleep(0.1)
         return False
 
-    def run(self, times: int) -> Saved:
-        """Saves ``times`` times and loads as often. Raises PathTrouble, on every rank, if the path fails meanwhile."""
-        saves, loads, size = [], [], 0
+    def run(self, times: int, limit_s: float) -> Saved:
+        """Saves ``times`` times and loads as often, or less often where ``limit_s`` s do not take so many.
+
+        Half of the limit is for saves. One save and one load are made in any case, and given up if they take longer.
+        Raises PathTrouble, on every rank, if the path fails meanwhile.
+        """
+        saves, loads, own = list[float](), list[float](), list[float]()
         before = self._trainer.loss_of(-1)
         wanted = self._digest()
-        for number in range(times):
-            target = self.folder / f"save-{number}"
-            saves.append(self._timed(f"save {number}", lambda at=target: self._save(at)))
-            self._remove(self.folder / f"save-{number - 1}")
-        last = self.folder / f"save-{times - 1}"
-        size = _bytes_of(last)
+        while len(saves) < times and _fits(saves, limit_s / 2):
+            number = len(saves)
+            taken = self._at_path(f"save {number}", functools.partial(self._save, number), limit_s / 2 - sum(saves))
+            saves.append(max(taken))
+            own.append(taken[self._group.rank])
+        last = self._target(len(saves) - 1)
+        size = self._at_path("the size of a save", lambda: _bytes_of(last))[self._group.rank]
         equal, difference = True, ""
-        for number in range(times):
-            self._spoil()
-            _forget(last)
-            loads.append(self._timed(f"load {number}", lambda: self._load(last)))
+        while len(loads) < times and _fits(loads, limit_s - sum(saves)):
+            left_s = limit_s - sum(saves) - sum(loads)
+            loads.append(max(self._at_path(f"load {len(loads)}", lambda: self._load(last), left_s)))
             if self._digest() != wanted:
-                equal, difference = False, f"load {number} gave other weights or moments than were saved"
+                equal, difference = False, f"load {len(loads) - 1} gave other weights or moments than were saved"
         after = self._trainer.loss_of(-1)
         if equal and not same_loss(before, after):
             equal, difference = False, f"the loss is {after!r} after the load and was {before!r} before"
         everywhere = self._group.gather([equal, difference])
         wrong = [why for good, why in everywhere if not good]
-        return Saved(saves, loads, size, not wrong, wrong[0] if wrong else "", self._own[:times])
+        return Saved(saves, loads, size, not wrong, times, wrong[0] if wrong else "", own)
 
-    def _timed(self, what: str, act: Any) -> float:
-        """Seconds of the slowest rank. Raises PathTrouble on all if it failed on any."""
-        group, why = self._group, dict[str, str]()
-        group.mark(what)
-        begun = _CLOCK.now()
-        try:
-            with group.waiting(what):
-                act()
-        except Exception as error:
-            group.work()
-            why = self._whose(error)
-        taken = _CLOCK.now() - begun
-        self._own.append(taken)
-        answers = group.gather([taken, why])
+    def _at_path(self, what: str, act: Callable[[], Any], within_s: float = math.inf) -> list[Any]:
+        """What ``act`` gave in each rank. Raises PathTrouble on all if it failed on any."""
+
+        def tried() -> tuple[Any, dict[str, str]]:
+            try:
+                return act(), {}
+            except Exception as error:
+                return None, self._whose(error)
+
+        answers = self._together(what, tried, within_s)
         failed = {name: sentence for _, found in answers for name, sentence in found.items()}
         if failed:
             raise PathTrouble(failed)
-        return float(max(seconds for seconds, _ in answers))
+        return [value for value, _ in answers]
 
     def _whose(self, error: BaseException) -> dict[str, str]:
         """By node, what failed: torch.distributed.checkpoint raises the errors of all ranks as one, on every rank."""
@@ -252,15 +259,28 @@ class Checkpoints:
         model, optimizer = get_state_dict(self._trainer.model, self._trainer.optimizer)
         return {"model": model, "optimizer": optimizer}
 
-    def _save(self, target: pathlib.Path) -> None:
+    def _target(self, number: int) -> pathlib.Path:
+        return self.folder / f"save-{number}"
+
+    def _save(self, number: int) -> float:
+        """Seconds of a save, which ends on all ranks at once; the one before it goes."""
         import torch.distributed.checkpoint as dcp
 
-        dcp.save(self._state(), checkpoint_id=str(target))
+        begun = _CLOCK.now()
+        dcp.save(self._state(), checkpoint_id=str(self._target(number)))
+        taken = _CLOCK.now() - begun
+        if self._group.rank == 0:
+            shutil.rmtree(self._target(number - 1), ignore_errors=True)
+        return taken
 
-    def _load(self, source: pathlib.Path) -> None:
+    def _load(self, source: pathlib.Path) -> float:
+        """Seconds of a load over values that were changed."""
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
+        self._spoil()
+        _forget(source)
+        begun = _CLOCK.now()
         state = self._state()
         dcp.load(state, checkpoint_id=str(source))
         set_state_dict(
@@ -269,6 +289,7 @@ class Checkpoints:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        return _CLOCK.now() - begun
 
     def _tensors(self) -> list[Any]:
         torch = self._torch
@@ -290,9 +311,10 @@ class Checkpoints:
             for tensor in self._tensors():
                 tensor.add_(1.0)
 
-    def _remove(self, folder: pathlib.Path) -> None:
-        if self._group.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+
+def _fits(taken: Sequence[float], limit_s: float) -> bool:
+    """Whether one more fits into the limit, if it takes as long as the longest so far; the first one always does."""
+    return not taken or sum(taken) + max(taken) <= limit_s
 
 
 def _bytes_of(folder: pathlib.Path) -> int:

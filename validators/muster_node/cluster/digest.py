@@ -9,6 +9,7 @@ alike, and an even number of flips cancels. So the upper halves of 64-bit words 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,11 @@ def digest(torch: Any, tensors: Iterable[Any]) -> str:
             second += int(((bits >> 32) * weights if words.element_size() == 8 else bits).sum())
             first += bits.numel()
     return f"{weighted & _MASK:016x}{second & _MASK:016x}"
+
+
+def combined(digests: Iterable[str]) -> str:
+    """One digest, as long as each of them, that changes with any of them and with their order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:32]
 
 
 def _weights(torch: Any, first: int, count: int, device: Any) -> Any:

@@ -116,7 +116,7 @@ class _Growing:
             ranks, within = mine
             size = elements_of(max(self._params["mib"]) * MIB, len(ranks))
             exchange = Exchange(
-                torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within=within
+                torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within, group.mark
             )
             seconds, wrong = self._repeats(torch, fabric, group, exchange, mine)
         here = group.gather({"seconds": seconds, "wrong": wrong}, here=True)

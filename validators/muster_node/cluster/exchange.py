@@ -13,8 +13,11 @@ ELEMENT_BYTES = 4
 ANYBODY = -1
 """The source of a wrong sum: which of its terms was wrong is unknown."""
 
-_MODULUS = 97  # values below it: sums over 100,000 ranks stay exact in fp32
-_CHUNK = 1 << 24  # places that are computed at a time: as 64-bit integers they take twice the memory of the payload
+PERIOD = 4093
+"""Values are below it, and come again after as many places: a prime, so that the pieces in which a buffer is sent do
+not lie a multiple of it apart, since their sizes are powers of two."""
+RANKS_MAX = PERIOD - 1
+"""More would repeat each other's values. Sums over so many are below 2^24, which fp32 holds exactly."""
 
 Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]]]
 """Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
@@ -30,30 +33,52 @@ def elements_of(size_bytes: float, ranks: int) -> int:
     return max(1, int(size_bytes) // ELEMENT_BYTES // ranks) * ranks
 
 
-def payload(torch: Any, rank: int, elements: int, device: Any) -> Any:
-    """A rank's input values: different for every rank and place, so that swapped parts are wrong too."""
-    filled = torch.empty(elements, device=device)
-    for low in range(0, elements, _CHUNK):
-        places = torch.arange(low, min(low + _CHUNK, elements), device=device)
-        filled[low : low + _CHUNK] = (places * (rank + 1) + rank) % _MODULUS
-    return filled
+def payload(torch: Any, rank: int, low: int, elements: int, device: Any) -> Any:
+    """A rank's input values from place ``low`` on: other ones than every other rank's, and other ones at every place of
+    a period, so that swapped and reversed parts are wrong too.
+    """
+    return _repeated(_once(torch, rank, low, elements, device), elements)
+
+
+def total(torch: Any, ranks: int, low: int, elements: int, device: Any) -> Any:
+    """The sum of all ranks' values from place ``low`` on."""
+    once = _once(torch, 0, low, elements, device)
+    for rank in range(1, ranks):
+        once += _once(torch, rank, low, elements, device)
+    return _repeated(once, elements)
+
+
+def _once(torch: Any, rank: int, low: int, elements: int, device: Any) -> Any:
+    """The values of the first period at most."""
+    places = torch.arange(low, low + min(elements, PERIOD), device=device) % PERIOD
+    return ((places * (rank + 1) + rank) % PERIOD).float()
+
+
+def _repeated(once: Any, elements: int) -> Any:
+    return once if elements <= PERIOD else once.repeat(-(-elements // PERIOD))[:elements]
 
 
 class Exchange:
     """One collective over a whole buffer of ``elements`` (a multiple of the number of ranks)."""
 
     def __init__(
-        self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any, within: Any = None
-    ) -> None:
+        self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any, within: Any = None,
+        mark: Callable[[str], None] = lambda activity: None,
+    ) -> None:  # fmt: skip
         """``within``: for an all_reduce, a group of torch.distributed of which ``rank`` is one of ``ranks``; None: all.
+        ``mark`` gets what is computed, before it is: gigabytes take a while on a CPU.
 
-        Raises ValueError for an unknown operation.
+        Raises ValueError for an unknown operation, or more than ``RANKS_MAX`` ranks.
         """
         if op not in _LAYOUTS:
             raise ValueError("there is no collective {} (there are {})".format(op, ", ".join(_LAYOUTS)))
+        if ranks > RANKS_MAX:
+            raise ValueError(f"{ranks} ranks are more than a payload tells apart: test {RANKS_MAX} at most")
         self._rank, self._ranks, self._elements = rank, ranks, elements
         self._torch, self._device, self._within = torch, device, within
+        mark(f"the payload of {op}")
         self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
+        mark(f"the right answer of {op}")
         self._expected = _EXPECTED[op](self)
 
     def wrong(self) -> dict[int, int]:
@@ -75,9 +100,10 @@ class Exchange:
         """One rank's part of the buffer."""
         return slice(rank * self.share, (rank + 1) * self.share)
 
-    def payload(self, rank: int) -> Any:
-        """A rank's whole buffer, on the device."""
-        return payload(self._torch, rank, self._elements, self._device)
+    def payload(self, rank: int, part: slice | None = None) -> Any:
+        """A rank's whole buffer, or a part of it, on the device."""
+        low, end = (part.start, part.stop) if part else (0, self._elements)
+        return payload(self._torch, rank, low, end - low, self._device)
 
     def mine(self) -> Any:
         """This rank's whole buffer."""
@@ -87,12 +113,10 @@ class Exchange:
         """A result buffer filled with values that no collective can produce."""
         return self._torch.full((elements,), -1.0, device=self._device)
 
-    def total(self) -> Any:
-        """The sum of all ranks' buffers."""
-        total = self.payload(0)
-        for rank in range(1, self._ranks):
-            total += self.payload(rank)
-        return total
+    def total(self, part: slice | None = None) -> Any:
+        """The sum of all ranks' buffers, or of a part of them."""
+        low, end = (part.start, part.stop) if part else (0, self._elements)
+        return total(self._torch, self._ranks, low, end - low, self._device)
 
     def all_reduce(self) -> Layout:
         """Every rank ends with the sum of all buffers."""
@@ -102,7 +126,8 @@ class Exchange:
 
     def all_gather(self) -> Layout:
         """Every rank ends with the first part of every rank's buffer."""
-        dist, part, result = self._torch.distributed, self.mine()[: self.share].clone(), self.empty(self._elements)
+        dist, result = self._torch.distributed, self.empty(self._elements)
+        part = self.payload(self._rank, self.span(0))
         # Every gloo knows lists; whole tensors, which not every gloo takes, spare NCCL a copy.
         run = functools.partial(dist.all_gather, list(result.chunk(self._ranks)), part)
         if self._device.type == "cuda":
@@ -137,12 +162,12 @@ class Exchange:
 
     def expect_parts_for_me(self) -> Any:
         """What all_to_all must give this rank."""
-        torch, span = self._torch, self.span(self._rank)
-        return torch.cat([self.payload(rank)[span].clone() for rank in range(self._ranks)])
+        span = self.span(self._rank)
+        return self._torch.cat([self.payload(rank, span) for rank in range(self._ranks)])
 
     def expect_first_parts(self) -> Any:
         """What all_gather must give every rank."""
-        return self._torch.cat([self.payload(rank)[: self.share].clone() for rank in range(self._ranks)])
+        return self._torch.cat([self.payload(rank, self.span(0)) for rank in range(self._ranks)])
 
 
 _LAYOUTS: dict[str, Callable[[Exchange], Layout]] = {
@@ -155,7 +180,7 @@ _LAYOUTS: dict[str, Callable[[Exchange], Layout]] = {
 _EXPECTED: dict[str, Callable[[Exchange], Any]] = {
     "all_reduce": Exchange.total,
     "all_gather": Exchange.expect_first_parts,
-    "reduce_scatter": lambda self: self.total()[self.span(self._rank)].clone(),
+    "reduce_scatter": lambda self: self.total(self.span(self._rank)),
     "all_to_all": Exchange.expect_parts_for_me,
     "send_recv": lambda self: self.payload((self._rank - 1) % self._ranks),
 }

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import muster_node
-from muster_node.cluster.checkpoint import folders_of
+from muster_node.cluster.checkpoint import ANSWER_S, answers, folders_of
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
 
@@ -44,6 +44,13 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
         context.emit("fault_run", "node", note="no shared path is named, through which a training could resume")
         return
     block = group.block
+    # A training whose ranks hang in the path makes no progress, for which its node would be lost.
+    there = group.gather(answers(pathlib.Path(path)))
+    if silent := [name for name in group.names if not there[name]]:
+        group.gather()
+        why = f"the shared path {path} does not answer within {ANSWER_S:.0f} s on {', '.join(silent)}"
+        context.emit("fault_run", "node", note=why[:400])
+        return
     _, folder = folders_of(path, block.session)
     master = group.names[0] == block.name
     port = group.gather(_free_port() if master else None)[group.names[0]]

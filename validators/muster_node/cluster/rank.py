@@ -18,12 +18,11 @@ from muster_node.cluster.affinity import pin
 from muster_node.cluster.block import check_same
 from muster_node.cluster.hub import WAITING, WORKING
 from muster_node.hardware import open_hardware
-from muster_node.hardware.seam import Device, RealClock
+from muster_node.hardware.seam import Device
 
 if TYPE_CHECKING:
     from muster_node.cluster.member import PeerGroup
 
-_CLOCK = RealClock()
 _FDS_MAX = 4096
 
 
@@ -41,7 +40,6 @@ class RankGroup:
         self.device, self.local, self.per_node, self.rank, self.world = device, local, per_node, rank, world
         self.hardware: Any = None
         self.phase, self.state, self.activity, self._marks = group.phase, WORKING, "", 0
-        self._ticks, self._arrived = 0, False
         self._line, self._lock = line, threading.Lock()
         self._lines: Any = None
 
@@ -78,43 +76,11 @@ class RankGroup:
         self.state = WORKING
         self.mark("")
 
-    @contextlib.contextmanager
-    def patient(self, limit_s: float, late: Callable[[str], None]) -> Iterator[None]:
-        """While the context is open, each piece of work may take ``limit_s`` without progress: it is done by something
-        outside this node, such as a shared path. What takes longer is that thing's fault: ``late`` gets what it was,
-        and from then on this rank counts as waiting and not as stuck.
-        """
-        over = threading.Event()
-        thread = threading.Thread(target=self._be_patient, args=(over, limit_s, late), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _be_patient(self, over: threading.Event, limit_s: float, late: Callable[[str], None]) -> None:
-        seen, since, reported, before = self._marks, _CLOCK.now(), False, self.state
-        with contextlib.suppress(OSError):
-            while not over.wait(self.block.heartbeat_s):
-                if self._marks != seen or self._arrived:
-                    seen, since = self._marks, _CLOCK.now()
-                    if reported and self.state == WAITING:
-                        self.state = before
-                    reported = False
-                elif _CLOCK.now() - since < limit_s:
-                    self._ticks += 1
-                elif not reported:
-                    reported, before, self.state = True, self.state, WAITING
-                    late(self.activity or self.phase)
-                    self.beat()
-
     def gather(self, payload: Any = None, here: bool = False) -> list[Any]:
         """Barrier of all ranks of all nodes, or of those ``here``, on this node; returns their payloads by rank.
 
         Every node gets every payload: what is long has to be summarised by node first.
         """
-        self._arrived = True
         self.send("arrive", payload=payload, here=here)
         while True:
             line = self._lines.readline()
@@ -122,7 +88,6 @@ class RankGroup:
                 os._exit(1)
             message = json.loads(line)
             if message["kind"] == "go":
-                self._arrived = False
                 return list(message["payloads"])
 
     def agree(self, what: str) -> None:
@@ -140,10 +105,14 @@ class RankGroup:
         """Context.progress of the node's process."""
         self.send("progress", text=text)
 
+    def leave(self) -> NoReturn:
+        """Ends this rank well, whatever its other threads are doing."""
+        self.send("done")
+        processes.leave(0)
+
     def beat(self) -> None:
         """A sign of life, with what this rank does."""
-        mark = self._marks + self._ticks
-        self.send("beat", phase=self.phase, state=self.state, mark=mark, activity=self.activity)
+        self.send("beat", phase=self.phase, state=self.state, mark=self._marks, activity=self.activity)
 
     def send(self, kind: str, **fields: Any) -> None:
         """One line to the node's process; blocks until it is on its way."""

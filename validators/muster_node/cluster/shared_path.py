@@ -21,6 +21,7 @@ from muster_node.workloads.common import MIB
 
 if TYPE_CHECKING:
     from muster_node.cluster.rank import RankGroup
+    from muster_node.cluster.together import Together
 
 _CLOCK = RealClock()
 SMALL_FILES = 100
@@ -39,24 +40,22 @@ class Rate:
     labels: dict[str, str]
 
 
-def large_files(folder: pathlib.Path, mib: int, mark: Callable[[str], None]) -> Iterator[tuple[str, float]]:
+def large_files(folder: pathlib.Path, mib: int) -> Iterator[tuple[str, float]]:
     """("write", GB/s) with all on the path, then ("read", GB/s) past this node's memory. Raises OSError."""
     file = folder / "large"
     chunk, chunks = os.urandom(_CHUNK), max(1, mib * MIB // _CHUNK)
     begun = _CLOCK.now()
     with file.open("wb") as out:
-        for number in range(chunks):
-            mark(f"writing chunk {number}")
+        for _ in range(chunks):
             out.write(chunk)
         out.flush()
         os.fsync(out.fileno())
     yield "write", chunks * _CHUNK / max(_CLOCK.now() - begun, 1e-9) / 1e9
     with file.open("rb", buffering=0) as opened:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        begun, number = _CLOCK.now(), 0
+        begun = _CLOCK.now()
         while opened.read(_CHUNK):
-            number += 1
-            mark(f"reading chunk {number}")
+            pass
     yield "read", chunks * _CHUNK / max(_CLOCK.now() - begun, 1e-9) / 1e9
     file.unlink()
 
@@ -97,8 +96,10 @@ def fio(folder: pathlib.Path, mib: int) -> Iterator[tuple[str, float]]:
 class SharedPath:
     """Measures in a folder of each node below ``folder``, which is of this block alone and goes with it."""
 
-    def __init__(self, group: RankGroup, path: pathlib.Path, folder: pathlib.Path, mib: int) -> None:
-        self._group, self._path, self._mib = group, path, mib
+    def __init__(
+        self, group: RankGroup, path: pathlib.Path, folder: pathlib.Path, mib: int, together: Together
+    ) -> None:
+        self._group, self._path, self._mib, self._together = group, path, mib, together
         self._folder = folder / f"node-{group.block.name}"
 
     def measure(self) -> list[Rate]:
@@ -110,15 +111,19 @@ class SharedPath:
 
     def _at_once(self, here: bool, work: Callable[[], list[Rate]]) -> list[Rate]:
         found: list[Rate] = []
-        why = ""
-        if here:
+
+        def tried() -> str:
+            if not here:
+                return ""
             try:
                 self._folder.mkdir(exist_ok=True)
-                found = work()
+                found.extend(work())
                 self._folder.rmdir()
             except OSError as error:
-                why = sentence_of(self._path, error)
-        answers = enumerate(self._group.gather(why))
+                return sentence_of(self._path, error)
+            return ""
+
+        answers = enumerate(self._together("files in the shared path", tried))
         troubles = {self._group.node_of(rank): sentence for rank, sentence in answers if sentence}
         if troubles:
             raise PathTrouble(troubles)
@@ -127,7 +132,7 @@ class SharedPath:
     def _files(self, nodes: str) -> list[Rate]:
         rates = [
             Rate("shared_rate", rate, {"direction": direction, "nodes": nodes})
-            for direction, rate in large_files(self._folder, self._mib, self._group.mark)
+            for direction, rate in large_files(self._folder, self._mib)
         ]
         return rates + [Rate("small_files", rate, {"op": op, "nodes": nodes}) for op, rate in small_files(self._folder)]
 
@@ -135,7 +140,6 @@ class SharedPath:
         return shutil.which("fio") is not None and not self._group.hardware.simulated
 
     def _fio(self) -> list[Rate]:
-        self._group.mark("fio")
         try:
             return [Rate("shared_fio", rate, {"direction": pattern}) for pattern, rate in fio(self._folder, self._mib)]
         except BadOutput as error:

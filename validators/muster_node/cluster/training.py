@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from muster_node.cluster.digest import digest
+from muster_node.cluster.digest import combined, digest
 from muster_node.hardware.seam import Device, Hardware
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.transformer import Shape, Transformer
 
 Part = tuple[str, str]
 """Kind ("activations", "gradients") and layer."""
+
+STEP_ROWS = 8_000
+"""Rows of a node's result that digests of steps may take: 8,000 of 230 bytes are 1.8 of the 5 MiB that it holds."""
+PART_ROWS = 4_096
+"""Rows of a node's result that the digests of one step's parts may take, twice: before the load and after it."""
 
 
 class Marks(Protocol):
@@ -46,6 +52,28 @@ def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: Mark
         runs.append({part: digest(torch, tensors) for part, tensors in seen.items()})
     model.tape = lambda kind, layer, tensor: None  # what it has seen is let go
     return Trial(step, runs[0], [part for part in runs[0] if runs[0][part] != runs[1][part]])
+
+
+def spans_of(steps: int, devices: int) -> list[range]:
+    """The steps that each row of a device's digests stands for, where the largest node of the block has ``devices``.
+
+    The first step is alone. All nodes have to divide them alike, since their digests are compared.
+
+    >>> spans_of(3, 8), spans_of(3, 6_000)
+    ([range(0, 1), range(1, 2), range(2, 3)], [range(0, 1), range(1, 3)])
+    """
+    rows = max(2, STEP_ROWS // devices)
+    size = max(1, -(-(steps - 1) // (rows - 1)))
+    return [range(1), *(range(at, min(at + size, steps)) for at in range(1, steps, size))]
+
+
+def rows_of(label: str, trials: Sequence[Trial], *, each_part: bool) -> Iterator[tuple[dict[str, str], str]]:
+    """(labels, digest) of the rows for these trials: one for all of them, or one for each part of the only one."""
+    if each_part:
+        for (kind, layer), text in trials[0].digests.items():
+            yield {"step": label, "kind": kind, "layer": layer}, text
+    else:
+        yield {"step": label}, combined(text for trial in trials for _, text in sorted(trial.digests.items()))
 
 
 def _remember(seen: dict[Part, list[Any]], kind: str, layer: str, tensor: Any) -> None:

@@ -114,7 +114,7 @@ class _Rank:
         checks = 0
         for mib in self._params["mib"]:
             elements = elements_of(mib * MIB, ranks)
-            exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device)
+            exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device, mark=group.mark)
             times: dict[str, list[float]] = {"waits": [], "seconds": []}
             for repeat in range(_WARMUP + self._params["repeats"]):
                 waited, seconds = _once(fabric, group, exchange, f"{op} of {mib:g} MiB, repeat {repeat}")
@@ -130,7 +130,7 @@ class _Rank:
         """One operation for minutes or hours; the first rank says when it is over."""
         op, mib, clock = self._params["ops"][0], max(self._params["mib"]), group.hardware.host_clock
         elements = elements_of(mib * MIB, group.world)
-        exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device)
+        exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device, mark=group.mark)
         wrong: collections.Counter[int] = collections.Counter()
         minutes: dict[int, list[float]] = {}
         begun = clock.now()

@@ -50,13 +50,18 @@ class ClusterTraining(Probe):
         "path_mib": Param(4, "MiB that each rank sends to its neighbour on the next node"),
         "shared_path": Param(None, "folder that all nodes share, for checkpoints; None: they are not tested"),
         "checkpoints": Param(5, "times that the training is saved and loaded"),
+        "path_s": Param(600.0, "real seconds that all saves and loads may take; where few fit, fewer are made"),
         "shared_mib": Param(64, "MiB that each node writes and reads there, one node alone and all at once"),
         "fault_steps": Param(0, "steps of a run in which a rank is killed at one third and two thirds; 0: none"),
     }
     metrics = {
         **METRICS,
-        "step_digest": Metric("text", "digest of what a step gave before any exchange, by step, kind and layer"),
-        "self_mismatches": Metric("count", "digests that differ between two runs of the same batch on one device"),
+        "step_digest": Metric(
+            "text", "digest of what a step, or several, gave before any exchange; of the first step by kind and layer"
+        ),
+        "self_mismatches": Metric(
+            "count", "digests that differ between two runs of the same batch on one device; samples: those compared"
+        ),
         "digest_key": Metric("text", "what must be equal for digests to be comparable: device model, library, sizes"),
         "training_devices": Metric("count", "ranks of this node that took part"),
         "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),

@@ -166,6 +166,7 @@ def tokens_of(torch: Any, size: Size, seed: int) -> Any:
 def _kinds(torch: Any) -> Any:
     """The modules, defined once PyTorch is there: this package imports without it."""
     nn, functional = torch.nn, torch.nn.functional
+    rms_norm = getattr(functional, "rms_norm", _rms_norm)  # from PyTorch 2.4 on, and in one kernel later
 
     class Linear(nn.Module):  # type: ignore[misc, name-defined]  # torch is not typed
         """Without a bias, through the product of the device."""
@@ -187,7 +188,7 @@ def _kinds(torch: Any) -> Any:
             self.weight = nn.Parameter(torch.ones(width))
 
         def forward(self, x: Any) -> Any:
-            return functional.rms_norm(x, x.shape[-1:], self.weight, _EPSILON)
+            return rms_norm(x, x.shape[-1:], self.weight, _EPSILON)
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]
         """One layer."""
@@ -243,6 +244,12 @@ def _kinds(torch: Any) -> Any:
             return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     return type("Kinds", (), {"Llama": Llama, "Block": Block})
+
+
+def _rms_norm(x: Any, shape: Any, weight: Any, epsilon: float) -> Any:
+    """``torch.nn.functional.rms_norm`` over the last extent."""
+    wide = x.float()
+    return (wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight).type_as(x)
 
 
 def _rotate(torch: Any, x: Any, cos: Any, sin: Any) -> Any:

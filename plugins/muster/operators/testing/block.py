@@ -98,6 +98,7 @@ def _claim(
     block = {
         **fabric,
         "asked": dataclasses.asdict(asked),
+        "claimed_at": store.clock.now().isoformat(),
         "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
@@ -133,9 +134,10 @@ def judge(key: RunKey) -> None:
     left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
     lost, pairs = rounds.left_out(store.rounds.sides(key)).lost, rounds.evidence_of(key)
     names = rounds.members_of(key)
+    since = block_results.met_since(key, names, datetime.datetime.fromisoformat(block_of["claimed_at"]))
     collected = {
         name: Collected(left_out=left_out[name]) if name in left_out
-        else block_results.collect(key, name, unable.get(name, ""), lost.get(name, ""))
+        else block_results.collect(key, name, unable.get(name, ""), lost.get(name, ""), since)
         for name in names
     }  # fmt: skip
     nodes = [store.nodes.get(name) for name in names]

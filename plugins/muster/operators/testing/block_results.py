@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster import store
 from muster.model.nodes import Node
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
 from muster.rules.certificate import WATCHED
@@ -17,6 +18,7 @@ from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.model import Sku
 
 if TYPE_CHECKING:
+    from muster.store.output.raw import StageBytes
     from muster_criteria.cluster.model import MemberResult
 
 STAGE = CLUSTER_STAGES[0]
@@ -43,12 +45,26 @@ class Collected:
     left_out: str = ""
 
 
-def collect(key: RunKey, name: str, fault: str, lost: str) -> Collected:
-    """What is stored of a member. ``fault``: of the controller, ``lost``: the rounds of pairs lost it; "": neither."""
+def met_since(key: RunKey, names: Sequence[str], claimed_at: datetime.datetime) -> datetime.datetime | None:
+    """When the members began to meet as they do now; None if none has since the block was claimed, as where a person
+    has only its judgement made again.
+    """
+    begun = [job.started_at for name in names if (job := store.runs.get_job(key, STAGE, node=name))]
+    return claimed_at if any(at and at >= claimed_at for at in begun) else None
+
+
+def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datetime | None) -> Collected:
+    """What is stored of a member. ``fault``: of the controller, ``lost``: the rounds of pairs lost it; "": neither.
+
+    What it returned in an earlier pass of this run does not count: not if its last job has brought nothing, nor if
+    other members have met ``since``, with another seed.
+    """
     from muster_criteria.measured import parse_result
 
     kept = store.raw.stage_bytes(key, STAGE, node=name)
     before = store.reporting.judgements(key, node=name).get(STAGE)
+    if kept is not None and (lost or not _is_of_last_job(kept, store.runs.get_job(key, STAGE, node=name), since)):
+        kept = None
     if kept is None or before is None:
         why = f"a fault of the controller: {fault}" if fault else lost or "its task ended before it returned a result"
         return Collected(why_missing=why, fault=fault)
@@ -57,7 +73,19 @@ def collect(key: RunKey, name: str, fault: str, lost: str) -> Collected:
     if kept.result is None:
         # The fault too: this task may have recorded the missing result before it was killed.
         return Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)
-    return Collected(parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence)
+    return Collected(
+        parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence, fault=fault
+    )  # fmt: skip
+
+
+def _is_of_last_job(kept: StageBytes, job: Job | None, since: datetime.datetime | None) -> bool:
+    """Whether what is kept was recorded of this job, and that began ``since``."""
+    if job is None or kept.recorded_at is None:
+        return True  # there was none: the judge itself recorded it
+    begun = job.started_at or job.ended_at  # one that its node refused has an end alone
+    if begun is None or (since is not None and begun < since):
+        return False
+    return job.started_at is None or kept.recorded_at >= job.started_at
 
 
 def results(

@@ -69,7 +69,8 @@ class MusterMemberOperator(RemoteJobOperator):
             shared_path=settings().shared_path,
             asked=asked,
         )
-        return Programme(calls[self.member], cluster_deadline_s(sku.block, run.level, asked))
+        deadline_s = cluster_deadline_s(sku.block, run.level, len(block["members"]), asked)
+        return Programme(calls[self.member], deadline_s)
 
     def _is_last(self, context: Context) -> bool:
         """Always true: a member cannot be measured again without the others."""

@@ -59,11 +59,16 @@ def conclude(key: RunKey) -> dict[str, str]:
     from muster_criteria.stage.verdict import overall
 
     try:
-        run = store.runs.get(key)
-        judgements = list(store.reporting.judgements(key).values())
+        run, faulty = store.runs.get(key), faults.of_run(key)
+        # What a stage passed with before a person cleared the run says nothing of an attempt that was not made.
+        unmade = store.attempts.faulty_stages(key)
+        judgements = [
+            each for stage, each in store.reporting.judgements(key).items()
+            if stage not in unmade or each.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
+        ]  # fmt: skip
         verdict, headline = overall(judgements, run.required_stages)
         unjudged = verdict is Verdict.INCONCLUSIVE and verdict not in {each.verdict for each in judgements}
-        if unjudged and (fault := faults.of_run(key).get(run.node)):
+        if unjudged and (fault := faulty.get(run.node)):
             verdict, headline = Verdict.SKIPPED, f"Not tested, for a fault of the controller: {fault}"
         if verdict is Verdict.INCONCLUSIVE and not run.forced and service.preempted(run.node):
             verdict, headline = Verdict.SKIPPED, f"{PREEMPTED}its scheduler took the node back for another job"

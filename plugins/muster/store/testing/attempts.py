@@ -64,6 +64,12 @@ def faults_of(key: RunKey) -> dict[str, str]:
         return {row.node: "; ".join(dict.fromkeys(row.faults.values())) for row in rows if row.faults}
 
 
+def faulty_stages(key: RunKey, *, node: str = "") -> frozenset[str]:
+    """The stages of the run in whose last attempt the controller could not do its part. Raises UnknownRun."""
+    with reading() as session:
+        return frozenset(access.run_row(session, key, node).faults)
+
+
 def keep_block(key: RunKey, block: Mapping[str, Any]) -> None:
     """Keep for each member how the block meets: its members by rank, the rendezvous and its secret, the seed."""
     with writing() as session:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,16 @@ from airflow.sdk.exceptions import AirflowException
 from muster import store
 from muster.admission import service
 from muster.errors import Refusal, UnknownRun
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.testing import block
+from muster.remote import outcome
 from muster.reporting import mailing
-from muster_criteria.model import Action, Verdict
+from muster_criteria.measured import parse_result
+from muster_criteria.model import Action, Judgement, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from tests.muster import fleet
+from tests.muster_criteria import cluster_results
 from tests.support import node_list
 from tests.support.refusals import illegal
 
@@ -150,6 +155,83 @@ def test_a_block_that_was_cleared_asks_again() -> None:
         assert found[0] == found[1]  # a retry
         asked += [each["trigger_run_id"] for each in found[0]]
     assert len(set(asked)) == 4
+
+
+FOUR = ["n0", "n1", "n2", "n3"]
+FAULT = "the key of the controller cannot be read"
+
+
+def meets(try_number: int, unable: Collection[str] = ()) -> None:
+    """The block is claimed and its members return what they measured with the seed of this try, but for the members
+    that the controller was ``unable`` to log in to."""
+    block.claim(RUN, {"nodes": FOUR, "level": "short", "reason": "x"}, try_number)
+    for name, each in cluster_results.block(len(FOUR)).items():
+        job = Job(RUN.dag_id, RUN.run_id, block.STAGE, f"{try_number}.0", outcome.SUBMITTED, "", node=name)
+        store.runs.record_job(job)
+        if name in unable:
+            store.attempts.note_fault(RUN, block.STAGE, FAULT, node=name)
+            continue
+        begun = dataclasses.replace(job, state=outcome.RUNNING, started_at=store.clock.now())
+        store.runs.record_job(begun)
+        each.digests = {at: f"seed {try_number} {text}" for at, text in each.digests.items()}
+        raw = json.dumps(each.raw()).encode()
+        fleet.record(RUN, parse_result(raw), fleet.judgement(block.STAGE, Verdict.PASS), raw, node=name)
+        store.runs.record_job(dataclasses.replace(begun, state=outcome.FINAL, ended_at=store.clock.now()))
+
+
+def first_pass() -> None:
+    """All is well, and then a person clears the run."""
+    for name in FOUR:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    meets(1)
+    for name in FOUR:
+        store.runs.finish(RUN, Verdict.PASS, "It passed.", node=name)
+    block.release(RUN)
+
+
+def judged(name: str) -> Judgement:
+    (stage,) = store.reporting.run(RUN, node=name).stages
+    return stage.judgement
+
+
+def test_a_cleared_block_that_the_controller_could_not_test_is_not_judged_by_its_earlier_pass() -> None:
+    first_pass()
+    meets(2, unable=FOUR)
+    for _ in range(2):  # its worker is killed before the task ends
+        block.judge(RUN)
+        assert {store.runs.get(RUN, node=name).verdict for name in FOUR} == {Verdict.SKIPPED}
+        assert all(FAULT in str(judged(name)) for name in FOUR)
+
+
+def test_a_member_that_was_not_tested_again_is_not_compared_with_the_seed_of_another_pass() -> None:
+    first_pass()
+    meets(2, unable=["n2"])
+    block.judge(RUN)
+    assert store.runs.get(RUN, node="n2").verdict is Verdict.SKIPPED
+    assert "same_batch" not in {each.rule for name in FOUR for each in judged(name).findings}
+    assert not judged("n2").observations
+    assert all(judged(name).observations for name in FOUR if name != "n2")
+
+
+def test_nor_is_one_whose_task_never_began() -> None:
+    first_pass()
+    before = store.runs.get_job(RUN, block.STAGE, node="n2")
+    meets(2, unable=["n2"])
+    store.attempts.forget_fault(RUN, block.STAGE, node="n2")
+    assert before is not None
+    store.runs.record_job(dataclasses.replace(before, attempt_key="2.0"))
+    block.judge(RUN)
+    assert not judged("n2").observations
+
+
+def test_a_block_whose_judgement_alone_is_made_again_is_judged_by_what_it_returned() -> None:
+    """Airflow claims it once more, since the claim is its setup."""
+    first_pass()
+    block.claim(RUN, {"nodes": FOUR, "level": "short", "reason": "x"}, 2)
+    for _ in range(2):
+        block.judge(RUN)
+        assert all(judged(name).observations for name in FOUR)
 
 
 def test_how_a_block_meets_is_in_the_records_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from muster.operators.testing import block, faults, qualification, remote_job
 from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict
+from muster_criteria.stages import STAGES
 from tests.muster import fleet
 from tests.support.servers import sshd
 
@@ -155,6 +157,22 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
         with pytest.raises(AirflowFailException):
             revalidation.conclude(RUN)
         assert store.nodes.get(NODE).state is State.REVALIDATION
+
+
+def test_a_stage_that_passed_before_its_run_was_cleared_is_not_tested_again_by_that() -> None:
+    serving()
+    for stages, fault, verdict in ((STAGES, "", Verdict.PASS), (STAGES[1:], FAULT, Verdict.SKIPPED)):
+        revalidation.claim(RUN, PARAMS)
+        for stage in STAGES:
+            store.runs.begin_stage(RUN, stage)
+            if stage in stages:
+                result, raw = fleet.result(stage)
+                fleet.record(RUN, result, fleet.judgement(stage, Verdict.PASS), raw)
+        if fault:
+            faults.note(RUN, STAGES[0], fault)
+        with contextlib.suppress(AirflowFailException):
+            revalidation.conclude(RUN)
+        assert store.runs.get(RUN).verdict is verdict
 
 
 def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
