@@ -136,7 +136,7 @@ def test_wording_of_the_context(case: MakeCase, h100: Sku, snapshot: SnapshotAss
     all_wrong = digests(case, **{f"gpu{slot}": "wrong" for slot in range(8)})
     wrong = case("integrity").set("gemm_mismatches", "gpu5", value=4.0, **LABELS)
     failed = wrong.judge()
-    neighbours = [Neighbour(name, {"rack": "r1"}, frozenset({"gemm_rate"})) for name in ("b", "c")]
+    neighbours = [Neighbour(name, {"rack": "r1"}, frozenset({"gpu gemm_rate[dtype=bf16]"})) for name in ("b", "c")]
     slow = case("performance").set("gemm_rate", "gpu6", value=500.0, **LABELS).judge()
     finding = failed.findings[0]
     waiver = Waiver(
