@@ -167,13 +167,19 @@ def subject(finding: Finding) -> str:
 
 def symptom_name(finding: Finding) -> str:
     """Returns what nodes may fail in together: the kind of device, and what it failed in with the labels that name a
-    cause ("gpu throttle_time[reason=hw_thermal]"). A number, such as of bytes, names none.
+    cause ("gpu gemm_rate[dtype=bf16]"). A number, such as of bytes, names none.
+
+    A throttle reason counts as the fault that it shows: an overheated rack shows several. A driver's error has its kind
+    and code alone ("xid 79"), since a GPU that is lost may no longer be named.
     """
-    what = subject(finding)
-    if finding.rule != DEVICE_EVENT:
-        named = tuple((key, value) for key, value in finding.labels if any(map(str.isalpha, value)))
-        what = labelled(finding.rule if finding.metric == EVIDENCE else finding.metric, named)
-    return f"{kind_of(finding.device)} {what}"
+    labels = dict(finding.labels)
+    what = finding.rule if finding.metric == EVIDENCE else finding.metric
+    if {"kind", "code"} <= labels.keys():
+        return subject(finding) if finding.rule == DEVICE_EVENT else f"{what} {labels['kind']} {labels['code']}"
+    if "reason" in labels:
+        labels["reason"] = str(finding.fault_class)
+    named = tuple((key, value) for key, value in sorted(labels.items()) if any(map(str.isalpha, value)))
+    return f"{kind_of(finding.device)} {labelled(what, named)}"
 
 
 def measurement_reference(probe: str, metric: str, device: str, labels: Labels = ()) -> str:

@@ -151,16 +151,16 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
     if seen.incident is not None and (repaired := _repaired(seen, seen.incident)) is not None:
         return repaired
     match row.state:
-        case State.PRODUCTION if seen.leaves is not None:
-            why = f"it is to leave service ({seen.leaves.action}): {seen.leaves.sentence}"
-            item = seen.item(Cause.LEAVES, Turn.MUSTER, f"muster node move {name} quarantine --reason …", why)
-            return dataclasses.replace(item, since=seen.leaves.first_seen)
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
         case State.PRODUCTION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:
             why = f"it serves and cannot be tested: {seen.refused or seen.why}"
             item = seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node check {name}", why)
             return dataclasses.replace(item, since=seen.refusals[0])
+        case State.PRODUCTION if seen.leaves is not None:
+            why = f"it is to leave service ({seen.leaves.action}): {seen.leaves.sentence}"
+            item = seen.item(Cause.LEAVES, Turn.MUSTER, f"muster node move {name} quarantine --reason …", why)
+            return dataclasses.replace(item, since=seen.leaves.first_seen)
         case State.REVALIDATION:
             return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
         case State.QUARANTINE:

@@ -12,6 +12,7 @@ from muster_criteria.context.waivers import Machine, Waiver, waive
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
+    EVIDENCE,
     Action,
     Coverage,
     FaultClass,
@@ -175,11 +176,18 @@ def of(metric: str, device: str, **labels: str) -> Finding:
     return dataclasses.replace(SLOW, metric=metric, device=device, labels=tuple(labels.items()))
 
 
+def returned(code: str) -> Finding:
+    return dataclasses.replace(of(EVIDENCE, "gpu3", code=code, kind="xid"), rule="event_returns")
+
+
 @pytest.mark.parametrize(
     ("others_have", "this_has", "held"),
     [
         (HOT, HOT, True),
         (HOT, BRAKED, False),
+        (throttled("sw_thermal", FaultClass.COOLING), HOT, True),  # one overheated rack shows both
+        (LOST, dataclasses.replace(LOST, device="node"), True),  # it was lost before it was named
+        (returned("109"), returned("48"), False),
         (of("memory_bandwidth", "memory"), of("memory_bandwidth", "gpu3"), False),
         (of("memory_bandwidth", "gpu0"), of("memory_bandwidth", "gpu3"), True),
         (of("dcgm_failures", "gpu3", test="memory"), of("dcgm_failures", "gpu3", test="pcie"), False),

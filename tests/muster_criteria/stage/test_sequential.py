@@ -8,7 +8,7 @@ import pytest
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.series.readings import readings_of, together
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Action, Judgement, Lack, Severity, Verdict
+from muster_criteria.model import Action, Extent, Judgement, Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import lint_sku, load_sku
 from muster_criteria.stage.retests import arranged, repeated_rows
 from tests.muster_criteria.nodes import Case, MakeCase
@@ -87,6 +87,12 @@ def test_every_run_is_listed_whatever_the_decision(case: MakeCase, values: list[
     assert len(listed) == len(values)
     assert [each.endswith("(failed)") for each in listed] == [value < JUST_GOOD for value in values]
     assert listed[1].startswith("471 GB/s")
+
+
+@pytest.mark.parametrize("values", [[BAD, JUST_BAD, GOOD], [GOOD, BAD, JUST_BAD], [BAD, GOOD, JUST_BAD]])
+def test_a_waiver_would_cover_the_worst_run_whichever_is_last(case: MakeCase, values: list[float]) -> None:
+    (finding,) = [each for each in judged(case, *values).findings if each.severity is Severity.CRITICAL]
+    assert finding.extent == Extent(BAD, "GB/s", "lower")
 
 
 def test_a_cleared_test_stays_a_warning(case: MakeCase) -> None:

@@ -159,6 +159,9 @@ def _with_runs(
     )
     count = f"{sum(failed)} of {len(runs)} runs failed: {listed}"
     lead = finding.summary.rstrip(".")
+    if finding.extent is not None and finding.extent.worse:  # of the worst run, which a waiver covers
+        worst = min(runs) if finding.extent.worse == "lower" else max(runs)
+        finding = dataclasses.replace(finding, extent=dataclasses.replace(finding.extent, value=worst))
     if decision == "fail":
         return dataclasses.replace(finding, observed=f"{finding.observed}; {count}", summary=f"{lead}; {count}.")
     if decision == "clear":

@@ -175,9 +175,10 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
         session.execute(update(RunRow).where(*of_run(evidence.run), *over).values(state_after=to))
 
 
-def begin_spell(session: Session, node: NodeRow) -> None:
+def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> None:
     """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
-    followed counts in it, and what the node has now is what it has to have.
+    followed counts in it, and what the node has now is what it has to have. ``by_person``: nothing counts, since a
+    person who saw it verified the node.
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
@@ -185,7 +186,8 @@ def begin_spell(session: Session, node: NodeRow) -> None:
         HealthRow.due_after == last_stage(session, node),
     )  # fmt: skip
     node.spell += 1
-    session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
+    if not by_person:
+        session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
     if (swept := session.get(SweepRow, node.name)) is not None:
         swept.counters = presence.forgotten(swept.counters)
 

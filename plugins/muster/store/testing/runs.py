@@ -377,7 +377,7 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> RunFacts:
 def leave_shadow(session: Session, node: NodeRow, actor: str, reason: str, evidence: Evidence) -> None:
     """End the node's shadow mode, with its event: from here on it is treated like every other node in production."""
     node.shadow = False
-    access.begin_spell(session, node)
+    access.begin_spell(session, node, by_person=bool(evidence.person))
     if evidence.person:
         access.accept(session, node)
     access.recheck(session, node.name)

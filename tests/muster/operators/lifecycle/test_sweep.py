@@ -167,13 +167,15 @@ def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed
     assert store.nodes.get("a").state is State.QUARANTINE
 
 
-def test_what_was_seen_in_shadow_mode_before_the_test_that_verified_the_node_withdraws_it_no_more() -> None:
+@pytest.mark.parametrize("tested", [True, False], ids=["by its test", "by a person alone"])
+def test_what_was_seen_in_shadow_mode_before_the_node_was_verified_withdraws_it_no_more(tested: bool) -> None:
     store.adoption.adopt([], "Ada", "it serves", enrol=[("", fleet.new_node("a"))])
     report = Report("a", "sweep", (Reading("xid/79", "gpu3", severity="ISOLATE"),), "b1")
     store.health.record([report], policies.health(), store.clock.now() - DAY_AND_MORE)
     assert sweep.act() == []
     assert health.leaving() == {}
-    fleet.qualify("a")
-    store.adoption.verify("a", "Ada", "its test passed")
+    if tested:
+        fleet.qualify("a")
+    store.adoption.verify("a", "Ada", "it is sound")
     assert sweep.act() == []
     assert store.nodes.get("a").state is State.PRODUCTION

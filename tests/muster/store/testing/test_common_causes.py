@@ -13,7 +13,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.models import FindingRow, StageRow
-from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
+from muster_criteria.model import COMMON_CAUSE, FaultClass, Finding, Verdict
 from tests.muster import fleet
 
 WRONG = fleet.finding(rule="exactly", metric="gemm_mismatches")
@@ -106,7 +106,8 @@ class TestAlike:
     )
     def test_a_fault_of_another_cause_is_not_excused_by_its_metric(self, reason: str, state: State) -> None:
         def throttled(why: str) -> Finding:
-            return fleet.finding(rule="exactly", metric="throttle_time", labels=(("reason", why),))
+            fault = FaultClass.PSU if why == "hw_power_brake" else FaultClass.COOLING
+            return fleet.finding(rule="exactly", metric="throttle_time", fault_class=fault, labels=(("reason", why),))
 
         visit("a", found=throttled("hw_thermal")), visit("b", found=throttled("hw_thermal"))
         assert visit("c", found=throttled(reason)) is state
