@@ -9,6 +9,7 @@ once, so that a sensor or a driver that hangs costs its own reading alone. Stand
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import json
 import os
@@ -285,13 +286,19 @@ def _ports(files: Files) -> Iterator[Fact]:
     for device, adapter, _ in fabric.ports(files):
         if _stays(files, f"/sys/class/infiniband/{adapter}"):
             active = links.get(device)
-            yield inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
+            port = inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
+            yield _at(files, f"/sys/class/infiniband/{adapter}", port)
     for name in files.names("/sys/class/net"):
         base = f"/sys/class/net/{name}"
         if files.exists(f"{base}/device") and _stays(files, base):
             carrier = files.number(f"{base}/carrier")  # refused while the interface is down
-            yield inventory.fact("net_carrier", "nic:" + name, "bool", carrier)
+            yield _at(files, base, inventory.fact("net_carrier", "nic:" + name, "bool", carrier))
     yield from _lent(files)
+
+
+def _at(files: Files, interface: str, fact: Fact) -> Fact:
+    """The fact with the PCI address of its interface, by which ``_lent`` names an adapter."""
+    return dataclasses.replace(fact, labels={"pci": os.path.basename(files.real(f"{interface}/device"))})
 
 
 def _stays(files: Files, interface: str) -> bool:
@@ -302,15 +309,15 @@ def _stays(files: Files, interface: str) -> bool:
 
 
 def _lent(files: Files) -> Iterator[Fact]:
-    """How many adapters are in the network namespace of a container as a whole: the kernel lists no interface of them
-    here, and keeps their folder.
+    """The PCI address of each adapter that is in the network namespace of a container as a whole: the kernel lists no
+    interface of it here, and keeps its folder.
     """
-    adapters = [f"/sys/bus/pci/devices/{name}" for name in files.names("/sys/bus/pci/devices")]
-    own = [each for each in adapters if not files.exists(f"{each}/physfn")]
+    pci = "/sys/bus/pci/devices"
+    own = [each for each in files.names(pci) if not files.exists(f"{pci}/{each}/physfn")]
     for name, folder in (("net_elsewhere", "net"), ("ib_elsewhere", "infiniband")):
-        lent = [each for each in own if files.exists(f"{each}/{folder}") and not files.names(f"{each}/{folder}")]
-        if lent:
-            yield Fact(name, "node", "count", float(len(lent)))
+        for each in own:
+            if files.exists(f"{pci}/{each}/{folder}") and not files.names(f"{pci}/{each}/{folder}"):
+                yield Fact(name, each, "bool", 1.0)
 
 
 def main(open_hardware: Callable[[], Hardware], boot_id: str, since_s: float) -> int:

@@ -18,7 +18,9 @@ WAS_UP, NEVER_UP, REPLACED = 1.0, 0.0, -1.0
 """Of a port, service or disk: it has to be up; it need not; another one has taken its place."""
 NOT_THERE = "not there"
 LENT = {"net_carrier": "net_elsewhere", "ib_port_active": "ib_elsewhere"}
-"""By kind of port, the fact that counts the adapters that the node has, and whose ports are lent to a container now."""
+"""By kind of port, the fact that names an adapter of the node, by its address, whose ports are lent to a container."""
+PCI = "pci"
+"""The label of a port: its adapter's address. It is remembered, as in "up|pci|net_carrier|nic:eth0|ADDRESS"."""
 ATTACHED = "attached"
 """The label of a disk that comes and goes: a volume over a network, or of a cloud."""
 _RUNNING = frozenset({"active", "reloading", "activating"})
@@ -100,8 +102,10 @@ def states(
 def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
     ports: list[State] = []
     for kind, lent in LENT.items():
-        seen = [(fact.device, "up" if fact.value else "") for fact in facts if fact.name == kind]
-        spared = int(sum(fact.value or 0.0 for fact in facts if fact.name == lent))
+        here = [fact for fact in facts if fact.name == kind]
+        away = {fact.device for fact in facts if fact.name == lent}
+        spared = {device for device, address in _addresses(kind, here, known, up).items() if address in away}
+        seen = [(fact.device, "up" if fact.value else "") for fact in here]
         kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=True, spared=spared)
         ports += [State("port_down", device, "" if text == "up" else text, not well) for device, text, well in kept]
     all_down = len(ports) > 1 and all(port.bad for port in ports)
@@ -111,18 +115,31 @@ def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: di
         yield from ports
 
 
+def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
+    """By port, the address that its adapter has, or had last; of one that has moved, the address before is void."""
+    before = _key(f"{PCI}|{kind}", "")
+    at = {fact.device: _CLEAN.sub("-", fact.labels[PCI])[:40] for fact in here if fact.labels.get(PCI)}
+    for key in [key for key, value in known.items() if key.startswith(before) and value]:
+        device, _, address = key[len(before) :].partition("|")
+        if at.setdefault(device, address) != address:
+            up[key] = 0.0
+    up.update((f"{before}{device}|{address}", 1.0) for device, address in at.items())
+    return at
+
+
 def _kept(
     kind: str, seen: Sequence[tuple[str, str]], good: Collection[str], known: Mapping[str, float], up: dict[str, float],
-    *, read: bool, heirs: bool = False, spared: int = 0,
+    *, read: bool, heirs: bool = False, spared: Collection[str] = (),
 ) -> Iterator[tuple[str, str, bool]]:  # fmt: skip
     """Yields (device, what it shows, whether that is good) of what was good once. ``seen``: (device, what it shows).
 
     ``read``: whether all that are there were seen. ``heirs``: whether one that was not there before takes the place of
-    one that is gone, and has to be good as that was. ``spared``: so many that are gone are lent, and not missed.
+    one that is gone, and has to be good as that was. ``spared``: what is lent: not missed, and nothing replaces it.
     """
     shown, before = dict(seen), _key(kind, "")
     kept = {key[len(before) :]: value for key, value in known.items() if key.startswith(before)}
-    gone = [device for device, value in kept.items() if value == WAS_UP and device not in shown] if read else []
+    had = [device for device, value in kept.items() if value == WAS_UP] if read else []
+    gone = [device for device in had if device not in shown and device not in spared]
     new = [device for device in shown if kept.get(device, REPLACED) == REPLACED] if heirs else []
     pairs = dict(zip(gone, sorted(new, key=lambda device: shown[device] not in good), strict=False))
     kept |= dict.fromkeys(pairs, REPLACED) | dict.fromkeys(pairs.values(), WAS_UP)
@@ -131,7 +148,7 @@ def _kept(
         kept[device] = max(was, NEVER_UP)
         if was == WAS_UP:
             yield device, text, text in good
-    for device in gone[len(pairs) + spared :]:
+    for device in gone[len(pairs) :]:
         yield device, NOT_THERE, False
     up.update((_key(kind, device), value) for device, value in kept.items())
 
