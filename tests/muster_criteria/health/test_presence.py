@@ -1,8 +1,8 @@
-"""What a node had once and has no longer: which port is missed where some are lent to containers."""
+"""What a node had once and has no longer: which port is missed where some are lent, and what was not read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -10,10 +10,10 @@ from muster_criteria.health import presence
 from muster_criteria.health.readings import Fact
 
 
-def look(known: Mapping[str, float], *facts: Fact) -> tuple[list[str], dict[str, float]]:
+def look(known: Mapping[str, float], *facts: Fact, unread: Collection[str] = ()) -> tuple[list[str], dict[str, float]]:
     """What is bad, and what is remembered."""
     up: dict[str, float] = {}
-    found = list(presence.states(facts, (), known, up))
+    found = list(presence.states(facts, unread, known, up))
     return [f"{each.check} {each.device}" for each in found if each.bad], {**known, **up}
 
 
@@ -48,3 +48,11 @@ def test_a_port_is_lent_by_the_address_that_it_had_last() -> None:
     _, known = look(known, nic(0, at=9), nic(1), nic(2))
     assert look(known, nic(1), nic(2), lent(9))[0] == []
     assert look(known, nic(1), nic(2), lent(0))[0] == ["port_down nic:0"]
+
+
+@pytest.mark.parametrize(("unread", "bad"), [
+    ("", ["imex_lost node"]), ("ports", ["imex_lost node"]), ("imex", []), ("hardware", []), ("services", []),
+])  # fmt: skip
+def test_imex_of_which_nothing_answers_is_missed_where_systemd_answered(unread: str, bad: list[str]) -> None:
+    _, known = look({}, Fact(name="imex", device="node", text="service active"))
+    assert look(known, Fact(name="imex", device="node", note="not supported"), unread=[unread])[0] == bad

@@ -26,6 +26,8 @@ ATTACHED = "attached"
 _RUNNING = frozenset({"active", "reloading", "activating"})
 _JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
 """By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
+_IMEX_READ_BY = {"imex", "hardware", "services"}
+"""Readings without which IMEX may say nothing: it is known by its service, too, of which systemd may not answer."""
 _AT_MOST = {"persistence_mode": "persistence_lost", "nvlink_active": "nvlink_down", "pcie_width": "pcie_degraded"}
 """By fact, the check of a number that should be what it was at most."""
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
@@ -87,7 +89,7 @@ def states(
             yield State("nvme_state", device, text, not live)
     for name, good in _JOINED.items():
         joined = [(fact.device, fact.text) for fact in facts if fact.name == name and fact.text]
-        read = name == "imex" and not {"imex", "hardware"} & set(unread)  # a GPU that is gone is counted as missing
+        read = name == "imex" and not _IMEX_READ_BY & set(unread)  # a GPU that is gone is counted as missing
         for device, text, well in _kept(name, joined, good, known, up, read=read):
             yield State(f"{name}_lost", device, text, not well)
     for fact in facts:
