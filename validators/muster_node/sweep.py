@@ -97,13 +97,12 @@ def sweep(
     found["simulated"] = machine.simulated
     readings["boot"] = machine.boot_id
     readings["states"] = lambda: _only(machine.states(), STATES)
-    readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
+    readings["counters"] = lambda: _counters(machine, files)
     readings["imex"] = lambda: _only(machine.domain(), ("imex",))
     readings["kernel"] = machine.kernel_log
     if hardware is not None:
         readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
     answers = _all_at_once(readings, found)
-    _one_reason(found["failed"])
     found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
     found["log_s"] = answers.pop("log_clock", None)
     if "kernel" in answers:
@@ -111,8 +110,8 @@ def sweep(
         found["kernel"] = kernel(answers.pop("kernel"), since_s if same else 0.0)
         if hardware is not None and found["kernel"]:
             _name_devices(found, hardware)
-    facts = [fact for _, facts in sorted(answers.items()) for fact in facts][:FACTS_MAX]
-    found["facts"] = [_plain(fact) for fact in facts]
+    found["facts"] = [_plain(fact) for fact in _held(answers, found["failed"])]
+    _one_reason(found["failed"])
     found["wall"] = time.time()  # as late as possible: waking GPUs takes as long as a clock may be wrong
     found["took_s"] = round(time.monotonic() - began, 3)
     return found
@@ -148,6 +147,18 @@ def _one_reason(failed: dict[str, str]) -> None:
         failed[SMART.rstrip(":")] = failed[logs[0]]
         for name in logs:
             del failed[name]
+
+
+def _held(answers: dict[str, list[Fact]], failed: dict[str, str]) -> list[Fact]:
+    """The facts that an answer holds, those of the shortest readings first. A reading that is cut has failed: what is
+    not in it may be there.
+    """
+    facts: list[Fact] = []
+    for name, each in sorted(answers.items(), key=lambda item: (len(item[1]), item[0])):
+        if len(facts) + len(each) > FACTS_MAX:
+            failed[name] = f"its facts are cut: an answer holds {FACTS_MAX}"
+        facts += each[: FACTS_MAX - len(facts)]
+    return facts
 
 
 def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
@@ -306,6 +317,15 @@ def _stays(files: Files, interface: str) -> bool:
     device = f"{interface}/device"
     lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
     return not lent and "/usb" not in files.real(device)
+
+
+def _counters(machine: Hardware, files: Files) -> list[Fact]:
+    """The counters, without those of ports that come and go."""
+    facts = _only(machine.counters(), COUNTERS)
+    if machine.simulated:
+        return facts
+    stays = {port: _stays(files, f"/sys/class/infiniband/{adapter}") for port, adapter, _ in fabric.ports(files)}
+    return [fact for fact in facts if stays.get(fact.device, True)]
 
 
 def _lent(files: Files) -> Iterator[Fact]:
