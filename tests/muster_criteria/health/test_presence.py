@@ -50,6 +50,14 @@ def test_a_port_is_lent_by_the_address_that_it_had_last() -> None:
     assert look(known, nic(1), nic(2), lent(0))[0] == ["port_down nic:0"]
 
 
+def test_an_adapter_that_was_lent_before_it_was_known_takes_no_ones_place_when_it_is_back() -> None:
+    _, known = look({}, nic(0), nic(1), lent(7))
+    for ports in ([nic(1), lent(7)], [nic(1), nic(7)], [nic(1), nic(7)]):
+        found, known = look(known, *ports)
+        assert found == ["port_down nic:0"]
+    assert look(known, nic(0), nic(1), nic(8, at=7))[0] == [], "it may be renamed later, as any other"
+
+
 @pytest.mark.parametrize(("unread", "bad"), [
     ("", ["imex_lost node"]), ("ports", ["imex_lost node"]), ("imex", []), ("hardware", []), ("services", []),
 ])  # fmt: skip

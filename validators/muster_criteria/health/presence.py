@@ -84,7 +84,8 @@ def states(
     for device, text, running in _kept("service", services, _RUNNING, known, up, read="services" not in unread):
         yield State(f"service/{_CLEAN.sub('-', device)}", "node", text, not running)
     disks = [(fact.device, fact.text) for fact in facts if fact.name == "nvme_state" and ATTACHED not in fact.labels]
-    for device, text, live in _kept("nvme_state", disks, {"live"}, known, up, read="disks" not in unread, heirs=True):
+    heirs = {device for device, _ in disks}
+    for device, text, live in _kept("nvme_state", disks, {"live"}, known, up, read="disks" not in unread, heirs=heirs):
         if text == NOT_THERE:  # one that is there is judged by its state alone
             yield State("nvme_state", device, text, not live)
     for name, good in _JOINED.items():
@@ -106,9 +107,14 @@ def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: di
     for kind, lent in LENT.items():
         here = [fact for fact in facts if fact.name == kind]
         away = {fact.device for fact in facts if fact.name == lent}
-        spared = {device for device, address in _addresses(kind, here, known, up).items() if address in away}
+        at = _addresses(kind, here, known, up)
+        spared = {device for device, address in at.items() if address in away}
+        up.update((_key(f"lent|{kind}", address), 1.0) for address in away - set(at.values()))
+        marks = {fact.device: _key(f"lent|{kind}", at.get(fact.device, "")) for fact in here}
+        heirs = {device for device, mark in marks.items() if not known.get(mark)}  # one that was lent replaces none
+        up.update((mark, 0.0) for device, mark in marks.items() if device not in heirs)
         seen = [(fact.device, "up" if fact.value else "") for fact in here]
-        kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=True, spared=spared)
+        kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=heirs, spared=spared)
         ports += [State("port_down", device, "" if text == "up" else text, not well) for device, text, well in kept]
     all_down = len(ports) > 1 and all(port.bad for port in ports)
     if len(ports) > 1:
@@ -131,18 +137,18 @@ def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: 
 
 def _kept(
     kind: str, seen: Sequence[tuple[str, str]], good: Collection[str], known: Mapping[str, float], up: dict[str, float],
-    *, read: bool, heirs: bool = False, spared: Collection[str] = (),
+    *, read: bool, heirs: Collection[str] = (), spared: Collection[str] = (),
 ) -> Iterator[tuple[str, str, bool]]:  # fmt: skip
     """Yields (device, what it shows, whether that is good) of what was good once. ``seen``: (device, what it shows).
 
-    ``read``: whether all that are there were seen. ``heirs``: whether one that was not there before takes the place of
-    one that is gone, and has to be good as that was. ``spared``: what is lent: not missed, and nothing replaces it.
+    ``read``: whether all that are there were seen. ``heirs``: of these, one that was not there before takes the place
+    of one that is gone, and has to be good as that was. ``spared``: what is lent: not missed, and nothing replaces it.
     """
     shown, before = dict(seen), _key(kind, "")
     kept = {key[len(before) :]: value for key, value in known.items() if key.startswith(before)}
     had = [device for device, value in kept.items() if value == WAS_UP] if read else []
     gone = [device for device in had if device not in shown and device not in spared]
-    new = [device for device in shown if kept.get(device, REPLACED) == REPLACED] if heirs else []
+    new = [device for device in shown if device in heirs and kept.get(device, REPLACED) == REPLACED]
     pairs = dict(zip(gone, sorted(new, key=lambda device: shown[device] not in good), strict=False))
     kept |= dict.fromkeys(pairs, REPLACED) | dict.fromkeys(pairs.values(), WAS_UP)
     for device, text in shown.items():
