@@ -245,18 +245,33 @@ def test_ports_that_come_and_go_are_not_the_nodes_own(tmp_path: Path) -> None:
             (port / "ports/1/state").write_text("4: ACTIVE\n")
             (port / "carrier").write_text("1\n")
             (port / "device").symlink_to(device)
-    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
-    ports = [(each["name"], each["device"]) for each in found if each["name"] in ("ib_port_active", "net_carrier")]
-    assert ports == [("ib_port_active", "nic:own"), ("net_carrier", "nic:own")]
+    found = sweep.sweep(lambda: Machine(Files(tmp_path)), "", 0.0, Files(tmp_path))["facts"]
+    ports = {(each["name"], each["device"]) for each in found if each["device"].startswith("nic:")}
+    assert ports == {("ib_port_active", "nic:own"), ("net_carrier", "nic:own"), ("ib_errors", "nic:own")}
 
 
-def test_adapters_in_the_network_of_a_container_are_counted(tmp_path: Path) -> None:
+def test_adapters_in_the_network_of_a_container_are_named_by_the_address_that_their_ports_had(tmp_path: Path) -> None:
     adapters = tmp_path / "sys/bus/pci/devices"
     for path in ("1/net/eth0", "1/infiniband/mlx5_0", "2/net", "2/infiniband/mlx5_1", "3/net", "3/physfn", "4/drm"):
         (adapters / path).mkdir(parents=True)
+    for path, adapter in (("net/eth0", "1"), ("infiniband/mlx5_0", "1"), ("infiniband/mlx5_1", "2")):
+        port = tmp_path / "sys/class" / path
+        (port / "ports/1").mkdir(parents=True)
+        (port / "device").symlink_to(adapters / adapter)
     found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))["facts"]
-    lent = {each["name"]: each["value"] for each in found if each["name"].endswith("_elsewhere")}
-    assert lent == {"net_elsewhere": 1.0}, "of a virtual function nothing is missed"
+    lent = [(each["name"], each["device"]) for each in found if each["name"].endswith("_elsewhere")]
+    assert lent == [("net_elsewhere", "2")], "of a virtual function nothing is missed"
+    at = {each["device"]: each["labels"]["pci"] for each in found if each["name"] in readings.presence.LENT}
+    assert at == {"nic:eth0": "1", "nic:mlx5_0": "1", "nic:mlx5_1": "2"}
+
+
+def test_a_reading_whose_facts_are_cut_has_failed(tmp_path: Path) -> None:
+    for number in range(sweep.FACTS_MAX + 1):
+        os.makedirs(tmp_path / f"sys/bus/pci/devices/{number}/net")
+    found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
+    assert ("ports" in found["failed"], len(found["facts"])) == (True, sweep.FACTS_MAX)
+    assert {"row_remap_pending", "imex", "disk_free"} <= {each["name"] for each in found["facts"]}
+    assert not {"states", "imex", "space", "counters"} & found["failed"].keys()
 
 
 @pytest.mark.parametrize(("script", "names"), [

@@ -9,6 +9,7 @@ once, so that a sensor or a driver that hangs costs its own reading alone. Stand
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import json
 import os
@@ -96,13 +97,12 @@ def sweep(
     found["simulated"] = machine.simulated
     readings["boot"] = machine.boot_id
     readings["states"] = lambda: _only(machine.states(), STATES)
-    readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
+    readings["counters"] = lambda: _counters(machine, files)
     readings["imex"] = lambda: _only(machine.domain(), ("imex",))
     readings["kernel"] = machine.kernel_log
     if hardware is not None:
         readings["gpus"] = lambda: [Fact("gpus", "node", "count", float(len(machine.devices("gpu"))))]
     answers = _all_at_once(readings, found)
-    _one_reason(found["failed"])
     found["boot_id"], found["uptime_s"] = answers.pop("boot", ""), answers.pop("uptime", None)
     found["log_s"] = answers.pop("log_clock", None)
     if "kernel" in answers:
@@ -110,8 +110,8 @@ def sweep(
         found["kernel"] = kernel(answers.pop("kernel"), since_s if same else 0.0)
         if hardware is not None and found["kernel"]:
             _name_devices(found, hardware)
-    facts = [fact for _, facts in sorted(answers.items()) for fact in facts][:FACTS_MAX]
-    found["facts"] = [_plain(fact) for fact in facts]
+    found["facts"] = [_plain(fact) for fact in _held(answers, found["failed"])]
+    _one_reason(found["failed"])
     found["wall"] = time.time()  # as late as possible: waking GPUs takes as long as a clock may be wrong
     found["took_s"] = round(time.monotonic() - began, 3)
     return found
@@ -147,6 +147,18 @@ def _one_reason(failed: dict[str, str]) -> None:
         failed[SMART.rstrip(":")] = failed[logs[0]]
         for name in logs:
             del failed[name]
+
+
+def _held(answers: dict[str, list[Fact]], failed: dict[str, str]) -> list[Fact]:
+    """The facts that an answer holds, those of the shortest readings first. A reading that is cut has failed: what is
+    not in it may be there.
+    """
+    facts: list[Fact] = []
+    for name, each in sorted(answers.items(), key=lambda item: (len(item[1]), item[0])):
+        if len(facts) + len(each) > FACTS_MAX:
+            failed[name] = f"its facts are cut: an answer holds {FACTS_MAX}"
+        facts += each[: FACTS_MAX - len(facts)]
+    return facts
 
 
 def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
@@ -285,13 +297,19 @@ def _ports(files: Files) -> Iterator[Fact]:
     for device, adapter, _ in fabric.ports(files):
         if _stays(files, f"/sys/class/infiniband/{adapter}"):
             active = links.get(device)
-            yield inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
+            port = inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
+            yield _at(files, f"/sys/class/infiniband/{adapter}", port)
     for name in files.names("/sys/class/net"):
         base = f"/sys/class/net/{name}"
         if files.exists(f"{base}/device") and _stays(files, base):
             carrier = files.number(f"{base}/carrier")  # refused while the interface is down
-            yield inventory.fact("net_carrier", "nic:" + name, "bool", carrier)
+            yield _at(files, base, inventory.fact("net_carrier", "nic:" + name, "bool", carrier))
     yield from _lent(files)
+
+
+def _at(files: Files, interface: str, fact: Fact) -> Fact:
+    """The fact with the PCI address of its interface, by which ``_lent`` names an adapter."""
+    return dataclasses.replace(fact, labels={"pci": os.path.basename(files.real(f"{interface}/device"))})
 
 
 def _stays(files: Files, interface: str) -> bool:
@@ -301,16 +319,25 @@ def _stays(files: Files, interface: str) -> bool:
     return not lent and "/usb" not in files.real(device)
 
 
+def _counters(machine: Hardware, files: Files) -> list[Fact]:
+    """The counters, without those of ports that come and go."""
+    facts = _only(machine.counters(), COUNTERS)
+    if machine.simulated:
+        return facts
+    stays = {port: _stays(files, f"/sys/class/infiniband/{adapter}") for port, adapter, _ in fabric.ports(files)}
+    return [fact for fact in facts if stays.get(fact.device, True)]
+
+
 def _lent(files: Files) -> Iterator[Fact]:
-    """How many adapters are in the network namespace of a container as a whole: the kernel lists no interface of them
-    here, and keeps their folder.
+    """The PCI address of each adapter that is in the network namespace of a container as a whole: the kernel lists no
+    interface of it here, and keeps its folder.
     """
-    adapters = [f"/sys/bus/pci/devices/{name}" for name in files.names("/sys/bus/pci/devices")]
-    own = [each for each in adapters if not files.exists(f"{each}/physfn")]
+    pci = "/sys/bus/pci/devices"
+    own = [each for each in files.names(pci) if not files.exists(f"{pci}/{each}/physfn")]
     for name, folder in (("net_elsewhere", "net"), ("ib_elsewhere", "infiniband")):
-        lent = [each for each in own if files.exists(f"{each}/{folder}") and not files.names(f"{each}/{folder}")]
-        if lent:
-            yield Fact(name, "node", "count", float(len(lent)))
+        for each in own:
+            if files.exists(f"{pci}/{each}/{folder}") and not files.names(f"{pci}/{each}/{folder}"):
+                yield Fact(name, each, "bool", 1.0)
 
 
 def main(open_hardware: Callable[[], Hardware], boot_id: str, since_s: float) -> int:

@@ -177,17 +177,6 @@ def test_a_port_of_another_name_takes_the_place_of_the_one_that_is_gone(kind: st
     assert "port_down nic:b1" in shown(gone, was_up)[0], "one that was there before replaces none"
 
 
-def test_a_port_that_is_lent_to_a_container_as_a_whole_is_not_missed() -> None:
-    before = Before("b1", 5.0, shown(whole())[1], SECONDS)
-    lent = [fact("ib_port_active", f"nic:mlx5_{each}", 1) for each in range(6)]
-    disks = [fact("nvme_state", f"disk:nvme{each}", text="live") for each in range(2)]
-    service = fact("service", "nvidia-fabricmanager", text="active")
-    found, counters = shown(swept(*lent, *disks, service, fact("ib_elsewhere", value=2)), before)
-    assert found == {}
-    returned = dataclasses.replace(before, counters=counters)
-    assert list(shown(swept(*lent, *disks, service), returned)[0]) == ["port_down nic:mlx5_6", "port_down nic:mlx5_7"]
-
-
 def test_a_volume_that_people_detach_is_not_missed() -> None:
     volume = fact("nvme_state", "disk:nvme3", text="live", labels={"attached": "volume"})
     before = counters_of(fact("nvme_state", "disk:nvme0", text="live"), volume)

@@ -18,12 +18,16 @@ WAS_UP, NEVER_UP, REPLACED = 1.0, 0.0, -1.0
 """Of a port, service or disk: it has to be up; it need not; another one has taken its place."""
 NOT_THERE = "not there"
 LENT = {"net_carrier": "net_elsewhere", "ib_port_active": "ib_elsewhere"}
-"""By kind of port, the fact that counts the adapters that the node has, and whose ports are lent to a container now."""
+"""By kind of port, the fact that names an adapter of the node, by its address, whose ports are lent to a container."""
+PCI = "pci"
+"""The label of a port: its adapter's address. It is remembered, as in "up|pci|net_carrier|nic:eth0|ADDRESS"."""
 ATTACHED = "attached"
 """The label of a disk that comes and goes: a volume over a network, or of a cloud."""
 _RUNNING = frozenset({"active", "reloading", "activating"})
 _JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
 """By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
+_IMEX_READ_BY = {"imex", "hardware", "services"}
+"""Readings without which IMEX may say nothing: it is known by its service, too, of which systemd may not answer."""
 _AT_MOST = {"persistence_mode": "persistence_lost", "nvlink_active": "nvlink_down", "pcie_width": "pcie_degraded"}
 """By fact, the check of a number that should be what it was at most."""
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
@@ -80,12 +84,13 @@ def states(
     for device, text, running in _kept("service", services, _RUNNING, known, up, read="services" not in unread):
         yield State(f"service/{_CLEAN.sub('-', device)}", "node", text, not running)
     disks = [(fact.device, fact.text) for fact in facts if fact.name == "nvme_state" and ATTACHED not in fact.labels]
-    for device, text, live in _kept("nvme_state", disks, {"live"}, known, up, read="disks" not in unread, heirs=True):
+    heirs = {device for device, _ in disks}
+    for device, text, live in _kept("nvme_state", disks, {"live"}, known, up, read="disks" not in unread, heirs=heirs):
         if text == NOT_THERE:  # one that is there is judged by its state alone
             yield State("nvme_state", device, text, not live)
     for name, good in _JOINED.items():
         joined = [(fact.device, fact.text) for fact in facts if fact.name == name and fact.text]
-        read = name == "imex" and not {"imex", "hardware"} & set(unread)  # a GPU that is gone is counted as missing
+        read = name == "imex" and not _IMEX_READ_BY & set(unread)  # a GPU that is gone is counted as missing
         for device, text, well in _kept(name, joined, good, known, up, read=read):
             yield State(f"{name}_lost", device, text, not well)
     for fact in facts:
@@ -100,9 +105,16 @@ def states(
 def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
     ports: list[State] = []
     for kind, lent in LENT.items():
-        seen = [(fact.device, "up" if fact.value else "") for fact in facts if fact.name == kind]
-        spared = int(sum(fact.value or 0.0 for fact in facts if fact.name == lent))
-        kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=True, spared=spared)
+        here = [fact for fact in facts if fact.name == kind]
+        away = {fact.device for fact in facts if fact.name == lent}
+        at = _addresses(kind, here, known, up)
+        spared = {device for device, address in at.items() if address in away}
+        up.update((_key(f"lent|{kind}", address), 1.0) for address in away - set(at.values()))
+        marks = {fact.device: _key(f"lent|{kind}", at.get(fact.device, "")) for fact in here}
+        heirs = {device for device, mark in marks.items() if not known.get(mark)}  # one that was lent replaces none
+        up.update((mark, 0.0) for device, mark in marks.items() if device not in heirs)
+        seen = [(fact.device, "up" if fact.value else "") for fact in here]
+        kept = _kept(kind, seen, {"up"}, known, up, read=read, heirs=heirs, spared=spared)
         ports += [State("port_down", device, "" if text == "up" else text, not well) for device, text, well in kept]
     all_down = len(ports) > 1 and all(port.bad for port in ports)
     if len(ports) > 1:
@@ -111,19 +123,32 @@ def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: di
         yield from ports
 
 
+def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
+    """By port, the address that its adapter has, or had last; of one that has moved, the address before is void."""
+    before = _key(f"{PCI}|{kind}", "")
+    at = {fact.device: _CLEAN.sub("-", fact.labels[PCI])[:40] for fact in here if fact.labels.get(PCI)}
+    for key in [key for key, value in known.items() if key.startswith(before) and value]:
+        device, _, address = key[len(before) :].partition("|")
+        if at.setdefault(device, address) != address:
+            up[key] = 0.0
+    up.update((f"{before}{device}|{address}", 1.0) for device, address in at.items())
+    return at
+
+
 def _kept(
     kind: str, seen: Sequence[tuple[str, str]], good: Collection[str], known: Mapping[str, float], up: dict[str, float],
-    *, read: bool, heirs: bool = False, spared: int = 0,
+    *, read: bool, heirs: Collection[str] = (), spared: Collection[str] = (),
 ) -> Iterator[tuple[str, str, bool]]:  # fmt: skip
     """Yields (device, what it shows, whether that is good) of what was good once. ``seen``: (device, what it shows).
 
-    ``read``: whether all that are there were seen. ``heirs``: whether one that was not there before takes the place of
-    one that is gone, and has to be good as that was. ``spared``: so many that are gone are lent, and not missed.
+    ``read``: whether all that are there were seen. ``heirs``: of these, one that was not there before takes the place
+    of one that is gone, and has to be good as that was. ``spared``: what is lent: not missed, and nothing replaces it.
     """
     shown, before = dict(seen), _key(kind, "")
     kept = {key[len(before) :]: value for key, value in known.items() if key.startswith(before)}
-    gone = [device for device, value in kept.items() if value == WAS_UP and device not in shown] if read else []
-    new = [device for device in shown if kept.get(device, REPLACED) == REPLACED] if heirs else []
+    had = [device for device, value in kept.items() if value == WAS_UP] if read else []
+    gone = [device for device in had if device not in shown and device not in spared]
+    new = [device for device in shown if device in heirs and kept.get(device, REPLACED) == REPLACED]
     pairs = dict(zip(gone, sorted(new, key=lambda device: shown[device] not in good), strict=False))
     kept |= dict.fromkeys(pairs, REPLACED) | dict.fromkeys(pairs.values(), WAS_UP)
     for device, text in shown.items():
@@ -131,7 +156,7 @@ def _kept(
         kept[device] = max(was, NEVER_UP)
         if was == WAS_UP:
             yield device, text, text in good
-    for device in gone[len(pairs) + spared :]:
+    for device in gone[len(pairs) :]:
         yield device, NOT_THERE, False
     up.update((_key(kind, device), value) for device, value in kept.items())
 
