@@ -30,7 +30,7 @@ def returning_events(node: str, result: StageResult | None, policies: Sequence[E
     """
     if result is None:
         return ()
-    identity = dict(result.identity)
+    identity = store.parts.identity_as_known(node, result.identity)
     found = events_of(result.measurements)
     now = [dataclasses.replace(event, pci=store.device_events.part_of(event, identity)) for event in found]
     evidence: list[Evidence] = []

@@ -17,7 +17,7 @@ from muster_node.cluster.checkpoint import Checkpoints
 from muster_node.cluster.member import DeviceFailed
 from muster_node.cluster.rank import RankGroup
 from muster_node.cluster.ranks import Ranks
-from muster_node.cluster.together import OVER, STILL, Together
+from muster_node.cluster.together import OVER, STILL, Movement, Together
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context
@@ -123,6 +123,25 @@ def test_a_slow_path_that_moves_is_waited_for(alone: Alone) -> None:
 def test_ranks_give_up_a_path_that_stands_still_together_and_end_well(alone: Alone, patience_s: float) -> None:
     """Also where this takes longer than a rank may otherwise be without progress."""
     assert texts(run(alone, at_once(stands, patience_s))) == [f"{STILL}: save 0"] * 2
+
+
+def waiting(tmp_path: Path, kib: int) -> int:
+    file = tmp_path / "meminfo"
+    file.write_text(f"MemFree: 9999 kB\nDirty: {kib - 8} kB\nWriteback: 8 kB\nWritebackTmp: 77 kB\n")
+    return together.unwritten_bytes(file)
+
+
+def test_what_the_kernel_still_writes_moves_and_what_other_programs_write_does_not(tmp_path: Path) -> None:
+    movement, mib = Movement(), 1 << 20
+    assert movement.seen([(False, 0, waiting(tmp_path, 16))])
+    assert movement.seen([(False, mib, waiting(tmp_path, 1040))]), "written to memory"
+    assert movement.seen([(False, mib, waiting(tmp_path, 976))]), "64 KiB less"
+    assert movement.seen([(False, mib, waiting(tmp_path, 800))])
+    assert not movement.seen([(False, mib, waiting(tmp_path, 800))])
+    for kib in (2000, 800, 1500, 760):  # another program writes and its data go to its disk
+        assert not movement.seen([(False, mib, waiting(tmp_path, kib))])
+    assert movement.seen([(False, mib, waiting(tmp_path, 700))])
+    assert together.unwritten_bytes(tmp_path / "missing") == 0
 
 
 def test_so_they_do_with_one_that_is_too_slow(alone: Alone) -> None:

@@ -82,7 +82,7 @@ def bitwise(
 
 
 def sent(rows: list[Row], members: int) -> Result:
-    """The result that holds these rows beside those of a healthy member of so large a block."""
+    """The result that holds these rows and those of a healthy member of so large a block."""
     raw = next(iter(cluster_results.block(members).values())).raw()
     rest = [Measurement(**row) for row in raw["measurements"] if row["metric"] != "step_digest"]
     # After the load comes the first step once more.

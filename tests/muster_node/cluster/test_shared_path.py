@@ -33,6 +33,7 @@ class Group:
     """What SharedPath uses of a rank's group, for two nodes of one rank; the other node's answer is given."""
 
     def __init__(self, rank: int, other: str = "") -> None:
+        self.limits = list[float]()
         self.rank, self.local, self.other = rank, 0, other
         self.block = self
         self.name = f"n{rank}"
@@ -49,11 +50,12 @@ class Group:
 
     def together(self, what: str, act: Callable[[], Any], within_s: float = 0.0) -> list[Any]:
         """In place of ``Together``."""
+        self.limits.append(within_s)
         return self.gather(act())
 
 
 def measured(group: Group, path: Path) -> list[shared_path.Rate]:
-    return SharedPath(group, path, path, 1, group.together).measure()  # type: ignore[arg-type]
+    return SharedPath(group, path, path, 1, group.together, until=time.monotonic() + 900.0).measure()  # type: ignore[arg-type]
 
 
 def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
@@ -62,6 +64,14 @@ def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
     assert {each.labels["nodes"] for each in second} == {"all"}
     assert all(each.value > 0 for each in (*first, *second))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("left_s", "least", "most"), [(900.0, 0.0, 900.0), (-5.0, shared_path.FILES_S, 899.0)])
+def test_files_have_what_is_left_of_the_paths_time(left_s: float, least: float, most: float, tmp_path: Path) -> None:
+    group, clock = Group(0), shared_path._CLOCK
+    SharedPath(group, tmp_path, tmp_path, 1, group.together, clock.now() + left_s).measure()  # type: ignore[arg-type]
+    assert len(group.limits) == 3
+    assert all(least <= each <= most for each in group.limits)
 
 
 def test_trouble_of_another_node_ends_it_on_all_and_names_that_node(tmp_path: Path) -> None:
@@ -146,13 +156,21 @@ def test_a_path_that_cannot_be_listed_costs_no_device_its_test(tmp_path: Path, m
 
 @pytest.mark.parametrize(
     ("save_s", "load_s", "made"),
-    [(1.0, 1.0, (5, 5)), (20.0, 5.0, (2, 5)), (20.0, 25.0, (2, 2)), (49.0, 51.0, (1, 1))],
+    [(1.0, 1.0, (5, 5)), (12.0, 5.0, (3, 5)), (18.0, 25.0, (2, 1)), (49.0, 51.0, (1, 1))],
 )
 def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
     save_s: float, load_s: float, made: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100 s, half of which is for saves; each is given up before all would take longer."""
+    """Of 100 s, half of which is for saves; each is given up before all would take longer.
+
+    The last checkpoint goes, and the weights are changed, within an act and outside of what is measured.
+    """
     left: list[tuple[str, float]] = []
+    now, rest_s = [0.0], 1.0
+
+    def taking(seconds: float) -> float:
+        now[0] += seconds + rest_s
+        return seconds
 
     class Alone(Group):
         def together(self, what: str, act: Callable[[], Any], within_s: float = 0.0) -> list[Any]:
@@ -162,8 +180,9 @@ def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
         def gather(self, payload: Any = None) -> list[Any]:
             return [payload]
 
-    monkeypatch.setattr(Checkpoints, "_save", lambda self, number: save_s)
-    monkeypatch.setattr(Checkpoints, "_load", lambda self, source: load_s)
+    monkeypatch.setattr(Checkpoints, "_save", lambda self, number: taking(save_s))
+    monkeypatch.setattr(Checkpoints, "_load", lambda self, source: taking(load_s))
+    monkeypatch.setattr(checkpoint._CLOCK, "now", lambda: now[0])
     monkeypatch.setattr(Checkpoints, "_digest", lambda self: "the same")
     group, trainer = Alone(0), SimpleNamespace(loss_of=lambda number: 1.0)
     found = Checkpoints(None, group, trainer, str(tmp_path), "ab" * 16, group.together).run(5, 100.0)  # type: ignore[arg-type]
@@ -171,7 +190,11 @@ def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
     assert found.resumed
     limits = dict(left)
     assert limits["save 0"] == 50.0
-    assert limits["load 0"] == 100.0 - sum(found.saves)
+    assert limits["load 0"] == 100.0 - sum(each + rest_s for each in found.saves)
+    for act, slowest_s, count in (("save", save_s + rest_s, made[0]), ("load", load_s + rest_s, made[1])):
+        further = [limits[f"{act} {number}"] for number in range(1, count)]
+        assert all(each >= 1.5 * slowest_s for each in further), "one that ran over would cost all"
+    assert (set(found.saves), set(found.loads)) == ({save_s}, {load_s})
 
 
 def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,23 @@ def test_a_gpu_that_dcgm_did_not_test_is_missing(run_probe, tool, hardware, gpus
     assert [row.metric for row in emitted if row.labels["test"] == "memory"] == ["dcgm_failures", "dcgm_warnings"]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "other", "untested"),
+    [(["Pass", "Pass"], "0", ""), (["Pass", "Skip"], "0", "nothing of gpu2"),
+     (["Pass", "Pass"], "1659999999999", "")],
+)  # fmt: skip
+def test_a_gpu_without_a_serial_number_may_be_one_that_dcgm_tested(run_probe, tool, hardware, other, untested):
+    class OneSerial(Machine):
+        def inventory(self):
+            return [*super().inventory(), Fact("gpu_serial", "gpu5", "text", text="1650000000005")]
+
+    report = diagnosis(hardware, 0, 1)
+    report["DCGM Diagnostic"]["GPU Device Serials"] = {"0": "1650000000005", "1": other}
+    tool("dcgmi", json.dumps(report))
+    with pytest.raises(RuntimeError, match=untested) if untested else contextlib.nullcontext():
+        run_probe(DcgmDiag, OneSerial(), level=3)
+
+
 def test_gpus_that_share_their_boards_serial_number_go_by_their_addresses(run_probe, tool):
     class Superchip(Machine):
         def inventory(self):

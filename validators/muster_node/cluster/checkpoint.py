@@ -36,6 +36,9 @@ TIDY_S = 60.0
 LEFT_S = 2 * 86_400.0
 """Age of what no block uses any more: chosen here, far above the longest one."""
 _FOLDER = re.compile(r"muster-(faults-)?[0-9a-f]{16}")
+_MARGIN = 1.5
+"""A further save or load has to fit even if it takes so much longer than the slowest so far: one that does not end in
+time cannot be ended, and costs the block the whole phase. Chosen here."""
 _ROOM = 1.5
 """Two checkpoints lie there for a moment: the last one goes once the next is whole."""
 
@@ -202,19 +205,24 @@ class Checkpoints:
         Raises PathTrouble, on every rank, if the path fails meanwhile.
         """
         saves, loads, own = list[float](), list[float](), list[float]()
+        spent, limit_saves = list[float](), limit_s / 2
         before = self._trainer.loss_of(-1)
         wanted = self._digest()
-        while len(saves) < times and _fits(saves, limit_s / 2):
+        while len(saves) < times and _fits(spent, limit_saves):
             number = len(saves)
-            taken = self._at_path(f"save {number}", functools.partial(self._save, number), limit_s / 2 - sum(saves))
+            save = functools.partial(self._save, number)
+            taken, whole = self._timed(f"save {number}", save, limit_saves - sum(spent))
             saves.append(max(taken))
             own.append(taken[self._group.rank])
+            spent.append(whole)
         last = self._target(len(saves) - 1)
         size = self._at_path("the size of a save", lambda: _bytes_of(last))[self._group.rank]
         equal, difference = True, ""
-        while len(loads) < times and _fits(loads, limit_s - sum(saves)):
-            left_s = limit_s - sum(saves) - sum(loads)
-            loads.append(max(self._at_path(f"load {len(loads)}", lambda: self._load(last), left_s)))
+        spent, limit_loads = [], limit_s - sum(spent)
+        while len(loads) < times and _fits(spent, limit_loads):
+            taken, whole = self._timed(f"load {len(loads)}", lambda: self._load(last), limit_loads - sum(spent))
+            loads.append(max(taken))
+            spent.append(whole)
             if self._digest() != wanted:
                 equal, difference = False, f"load {len(loads) - 1} gave other weights or moments than were saved"
         after = self._trainer.loss_of(-1)
@@ -223,6 +231,17 @@ class Checkpoints:
         everywhere = self._group.gather([equal, difference])
         wrong = [why for good, why in everywhere if not good]
         return Saved(saves, loads, size, not wrong, times, wrong[0] if wrong else "", own)
+
+    def _timed(self, what: str, act: Callable[[], float], within_s: float) -> tuple[list[float], float]:
+        """(what ``act`` gave in each rank, seconds that the slowest spent in all of it); else as ``_at_path``."""
+
+        def timed() -> list[float]:
+            begun = _CLOCK.now()
+            taken = act()
+            return [taken, _CLOCK.now() - begun]
+
+        answers = self._at_path(what, timed, within_s)
+        return [taken for taken, _ in answers], max(whole for _, whole in answers)
 
     def _at_path(self, what: str, act: Callable[[], Any], within_s: float = math.inf) -> list[Any]:
         """What ``act`` gave in each rank. Raises PathTrouble on all if it failed on any."""
@@ -313,8 +332,8 @@ class Checkpoints:
 
 
 def _fits(taken: Sequence[float], limit_s: float) -> bool:
-    """Whether one more fits into the limit, if it takes as long as the longest so far; the first one always does."""
-    return not taken or sum(taken) + max(taken) <= limit_s
+    """Whether one more fits into the limit, with a margin over the longest so far; the first one always does."""
+    return not taken or sum(taken) + _MARGIN * max(taken) <= limit_s
 
 
 def _bytes_of(folder: pathlib.Path) -> int:

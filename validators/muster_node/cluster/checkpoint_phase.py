@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from muster_node.cluster.checkpoint import ANSWER_S, Checkpoints, PathTrouble, Saved, answers
 from muster_node.cluster.shared_path import SharedPath
 from muster_node.cluster.together import OVER, PATIENCE_S, Together
+from muster_node.hardware.seam import RealClock
 from muster_node.workloads.common import FORMATS, MIB, median, quantile, spread
 
 if TYPE_CHECKING:
     from muster_node.cluster.rank import RankGroup
     from muster_node.cluster.trainer import Trainer
+
+_CLOCK = RealClock()
 
 
 def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Mapping[str, Any]) -> None:
@@ -33,13 +36,15 @@ def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Map
     parameters = sum(each.numel() for each in trainer.model.parameters())
     mib = max(1, int(params["shared_mib"]))
     troubles = checkpoints.check(max(3 * fp32 * parameters, len(group.names) * int(mib * MIB)))
+    until = _CLOCK.now() + limit_s
     try:
         if not troubles:
             saved = checkpoints.run(max(1, params["checkpoints"]), limit_s)
             group.emit("checkpoint_own", group.device.id, value=median(saved.own), samples=len(saved.own))
             if group.local == 0:
                 _emit_saved(group, saved, limit_s)
-            for rate in SharedPath(group, pathlib.Path(path), checkpoints.folder, mib, together).measure():
+            files = SharedPath(group, pathlib.Path(path), checkpoints.folder, mib, together, until)
+            for rate in files.measure():
                 group.emit(rate.metric, "node", value=rate.value, labels=rate.labels)
     except PathTrouble as trouble:
         troubles = trouble.found
@@ -63,7 +68,9 @@ def _give_up(group: RankGroup, path: str, limit_s: float, why: str, what: str) -
         own = answers(pathlib.Path(path))
         sentence = f"the shared path {path} has not answered for {PATIENCE_S:.0f} s ({what})"
         if why == OVER:
-            sentence = f"the shared path {path} is slow: saves and loads take longer than {limit_s:.0f} s ({what})"
+            sentence = (
+                f"the shared path {path} is slow: saves, loads and files take longer than {limit_s:.0f} s ({what})"
+            )
         if not own:
             sentence += f", and a small file cannot be written there within {ANSWER_S:.0f} s either"
         group.emit("shared_path", "node", value=0.0, note=sentence[:400], labels={"answers": "yes" if own else "no"})
@@ -75,7 +82,7 @@ def _emit_saved(group: RankGroup, saved: Saved, limit_s: float) -> None:
     for direction, seconds in (("save", saved.saves), ("load", saved.loads)):
         count, note = len(seconds), ""
         if count < saved.wanted:
-            note = f"{count} of {saved.wanted}: more would take saves and loads longer than {limit_s:.0f} s"
+            note = f"{count} of {saved.wanted}: more could take saves and loads longer than {limit_s:.0f} s"
         for stat, value in (("p50", median(seconds)), ("p95", quantile(seconds, 0.95))):
             group.emit(
                 f"checkpoint_{direction}", "node", value=value, labels={"stat": stat}, samples=count,

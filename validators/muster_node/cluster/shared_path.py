@@ -28,6 +28,8 @@ SMALL_FILES = 100
 ONE, ALL = "one", "all"
 FIO_S = 5
 _FIO_GRACE_S = 60.0
+FILES_S = 150.0
+"""Seconds for files of one kind that the path has in any case: chosen here, above what fio may take twice."""
 _CHUNK = 4 * MIB
 
 
@@ -97,8 +99,10 @@ class SharedPath:
     """Measures in a folder of each node below ``folder``, which is of this block alone and goes with it."""
 
     def __init__(
-        self, group: RankGroup, path: pathlib.Path, folder: pathlib.Path, mib: int, together: Together
+        self, group: RankGroup, path: pathlib.Path, folder: pathlib.Path, mib: int, together: Together, until: float
     ) -> None:
+        """``until``: when files are given up, in seconds of the clock, but none before it had ``FILES_S``."""
+        self._until = until
         self._group, self._path, self._mib, self._together = group, path, mib, together
         self._folder = folder / f"node-{group.block.name}"
 
@@ -123,7 +127,8 @@ class SharedPath:
                 return sentence_of(self._path, error)
             return ""
 
-        answers = enumerate(self._together("files in the shared path", tried))
+        within_s = max(FILES_S, self._until - _CLOCK.now())
+        answers = enumerate(self._together("files in the shared path", tried, within_s))
         troubles = {self._group.node_of(rank): sentence for rank, sentence in answers if sentence}
         if troubles:
             raise PathTrouble(troubles)

@@ -79,13 +79,21 @@ def _names(context: Context, report: Report) -> dict[int, str]:
 
 
 def _untested(context: Context, ran: list[Outcome], names: dict[int, str]) -> str:
-    """The GPUs that answer and of which no test ran, or how many; "" for none, and where DCGM names no GPU."""
+    """The GPUs that answer and of which no test ran, or how many; "" for none, and where DCGM names no GPU.
+
+    A GPU without a usable serial number may have no name among ``names``: it counts as tested where as many of DCGM's
+    numbers were that no name is known for.
+    """
     gpus = [device.id for device in context.hardware.devices("gpu")]
     tested = {outcome.gpu for outcome in ran if outcome.gpu is not None}
-    if names and tested:
-        placed = {names.get(number) for number in tested}
-        return ", ".join(gpu for gpu in gpus if gpu not in placed)
-    return f"{len(gpus) - len(tested)} of {len(gpus)} GPUs" if 0 < len(tested) < len(gpus) else ""
+    if not (names and tested):
+        return f"{len(gpus) - len(tested)} of {len(gpus)} GPUs" if 0 < len(tested) < len(gpus) else ""
+    placed = {names.get(number) for number in tested}
+    missing = [gpu for gpu in gpus if gpu not in placed]
+    numbered = {fact.device for fact in context.hardware.inventory() if fact.name == "gpu_serial" and fact.text}
+    unnumbered = {gpu for gpu in missing if gpu not in numbered}
+    excused = unnumbered if len(unnumbered) <= len(tested - names.keys()) else set[str]()
+    return ", ".join(gpu for gpu in missing if gpu not in excused)
 
 
 def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note: str) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
-from muster.store.machines.parts import real_serials, serials_at
+from muster.store.machines.parts import as_known, real_serials, serials_at
 from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
 
@@ -31,7 +31,8 @@ def previous(result: StageResult, node: str, run_id: str, before: datetime.datet
     reported = result.identity.get("serials")
     with reading() as session:
         row = access.node_row(session, node)
-        serials = serials_at(session, node, moment) | real_serials(reported if isinstance(reported, Mapping) else {})
+        known = serials_at(session, node, moment)
+        serials = known | as_known(real_serials(reported if isinstance(reported, Mapping) else {}), known)
         sat = _places(session, serials)
         failures = _failures(moment).where(RunRow.run_id != run_id, RunRow.simulated == row.simulated)
         failures = failures.where(FindingRow.node.in_({row.name, *(place.node for place in sat)}))

@@ -20,7 +20,7 @@ from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
-from muster.store.machines.parts import BOARD, current_serials, elsewhere, move_part, real_serials
+from muster.store.machines.parts import BOARD, as_known, current_serials, elsewhere, move_part, real_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 
@@ -33,7 +33,7 @@ def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, 
     reported = _reported(result)
     with reading() as session:
         access.node_row(session, node)
-        found = elsewhere(session, node, reported)
+        found = elsewhere(session, node, as_known(reported, current_serials(session, node)))
     return tuple(
         Evidence(
             "serial_elsewhere",
@@ -57,7 +57,8 @@ def unsure_slots(session: Session, node: str, result: StageResult | None) -> fro
 
 def unsure(known: Mapping[str, str], result: StageResult | None) -> frozenset[str]:
     """The slots in which the result reports another part than is ``known``, {slot: serial}."""
-    return frozenset(slot for slot, serial in _reported(result).items() if known.get(slot) != serial)
+    reported = as_known(_reported(result), known)
+    return frozenset(slot for slot, serial in reported.items() if known.get(slot) != serial)
 
 
 def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = False) -> list[Placement]:

@@ -22,7 +22,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
-from muster.store.machines.parts import current_serials, place, replacement
+from muster.store.machines.parts import as_known, current_serials, place, replacement
 from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
@@ -194,7 +194,7 @@ def _retired(row: NodeRow, new: NewNode) -> str:
 
 def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, change: bool) -> str:
     known = current_serials(session, new.name)
-    for slot, serial in new.serials.items():
+    for slot, serial in as_known(new.serials, known).items():
         if known.get(slot, serial) != serial:
             raise DifferentMachine(
                 f"{new.name} has serial {known[slot]} for {slot}, and this machine has {serial}; "

@@ -7,6 +7,7 @@ import datetime
 import re
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -90,6 +91,28 @@ def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
     return {slot: serial for slot, serial in stripped.items() if not _FILLERS.fullmatch(serial)}
 
 
+def as_known(serials: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """Reported serials, {slot: serial}, with those of GPUs that are ``known`` by a UUID after their board's serial.
+
+    A GPU reports its board's serial alone once no two GPUs of its node share one, as when its sibling falls silent.
+    """
+    return {
+        slot: known[slot]
+        if serial and kind_of(slot) == "gpu" and known.get(slot, "").startswith(f"{serial}/")
+        else serial
+        for slot, serial in serials.items()
+    }
+
+
+def identity_as_known(node: str, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's identity, with the ``serials`` by which the parts of ``node`` are known."""
+    serials = identity.get("serials")
+    if not isinstance(serials, Mapping):
+        return dict(identity)
+    with reading() as session:
+        return {**identity, "serials": as_known(serials, current_serials(session, node))}
+
+
 def clear_places(session: Session, node: str) -> None:
     """Note that no part sits in the node any more."""
     open_ones = select(PlacementRow).where(PlacementRow.node == node, PlacementRow.until.is_(None))
@@ -109,8 +132,8 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     DifferentMachine if the chassis has another serial than before.
     """
     row = access.node_row(session, node)
-    serials = real_serials(serials)
     known = current_serials(session, node)
+    serials = as_known(real_serials(serials), known)
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
             raise DifferentMachine(_another_machine(node, slot, known, serials))

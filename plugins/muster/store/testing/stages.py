@@ -22,7 +22,7 @@ from muster.store.decisions import certificates, waivers
 from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
 from muster.store.machines.contested import unsure, unsure_slots
-from muster.store.machines.parts import current_serials, place
+from muster.store.machines.parts import as_known, current_serials, place
 from muster.store.output import charts
 from muster.store.testing.runs import require_lease
 from muster_criteria.model import Judgement, Observation, Severity
@@ -131,16 +131,18 @@ def supersede(
 
 def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) -> list[str]:
     """Store the machine's serials, identity and environment, and whether it is simulated, from the result."""
-    serials = result.identity.get("serials")
+    identity = dict(result.identity)
+    serials = identity.get("serials")
     swapped = []
     if isinstance(serials, dict):
         swapped = place(session, node.name, {slot: serial for slot, serial in serials.items() if serial})
+        identity["serials"] = as_known(serials, current_serials(session, node.name))
     for sentence in swapped:
         access.remark(session, node, "muster", sentence, {"run": run.run_id})
     if result.simulated:
         # Only a person says that a node is simulated. The run is marked, and on a real node it proves nothing.
         run.simulated = True
-    run.identity = {**run.identity, **result.identity}
+    run.identity = {**run.identity, **identity}
     run.environment = {**run.environment, **result.environment}
     if run.environment and run.machine == node.machine:
         node.environment = run.environment

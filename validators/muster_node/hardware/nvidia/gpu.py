@@ -123,7 +123,8 @@ def part_serials(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, Answer]:
     """By GPU: the serial number under which it is one part. NVML's is the board's, and a board may have several GPUs.
 
     Where any two share one (``nvidia-smi -q`` of GB200 and GB300: the two of a superchip), each has its UUID after it,
-    as "1650000000001/GPU-…": all of the node, so that a GPU whose sibling falls silent keeps its name.
+    as "1650000000001/GPU-…": all of the node, so that a GPU whose sibling falls silent keeps its name while another
+    pair shares one. Where none does any more, it reports its board's alone, and the controller knows its UUID.
     """
     serials = {gpu.device.id: serial_of(nvml.query("nvmlDeviceGetSerial", gpu.handle)) for gpu in gpus}
     boards = [serial.value for serial in serials.values() if serial.value is not None]
