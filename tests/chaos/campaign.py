@@ -22,7 +22,8 @@ from tests.chaos.world import World
 AT_ONCE = 8
 """Faults that last at the same time."""
 DRAWS = 20
-SETTLE_S = 1800.0
+SETTLE_S = 900.0
+"""How long a leg may settle at least; or as long as its faults lasted, since lives end at that pace."""
 CALM_S = 15.0
 LOOK_S = 5.0
 SAMPLE_S = 2.0
@@ -153,7 +154,7 @@ class Leg:
     def _settle(self) -> None:
         """Wait until nothing is under way and all is sent, for so long at most."""
         self.world.ledger.write("settling")
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + max(SETTLE_S, self.seconds)
         looked, calm_since = 0.0, None
         while time.monotonic() < deadline:
             self._turn()
