@@ -24,6 +24,8 @@ from typing import Any
 from muster_demo import watchdog
 
 FIGURES = Path(__file__).parent / "figures"
+LOGGED = re.compile(r"\d{4}-\d\d-\d\dT\S+ \[\w+ *\] ")
+"""How a line of Airflow's log begins, which is no part of a table, and names files of this machine."""
 
 
 def machine() -> str:
@@ -74,7 +76,7 @@ def measure(command: Sequence[str], tables: bool) -> dict[str, Any]:
         "cpu_minutes": round((used.ru_utime + used.ru_stime) / 60, 2),
         "figures": last_object(lines),
     }
-    return taken | ({"tables": lines[:-1]} if tables else {})
+    return taken | ({"tables": [line for line in lines[:-1] if not LOGGED.match(line)]} if tables else {})
 
 
 def main() -> int:

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", type=Path, help="the folder of a campaign: go on after its last complete leg")
     chosen = parser.parse_args(arguments)
     folder = chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))
-    print(f"the campaign's folder is {folder}")
+    print(f"the campaign's folder is {folder}", file=sys.stderr)
     return watchdog.run(lambda: run(folder, chosen.nodes, chosen.faults, chosen.seed, chosen.minutes))
 
 

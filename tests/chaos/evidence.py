@@ -149,9 +149,9 @@ def mails(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def _command(process: psutil.Process) -> str:
-    """Its command line, "" if it ended meanwhile."""
+    """Its command line without folders, which are of this machine; "" if it ended meanwhile."""
     try:
-        return " ".join(process.cmdline())[:100]
+        return " ".join(os.path.basename(word) or word for word in process.cmdline())[:100]
     except psutil.Error:
         return ""
 

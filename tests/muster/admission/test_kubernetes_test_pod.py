@@ -111,4 +111,5 @@ def test_a_test_pod_may_signal_the_node_side_where_apparmor_or_selinux_confine_c
     confined = container["securityContext"]
     assert (confined["appArmorProfile"], confined["seLinuxOptions"]) == ({"type": "Unconfined"}, {"type": "spc_t"})
     older = f"container.apparmor.security.beta.kubernetes.io/{container['name']}"
-    assert pod["metadata"]["annotations"] == {older: "unconfined"}, "the API server refuses two that differ"
+    # The API server refuses two that differ.
+    assert pod["metadata"]["annotations"] == {older: "unconfined"}

@@ -77,12 +77,12 @@ def test_a_node_counts_as_unswept_since_it_could_be_swept(client: TestClient, mo
     swept("blind", later)
     assert oldest() == second.timestamp()
     held = fleet.begin("tested", "long").key
-    assert oldest() == later.timestamp(), "a test holds the other one"
+    assert oldest() == later.timestamp()  # a test holds the other one
     released = after(10)
     store.leases.release(held, "over")
     after(12)
     store.pauses.pause("blind", start + datetime.timedelta(hours=20), "Ada", "ticket 4711")
-    assert oldest() == released.timestamp(), "the sweep leaves out the one whose tests are paused"
+    assert oldest() == released.timestamp()  # the sweep leaves out the one whose tests are paused
 
 
 @pytest.mark.both_dialects

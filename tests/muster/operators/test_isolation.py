@@ -87,14 +87,20 @@ def test_airflow_is_asked_about_many_runs_at_once_and_exactly_those_that_are_ove
     assert released == [name for name in names if name not in running | unreadable]
 
 
+def _leased(monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
+    """So many leases, each by a run of the node's own name; returns the names."""
+    names = [f"{number:03d}" for number in range(count)]
+    held = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
+    monkeypatch.setattr(store.leases, "live", lambda: held)
+    return names
+
+
 @pytest.mark.parametrize(("leases", "known", "refused"), [(0, 0, False), (1, 0, False), (2, 0, True), (250, 1, False)])
 def test_an_airflow_that_knows_none_of_the_runs_ends_none_of_them(
     monkeypatch: pytest.MonkeyPatch, leases: int, known: int, refused: bool
 ) -> None:
     """As a second one, or one restored from an old back-up: they may run. One alone may have been deleted."""
-    names = [f"{number:03d}" for number in range(leases)]
-    held = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
-    monkeypatch.setattr(store.leases, "live", lambda: held)
+    names = _leased(monkeypatch, leases)
     here = set(names[-known:] if known else ())
     with pytest.raises(MusterError) if refused else contextlib.nullcontext():
         upkeep.known_here(lambda _dag, run_ids: len(here & set(run_ids)))
@@ -104,9 +110,7 @@ def test_an_airflow_that_knows_none_of_the_runs_ends_none_of_them(
 def test_an_airflow_that_does_not_answer_is_not_taken_for_another(
     monkeypatch: pytest.MonkeyPatch, leases: int, known: int, refused: bool
 ) -> None:
-    names = [f"{number:03d}" for number in range(leases)]
-    held = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
-    monkeypatch.setattr(store.leases, "live", lambda: held)
+    _leased(monkeypatch, leases)
 
     def count(_dag: str, run_ids: Sequence[str]) -> int:
         if "000" in run_ids:
@@ -115,7 +119,7 @@ def test_an_airflow_that_does_not_answer_is_not_taken_for_another(
 
     with pytest.raises(MusterError, match=r"000.*500") if refused else contextlib.nullcontext() as error:
         upkeep.known_here(count)
-    assert "--unknown-runs" not in str(error), "its advice would end tests that are running"
+    assert "--unknown-runs" not in str(error)  # that would end tests which are running
 
 
 def test_where_all_runs_are_live_airflow_is_asked_once_for_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:

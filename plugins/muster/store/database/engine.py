@@ -14,8 +14,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -25,6 +26,8 @@ from sqlalchemy.pool import QueuePool
 
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
+
+T = TypeVar("T")
 
 SQLITE = "sqlite"
 
@@ -135,32 +138,27 @@ def writing() -> Iterator[Session]:
 @contextlib.contextmanager
 def transaction() -> Iterator[None]:
     """Within the block, in this thread, all that is read and written is one transaction: the whole of it or nothing."""
-    with writing() as session:
-        token = _joined.set(session)
-        try:
-            yield
-        finally:
-            _joined.reset(token)
+    with writing() as session, _within(_joined, session):
+        yield
 
 
-@contextlib.contextmanager
-def hurried() -> Iterator[None]:
+def hurried() -> AbstractContextManager[None]:
     """Within the block a transaction raises DatabaseNotReady where it would wait longer for a lock of another's."""
-    token = _hurried.set(True)
-    try:
-        yield
-    finally:
-        _hurried.reset(token)
+    return _within(_hurried, True)
+
+
+def rehearsal() -> AbstractContextManager[None]:
+    """Within the block every transaction is gone through, refusals and all, and then rolled back: nothing changes."""
+    return _within(_rehearsing, True)
 
 
 @contextlib.contextmanager
-def rehearsal() -> Iterator[None]:
-    """Within the block every transaction is gone through, refusals and all, and then rolled back: nothing changes."""
-    token = _rehearsing.set(True)
+def _within(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _rehearsing.reset(token)
+        variable.reset(token)
 
 
 def rehearsing() -> bool:
