@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime
+import functools
 import gzip
 import hashlib
 import json
@@ -30,9 +31,16 @@ from muster_criteria.model import (
     Severity,
     Verdict,
 )
+from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement, ProbeOutcome, Result
 
 DAG = "node_qualification"
+
+
+@functools.cache
+def sku() -> Sku:
+    return load_sku("cpu-generic")
 
 
 def host_key(of: str) -> str:
@@ -86,7 +94,7 @@ def judgement(
     return Judgement(
         stage=stage, level=level, verdict=verdict, reason=f"{stage}: {verdict}",
         coverage=coverage or Coverage(1, 1, 1), findings=findings, observations=(seen,), simulated=simulated,
-        sku="cpu-generic", sku_version="1+abc",
+        sku="cpu-generic", sku_version=sku().revision,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from muster import store
@@ -16,6 +16,7 @@ from muster.judging.references import compares, with_history
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
+from muster_criteria.sku_files.programme import sku_work
 
 if TYPE_CHECKING:
     from muster_criteria.fleet.peers.snapshot import Snapshot
@@ -49,7 +50,8 @@ def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected)
     returned = returning_events(node.name, collected.result, sku.event_policies)
     claimed = store.contested.serials_elsewhere(node.name, collected.result)
     collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
-    return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result))
+    work = sku_work(sku, run.level)
+    return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result), work)
 
 
 def stored_case(
@@ -65,8 +67,9 @@ def stored_case(
     snapshot = None
     if cited != NO_PEERS:
         snapshot = store.peers.load(cited, run.sku, run.level, simulated=recorded.simulated)
+    work = store.revisions.work(recorded.sku, recorded.sku_version, run.level) or sku_work(sku, run.level)
     return _case(
-        run, node, sku, recorded.stage, collected, lambda _: snapshot, before=before, goldens=version != NO_PEERS
+        run, node, sku, recorded.stage, collected, lambda _: snapshot, work, before=before, goldens=version != NO_PEERS
     )
 
 
@@ -77,6 +80,7 @@ def _case(
     stage: str,
     collected: Collected,
     choose: Callable[[StageResult], Snapshot | None],
+    work: Mapping[str, str],
     *,
     before: datetime.datetime | None = None,
     goldens: bool = True,
@@ -104,7 +108,9 @@ def _case(
         case,
         result=result,
         simulated=simulated,
-        references=with_history(snapshot, run, node, sku, before=before, repeats=again) if snapshot else None,
+        references=with_history(snapshot, run, node, sku, stage, work, before=before, repeats=again)
+        if snapshot
+        else None,
         goldens=store.goldens.matching(result, run.run_id, simulated=simulated, before=before)
         if goldens
         else Goldens(),

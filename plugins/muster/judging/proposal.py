@@ -29,6 +29,7 @@ from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.prefilter import conspicuous, shape, small_margins
@@ -212,8 +213,9 @@ def _small_margins(stages: Sequence[store.latest.LatestStage], cases: Mapping[st
     if side.snapshot:
         snapshot = store.peers.load(side.snapshot, first.sku, first.level, simulated=first.simulated)
         earlier = store.measured.fleet_readings(
-            first.sku, first.level, metrics(side.sku), simulated=first.simulated, visits=VISITS_MAX + 1
-        )
+            first.sku, first.level, metrics(side.sku), sku_work(side.sku, first.level),
+            simulated=first.simulated, visits=VISITS_MAX + 1,
+        )  # fmt: skip
         current = {f"{each.dag_id}/{each.run_id}/{each.stage}" for each in stages}
         earlier = earlier[~earlier["run"].isin(current)].reset_index(drop=True)
         history = build_history(earlier, snapshot, compare) if len(earlier) else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from muster import store
 from muster.model.nodes import Node
 from muster.model.runs import Run
+from muster_criteria.sku_files.programme import other_quantities
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,18 +31,25 @@ def with_history(
     run: Run,
     node: Node,
     sku: Sku,
+    stage: str,
+    work: Mapping[str, str],
     *,
     before: datetime.datetime | None = None,
     repeats: pd.DataFrame | None = None,
 ) -> References:
-    """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats."""
+    """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats.
+
+    ``work``: what the probes had to do in this visit (``programme.work_of``); peers and visits with other parameters of
+    a probe say nothing of its metrics.
+    """
     from muster_criteria.fleet.peers.history import build_history
     from muster_criteria.fleet.peers.references import References
     from muster_criteria.fleet.series.timeline import VISITS_MAX
 
     visits = store.measured.node_readings(
-        node.name, run.level, metrics(sku), run_id=run.run_id, visits=VISITS_MAX, before=before
+        node.name, run.level, metrics(sku), work, run_id=run.run_id, visits=VISITS_MAX, before=before
     )
+    snapshot = snapshot.without(other_quantities(sku, stage, work, snapshot.work))
     history = build_history(visits, snapshot, sku.programme.compare) if len(visits) else None
     zone = str(node.labels.get(store.measured.ZONE, ""))
     return References(snapshot, history, repeats=repeats, node=node.name, zone=zone)

@@ -12,6 +12,7 @@ from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
 from muster_criteria.sku_files.model import Sku
+from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import LEVELS
 
@@ -66,13 +67,14 @@ def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) ->
     changed = store.peers.last_change(sku.name, level, simulated=simulated)
     last = store.peers.latest(sku.name, level, simulated=simulated)
     former = _loaded(last) if last and last.made_at <= now else None
-    if changed is None or (last and former and changed <= last.made_at):
+    work = sku_work(sku, level)
+    if changed is None or (last and former and changed <= last.made_at and former.work == work):
         return None
     from muster_criteria.fleet.peers.snapshot import build_snapshot
 
-    readings = store.measured.fleet_readings(sku.name, level, metrics(sku), simulated=simulated)
+    readings = store.measured.fleet_readings(sku.name, level, metrics(sku), work, simulated=simulated)
     suspected = store.measured.excluded_from_peers(sku.name, simulated=simulated)
-    snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected)
+    snapshot = build_snapshot(readings, now, sku.programme.compare, exclude=suspected, work=work)
     if not snapshot.nodes or (former and snapshot.equals(former)):
         return None
     kept = store.peers.keep(snapshot, sku.name, level, simulated=simulated)

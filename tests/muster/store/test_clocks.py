@@ -22,6 +22,7 @@ from muster.store.database.engine import writing
 from muster.store.database.models import RunRow, StageRow
 from muster.store.testing import stages
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.programme import sku_work
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.support.examples import examples
@@ -203,7 +204,9 @@ def test_what_is_measured_on_a_part_that_came_ahead_is_that_parts(ahead: Ahead) 
         lease = fleet.begin("n1", run)
         fleet.do_stage(lease, "intake", serials={"gpu0": "A" if run == "second" else "B"})
         store.leases.release(lease.key, "over")
-    readings = store.measured.node_readings("n1", "short", ["gemm_rate"], run_id="", visits=5)
+    readings = store.measured.node_readings(
+        "n1", "short", ["gemm_rate"], sku_work(fleet.sku(), "short"), run_id="", visits=5
+    )
     assert [run.split("/")[1] for run in readings["run"]] == ["third"]
     assert {run.run_id for run in store.parts.runs_of("A")} == {"first", "second"}
     assert {run.run_id for run in store.parts.runs_of("B")} == {"third"}

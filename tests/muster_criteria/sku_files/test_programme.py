@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.programme import blocking, needs, stage_calls, stage_deadline_s
+from muster_criteria.sku_files.programme import (
+    blocking,
+    needs,
+    other_quantities,
+    sku_work,
+    stage_calls,
+    stage_deadline_s,
+    work_of,
+)
 from muster_criteria.stages import LEVELS, STAGES
 
 
@@ -55,3 +63,16 @@ def test_a_label_with_several_values_is_several_needs(h100: Sku) -> None:
 def test_a_stage_or_level_that_there_is_not(h100: Sku, stage: str, level: str) -> None:
     with pytest.raises(SkuError):
         stage_calls(h100, stage, level, 1)
+
+
+def test_other_parameters_measure_other_quantities(h100: Sku) -> None:
+    plain = h100.programme.model_dump(mode="json")
+    plain["stages"]["performance"]["probes"]["gemm_rate"]["params"]["seconds"]["demo"] = 9.5
+    plain["stages"]["performance"]["probes"]["transfers"]["timeout_s"] = 1.0
+    now = {level: sku_work(h100, level) for level in LEVELS}
+    changed = {level: other_quantities(h100, "performance", now[level], work_of(plain, level)) for level in LEVELS}
+
+    assert {"gemm_rate", "gemm_rate_per_clock"} <= changed["demo"]
+    assert "pcie_bandwidth" not in changed["demo"]
+    assert not changed["short"]
+    assert not other_quantities(h100, "thermal", now["demo"], work_of(plain, "demo"))

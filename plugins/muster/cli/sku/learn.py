@@ -67,9 +67,10 @@ def learn(
 def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster import store
     from muster_criteria.sku_files import learn as learning
+    from muster_criteria.sku_files.programme import sku_work
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
-    readings = store.measured.fleet_readings(sku.name, level, metrics, simulated=False, visits=1)
+    readings = store.measured.fleet_readings(sku.name, level, metrics, sku_work(sku, level), simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
     before = [each for each in sku.learned if each.level == level]

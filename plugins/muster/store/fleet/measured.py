@@ -1,14 +1,15 @@
 """Recorded measurements as readings (``fleet.series.readings`` of the criteria), of which peers and histories are made.
 
 Only what a conclusive test found on a machine that was not failed by it counts. What was measured at another level,
-with other work and other warmth, is another quantity; real and simulated nodes are never put together.
+with other parameters of the probe, or with other work and other warmth, is another quantity; real and simulated nodes
+are never put together.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, select
@@ -20,6 +21,7 @@ from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, PlacementRow, RunRow, StageRow
 from muster.store.decisions.current import current_verdicts
+from muster.store.fleet import revisions
 from muster.store.fleet.suspects import nodes_with_suspects
 from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.model import Action, Severity
@@ -39,26 +41,36 @@ far a device differs from its own past, for which three visits of the past and t
 
 
 def fleet_readings(
-    sku: str, level: str, metrics: Iterable[str], *, simulated: bool, visits: int = VISITS
+    sku: str, level: str, metrics: Iterable[str], work: Mapping[str, str], *, simulated: bool, visits: int = VISITS
 ) -> pd.DataFrame:
-    """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics."""
+    """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics.
+
+    ``work``: what the probes have to do (``programme.work_of``); what one measured with other parameters is left out.
+    """
     fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     with reading() as session:
-        return _readings(session, _visits(level, visits, *fleet), tuple(metrics))
+        return _readings(session, _visits(level, visits, *fleet), tuple(metrics), level, work)
 
 
 def node_readings(
-    node: str, level: str, metrics: Iterable[str], *, run_id: str, visits: int, before: datetime.datetime | None = None
+    node: str,
+    level: str,
+    metrics: Iterable[str],
+    work: Mapping[str, str],
+    *,
+    run_id: str,
+    visits: int,
+    before: datetime.datetime | None = None,
 ) -> pd.DataFrame:
     """What the node's own latest ``visits`` at that level measured, without run ``run_id``, up to ``before`` (now).
 
-    Parts are followed by their serials: what was measured on another part in the same slot is left out. Raises
-    UnknownNode.
+    ``work``: as in ``fleet_readings``. Parts are followed by their serials: what was measured on another part in the
+    same slot is left out. Raises UnknownNode.
     """
     with reading() as session:
         access.node_row(session, node)
         query = _visits(level, visits, NodeRow.name == node, RunRow.run_id != run_id, before=before)
-        return _readings(session, query, tuple(metrics), before=before)
+        return _readings(session, query, tuple(metrics), level, work, before=before)
 
 
 def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
@@ -111,8 +123,9 @@ def _visits(
     )
     ranked = (
         select(
-            StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, RunRow.dag_id, RunRow.run_id,
-            RunRow.environment, NodeRow.name, NodeRow.sku, NodeRow.labels, latest_first.label("place"),
+            StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, StageRow.sku.label("judged_as"),
+            StageRow.sku_version, RunRow.dag_id, RunRow.run_id, RunRow.environment, NodeRow.name, NodeRow.sku,
+            NodeRow.labels, latest_first.label("place"),
         )
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
@@ -124,13 +137,26 @@ def _visits(
 
 
 def _readings(
-    session: Session, stages: Select[Any], metrics: Sequence[str], *, before: datetime.datetime | None = None
+    session: Session,
+    stages: Select[Any],
+    metrics: Sequence[str],
+    level: str,
+    work: Mapping[str, str],
+    *,
+    before: datetime.datetime | None = None,
 ) -> pd.DataFrame:
     from muster_criteria.fleet.series.readings import together
 
     listed = list(session.execute(stages))
+    then = revisions.works(session, {(stage.judged_as, stage.sku_version) for stage in listed}, level)
+    # The work of a revision that is not kept is unknown.
+    unlike = {
+        each: [key.split("/") for key in did.keys() | work.keys() if did.get(key) != work.get(key)]
+        for each, did in then.items()
+    }
+    listed = [stage for stage in listed if (stage.judged_as, stage.sku_version) in unlike]
     since = _parts_since(session, sorted({stage.name for stage in listed}), before)
-    return together(_batch(session, batch, metrics, since) for batch in batches(listed))
+    return together(_batch(session, batch, metrics, since, unlike) for batch in batches(listed))
 
 
 def _batch(
@@ -138,6 +164,7 @@ def _batch(
     stages: Sequence[Row[Any]],
     metrics: Sequence[str],
     since: dict[tuple[str, str], int],
+    unlike: Mapping[tuple[str, str], list[list[str]]],
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -149,11 +176,13 @@ def _batch(
         stage.id: (
             stage.name, group_of(stage.sku, stage.environment, str(stage.labels.get(ZONE, ""))), stage.sku,
             day_of(stage.recorded_at), f"{stage.dag_id}/{stage.run_id}/{stage.stage}", stage.origin,
+            {probe for of, probe in unlike[stage.judged_as, stage.sku_version] if of == stage.stage},
         )
         for stage in stages
     }  # fmt: skip
     figures = select(
-        MeasurementRow.stage, MeasurementRow.device, MeasurementRow.metric, MeasurementRow.unit, MeasurementRow.value,
+        MeasurementRow.stage, MeasurementRow.probe, MeasurementRow.device, MeasurementRow.metric, MeasurementRow.unit,
+        MeasurementRow.value,
         cast(MeasurementRow.labels, Text).label("labels"),
     ).where(
         MeasurementRow.stage.in_(list(origin)), MeasurementRow.metric.in_(metrics), MeasurementRow.value.is_not(None),
@@ -162,10 +191,10 @@ def _batch(
     named: dict[str, str] = {}
 
     def rows() -> Iterator[tuple[object, ...]]:
-        for stage, device, metric, unit, value, labels in session.execute(figures):
-            node, group, sku, day, run, tested = origin[stage]
-            if tested <= since.get((node, device), 0):
-                continue  # another part sat in this slot then
+        for stage, probe, device, metric, unit, value, labels in session.execute(figures):
+            node, group, sku, day, run, tested, other = origin[stage]
+            if tested <= since.get((node, device), 0) or probe in other:
+                continue  # another part sat in this slot then, or the probe did something else
             if labels not in named:
                 named[labels] = labels_text(json.loads(labels))
             yield node, device, group, sku, metric, named[labels], unit, value, day, run

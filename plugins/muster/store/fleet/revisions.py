@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -45,6 +47,23 @@ def load(sku: str, revision: str) -> Sku:
             f"revision {revision} of SKU {sku} cannot be used by this version of Muster ({_first(error)}); "
             "give a folder of SKU files, or re-evaluate with the version that recorded the verdict"
         ) from error
+
+
+def work(sku: str, revision: str, level: str) -> dict[str, str]:
+    """What the probes had to do at that revision (``programme.work_of``); empty if it is not kept."""
+    with reading() as session:
+        return works(session, {(sku, revision)}, level).get((sku, revision), {})
+
+
+def works(session: Session, cited: Collection[tuple[str, str]], level: str) -> dict[tuple[str, str], dict[str, str]]:
+    """{(SKU, revision): what the probes had to do (``programme.work_of``)} of those cited that are kept."""
+    from muster_criteria.sku_files.programme import work_of
+
+    row = (RevisionRow.sku, RevisionRow.revision)
+    query = select(*row, RevisionRow.content).where(tuple_(*row).in_(list(cited)))
+    return {
+        (sku, revision): work_of(json.loads(text)["programme"], level) for sku, revision, text in session.execute(query)
+    }
 
 
 def keep_revision(session: Session, sku: str, revision: str) -> None:

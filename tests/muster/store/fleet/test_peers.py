@@ -14,8 +14,12 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
+from muster.store.database.engine import writing
+from muster.store.database.models import RevisionRow
 from muster_criteria.model import Action, Severity, Verdict
+from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 from muster_node.contract import Measurement
 from tests.muster import fleet
 
@@ -24,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 RATE = "gemm_rate"
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 SKU = "cpu-generic"
+WORK = {level: sku_work(fleet.sku(), level) for level in LEVELS}
 
 
 def measure(
@@ -36,6 +41,8 @@ def measure(
     serials: dict[str, str] | None = None,
     simulated: bool = False,
     ends: bool = True,
+    stage: str = "intake",
+    revision: str = "",
 ) -> tuple[str, str]:
     """A run of the node that measures its rate once, on gpu0, and leaves it where it was."""
     lease = fleet.begin(node, f"{node}__{run}")
@@ -44,10 +51,13 @@ def measure(
         Measurement("gemm_rate", "gemm_clock", "gpu0", "MHz", 1500.0),
         Measurement("inventory", "driver", "node", "text", None, text="580"),
     ]
-    parsed, raw = fleet.result(node=node, measurements=figures, serials=serials, simulated=simulated, note=run)
+    parsed, raw = fleet.result(stage, node=node, measurements=figures, serials=serials, simulated=simulated, note=run)
     found = (fleet.FINDING,) if verdict is Verdict.FAIL else ()
-    judgement = dataclasses.replace(fleet.judgement(verdict=verdict, findings=found), level=level, observations=())
-    store.runs.begin_stage(lease.key, "intake")
+    judgement = dataclasses.replace(
+        fleet.judgement(stage, verdict=verdict, findings=found), level=level, observations=(),
+        sku_version=revision or fleet.sku().revision,
+    )  # fmt: skip
+    store.runs.begin_stage(lease.key, stage)
     fleet.record(lease.key, parsed, judgement, raw)
     if ends:
         store.runs.finish(lease.key, verdict, "so it is")
@@ -55,13 +65,24 @@ def measure(
     return lease.dag_id, lease.run_id
 
 
+def revision(*sizes: tuple[str, int]) -> str:
+    """The revision under which a SKU is kept whose stages multiply matrices of these sizes."""
+    content = fleet.sku().model_dump(mode="json")
+    for stage, size in sizes:
+        content["programme"]["stages"][stage]["probes"][RATE] = {"params": {"size": size}, "levels": ["short"]}
+    name = f"1+{sizes}"
+    with writing() as session:
+        session.add(RevisionRow(sku=SKU, revision=name, kept_at=NOW, content=json.dumps(content)))
+    return name
+
+
 def rates(level: str = "short", *, simulated: bool = False, visits: int = 3) -> list[tuple[str, float]]:
-    frame = store.measured.fleet_readings(SKU, level, [RATE], simulated=simulated, visits=visits)
+    frame = store.measured.fleet_readings(SKU, level, [RATE], WORK[level], simulated=simulated, visits=visits)
     return list(zip(frame["node"], frame["value"], strict=True))
 
 
 def own(node: str = "a", run: str = "x", *, visits: int = 8, before: datetime.datetime | None = None) -> list[float]:
-    frame = store.measured.node_readings(node, "short", [RATE], run_id=run, visits=visits, before=before)
+    frame = store.measured.node_readings(node, "short", [RATE], WORK["short"], run_id=run, visits=visits, before=before)
     return list(frame["value"])
 
 
@@ -70,7 +91,7 @@ class TestReadings:
     def test_it_holds_what_was_measured_and_where_it_comes_from(self) -> None:
         store.nodes.add(fleet.new_node("a", labels={"cooling_zone": "row 3"}))
         measure("a", 600.0)
-        frame = store.measured.fleet_readings(SKU, "short", [RATE], simulated=False)
+        frame = store.measured.fleet_readings(SKU, "short", [RATE], WORK["short"], simulated=False)
         (row,) = frame.to_dict("records")
         assert (row["node"], row["device"], row["slot"], row["metric"]) == ("a", "gpu0", 0, RATE)
         assert (row["labels"], row["unit"], row["value"]) == ("dtype=bf16", "TFLOPS", 600.0)
@@ -86,6 +107,27 @@ class TestReadings:
         measure("b", 500.0)
         assert rates() == [("a", 602.0), ("a", 603.0), ("a", 604.0), ("b", 500.0)]
         assert rates(visits=1) == [("a", 604.0), ("b", 500.0)]
+
+    @pytest.mark.both_dialects
+    def test_what_a_probe_measured_with_other_parameters_is_another_quantity(self) -> None:
+        for name in ("a", "b", "c"):
+            store.nodes.add(fleet.new_node(name))
+        now, larger, elsewhere = (
+            revision(("intake", 5), ("burn_in", 5)),
+            revision(("intake", 7), ("burn_in", 5)),
+            revision(("intake", 5), ("burn_in", 7)),
+        )
+        for name, measured_by in {"a": now, "b": larger, "c": elsewhere}.items():
+            measure(name, 600.0, revision=measured_by)
+        work = store.revisions.work(SKU, now, "short")
+        frame = store.measured.fleet_readings(SKU, "short", [RATE], work, simulated=False)
+        assert list(frame["node"]) == ["a", "c"]
+        assert store.measured.node_readings("b", "short", [RATE], work, run_id="", visits=5).empty
+
+    def test_what_was_measured_with_unknown_parameters_is_compared_with_nothing(self) -> None:
+        store.nodes.add(fleet.new_node("a"))
+        measure("a", 600.0, revision="1+lost")
+        assert rates() == []
 
     def test_levels_and_real_and_simulated_nodes_are_kept_apart(self) -> None:
         for name, simulated in (("real", False), ("sim", True)):

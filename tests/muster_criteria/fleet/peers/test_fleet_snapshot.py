@@ -49,6 +49,22 @@ def test_the_same_readings_make_the_same_version_whatever_their_order(frozen: Fr
     assert build_snapshot(frozen.earlier, at(DAY), FLEET.comparisons).version != frozen.snapshot.version
 
 
+def test_a_snapshot_without_some_metrics_is_the_same_version_and_knows_the_others(frozen: Frozen) -> None:
+    metrics = set(frozen.snapshot.cells["metric"])
+    without = frozen.snapshot.without({"work_0"})
+
+    assert set(without.cells["metric"]) == metrics - {"work_0"}
+    assert without.version == frozen.snapshot.version
+    assert frozen.snapshot.without({"unheard of"}) is frozen.snapshot
+
+
+def test_other_work_of_the_probes_is_another_version(frozen: Frozen) -> None:
+    other = build_snapshot(frozen.earlier, at(DAY - 1), FLEET.comparisons, work={"thermal/soak": "ab"})
+
+    assert other.version != frozen.snapshot.version
+    assert Snapshot.from_bytes(other.to_bytes()).work == {"thermal/soak": "ab"}
+
+
 def test_a_snapshot_and_a_history_come_back_as_they_were(frozen: Frozen) -> None:
     raw = frozen.snapshot.to_bytes()
     back = Snapshot.from_bytes(raw)

@@ -12,7 +12,7 @@ import functools
 import gzip
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,16 +26,20 @@ from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estim
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.text import one_line
 
-SCHEMA = "muster.snapshot/6"
+SCHEMA = "muster.snapshot/7"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Snapshot(Estimated):
-    """Reference figures of the peers. ``version``: digest of the content and its date."""
+    """Reference figures of the peers.
+
+    ``version``: digest of the content and its date. ``work``: what the probes had to do (``programme.work_of``).
+    """
 
     version: str
     made_at: datetime.datetime
+    work: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def lookup(self) -> Cells:
@@ -46,6 +50,11 @@ class Snapshot(Estimated):
     def slope_of(self) -> Slopes:
         """The slopes as a mapping."""
         return explained.slopes_of(self.slopes)
+
+    def without(self, metrics: Collection[str]) -> Snapshot:
+        """The same snapshot, by its version too, without what is usual for these metrics."""
+        kept = ~self.cells["metric"].isin(list(metrics))
+        return self if kept.all() else dataclasses.replace(self, cells=self.cells[kept].reset_index(drop=True))
 
     def equals(self, other: Snapshot) -> bool:
         """Whether both say the same, whenever they were made."""
@@ -70,6 +79,7 @@ class Snapshot(Estimated):
                 low=float(content["low"]),
                 varied=float(content["varied"]),
                 nodes=int(content["nodes"]),
+                work={str(probe): str(digest) for probe, digest in content["work"].items()},
                 **tables,
             )
         except Exception as error:  # zlib has errors of its own, and a broken number or nesting others
@@ -85,7 +95,8 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
         for name, columns in _TABLES.items()
     }
     counts = {name: getattr(snapshot, name) for name in ("low", "varied", "nodes")}
-    return {"schema": SCHEMA, "made_at": snapshot.made_at.isoformat(), **tables, **counts}
+    made = {"made_at": snapshot.made_at.isoformat(), "work": dict(snapshot.work)}
+    return {"schema": SCHEMA, **made, **tables, **counts}
 
 
 def _digest(snapshot: Snapshot) -> str:
@@ -98,15 +109,17 @@ def build_snapshot(
     comparisons: Sequence[Comparison],
     *,
     exclude: Collection[str] = frozenset(),
+    work: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
     Give the last few visits of each device where there are any: medians come from the latest value of each device; from
     several visits the distances of a device from its own past are estimated, without which drift and repeats only warn.
-    Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out.
+    Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out. ``work``: what
+    the probes had to do for the readings.
     """
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
     estimated = estimate(readings[kept].reset_index(drop=True), comparisons, STANDARD)
-    snapshot = Snapshot(**vars(estimated), version="", made_at=made_at)
+    snapshot = Snapshot(**vars(estimated), version="", made_at=made_at, work=work or {})
     return dataclasses.replace(snapshot, version=_digest(snapshot))
