@@ -17,7 +17,7 @@ def export(
     to: Annotated[Path, typer.Option(help="The folder to write to: a new or an empty one.")],
     node: OfNode = "",
 ) -> None:
-    """Write a run as JSON, with the results and telemetry that the node sent."""
+    """Write a run as JSON and its figures as Parquet, with the results and telemetry that the node sent."""
     from muster import store
 
     run = store.runs.by_id(run_id, node=node)

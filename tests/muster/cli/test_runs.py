@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 
 from muster import acting, store
@@ -17,6 +18,7 @@ from muster.admission import service
 from muster.integration.airflow_api import AirflowClient
 from muster.model.dags import NODE_QUALIFICATION
 from muster.model.runs import RunKey
+from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.reporting import archive
 from muster.store.database.engine import SCHEMA
@@ -258,6 +260,10 @@ def test_a_run_is_exported(muster: Muster, airflow: Airflow, tmp_path: Path) -> 
     assert all(Path(line).is_file() for line in out.splitlines())
     report = tmp_path / "out" / "run.json"
     written = report.read_bytes()
+    figures = pq.read_table(tmp_path / "out" / "measurements.parquet").to_pylist()
+    assert {(each["stage"], each["metric"], each["value"], each["floor"]) for each in figures} == {
+        (stage, "gemm_rate", 612.5, 600.0) for stage in STAGES
+    }
     status, _, refused = muster("export", "gpu-0001__new", "--to", str(tmp_path / "out"))
     assert (status, refused.count("is not empty")) == (1, 1)
     assert report.read_bytes() == written

@@ -1,4 +1,4 @@
-"""One run as files that other tools read: JSON for the whole, raw results and telemetry as the node sent them."""
+"""One run as files that other tools read: JSON, its figures as Parquet, results and telemetry as the node sent them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from muster.errors import MusterError
 from muster.model.runs import RunKey
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import ArtifactRow, EventRow, RunRow, StageRow
+from muster.store.database.models import ArtifactRow, EventRow, MeasurementRow, RunRow, StageRow
 from muster.store.testing import reporting
 from muster.store.testing.stages import RESULT, TELEMETRY
+
+FIGURES = (
+    "probe", "metric", "device", "labels", "unit", "value", "text", "samples", "spread", "floor", "ceiling", "source",
+    "ok",
+)  # fmt: skip
+"""The columns of a figure as it was judged; ``labels`` as JSON."""
 
 
 def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
-    ``run.json`` (the report, with the node's events), and for each stage what is still kept of what the node sent:
+    ``run.json`` (the report, with the node's events), ``measurements.parquet`` (a row for each figure: its stage and
+    ``FIGURES``), and for each stage what is still kept of what the node sent:
     ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
@@ -36,6 +43,7 @@ def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
             stages = list(session.scalars(query))
             return [
                 _write_json(session, run, report, folder / "run.json"),
+                _write_table(session, stages, folder / "measurements.parquet"),
                 *_raw(session, stages, RESULT, folder, "result.json"),
                 *_raw(session, stages, TELEMETRY, folder, "telemetry.jsonl.gz"),
             ]
@@ -55,6 +63,21 @@ def _write_json(session: Session, run: RunRow, report: dict[str, Any], path: Pat
         for event in events
     ]  # fmt: skip
     path.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return path
+
+
+def _write_table(session: Session, stages: list[StageRow], path: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, list[object]] = {name: [] for name in ("stage", *FIGURES)}
+    for stage in stages:
+        of_stage = select(*(getattr(MeasurementRow, name) for name in FIGURES)).where(MeasurementRow.stage == stage.id)
+        for row in session.execute(of_stage.order_by(MeasurementRow.id)):
+            columns["stage"].append(stage.stage)
+            for name, value in row._asdict().items():
+                columns[name].append(json.dumps(value) if name == "labels" else value)
+    pq.write_table(pa.table(columns), path)
     return path
 
 
