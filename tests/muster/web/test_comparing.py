@@ -74,6 +74,17 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     assert compare.compare(left, other).versions == (("driver", "570", "575"),), "two nodes always have other serials"
 
 
+def test_a_fault_that_both_runs_show_is_found_in_neither_alone_whatever_was_measured() -> None:
+    def found(device: str, rate: float) -> RunReport:
+        summary = f"{device} is slow: {rate} TFLOPS."
+        return report("a", findings=(dataclasses.replace(FINDING, device=device, summary=summary),))
+
+    again = compare.compare(found("gpu3", 598.2), found("gpu3", 598.1))
+    assert (again.only_left, again.only_right) == ((), ())
+    other = compare.compare(found("gpu3", 598.2), found("gpu4", 598.1))
+    assert (other.only_left, other.only_right) == (("gpu3 is slow: 598.2 TFLOPS.",), ("gpu4 is slow: 598.1 TFLOPS.",))
+
+
 def test_one_slow_device_of_eight_stands_first_by_name() -> None:
     def run(slow: float, heat: float) -> RunReport:
         rates = [observed("rate", f"gpu{n}", slow if n == 3 else 100.0, floor=90.0) for n in range(8)]
