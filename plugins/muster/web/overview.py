@@ -14,6 +14,7 @@ from muster.judging import health
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
+from muster.model.states import State
 from muster.web import fleet, plots, rack_map, rendering, shading
 from muster.web.shared import Shared
 
@@ -57,6 +58,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}
+    present = {row.node for row in chosen if row.state is not State.RETIRED}
     out = [each for each in attention_now(rows, version) if each.node in names]
     waiting = [each for each in out if each.listed]
     colours = rack_map.by_state(chosen)
@@ -66,7 +68,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
         "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
         "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX), "by_muster": fleet.by_muster(out),
-        "out": len({each.node for each in out if not each.serving}),
+        "out": len({each.node for each in out if not each.serving} & present), "present": len(present),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),

@@ -60,6 +60,18 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
     assert "/node/b" not in only[only.index("<caption>") :]
 
 
+def test_what_does_not_serve_is_counted_of_the_nodes_that_the_filters_leave_without_retired_ones(
+    client: TestClient,
+) -> None:
+    for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2"), ("gone", "r1")):
+        store.nodes.add(fleet.new_node(name, rack=rack))
+    fleet.fail("a")
+    store.nodes.move("gone", State.RETIRED, "Ada", "it is old")
+    for filters, counted in (("", ["3", "3"]), ("?rack=r1", ["2", "2"]), ("?state=quarantine", ["1", "1"])):
+        heading = _part(page(client, f"/{filters}"), "waiting", "running").partition("</h2>")[0]
+        assert re.findall(r"\d+", heading) == counted
+
+
 @pytest.mark.usefixtures("fleet_db")
 def test_each_list_of_the_overview_marks_what_is_simulated(client: TestClient) -> None:
     for name in ("real", "sim"):
