@@ -20,7 +20,7 @@ from muster_reports.model import RunReport, Series
 
 PAGE = 100
 """Rows of a table's page."""
-ATTENTION_MAX = 50
+PAGES = ("page", "waits")
 GROUPS: Mapping[str, tuple[State, ...]] = {
     "out": (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA),
     "test": (*sorted(IN_FLIGHT), State.REVALIDATION),
@@ -36,7 +36,8 @@ GROUP_OF = {state: group for group, states in GROUPS.items() for state in states
 @dataclasses.dataclass(frozen=True)
 class Filters:
     """What the URL's query asks for; an empty field does not filter. ``colour``: what the map shows: "" the states,
-    else a metric as ``rack_map.key`` writes it.
+    else a metric as ``rack_map.key`` writes it. ``page``, ``waits``: the page of the table of nodes, and of the list of
+    those that do not serve.
     """
 
     state: str = ""
@@ -46,17 +47,19 @@ class Filters:
     q: str = ""
     colour: str = ""
     page: int = 1
+    waits: int = 1
 
     def url(self, **changes: object) -> str:
-        """The query string with ``changes``; the page starts over unless it is named."""
-        chosen = dataclasses.asdict(self) | {"page": 1} | changes
-        kept = {name: value for name, value in chosen.items() if value and (name, value) != ("page", 1)}
+        """The query string with ``changes``; all pages start over if another filter is among them."""
+        over = {} if changes.keys() <= set(PAGES) else dict.fromkeys(PAGES, 1)
+        chosen = dataclasses.asdict(self) | over | changes
+        kept = {name: value for name, value in chosen.items() if value and not (name in PAGES and value == 1)}
         return f"?{urllib.parse.urlencode(kept)}"
 
     @property
     def narrowed(self) -> bool:
         """Whether any filter is set."""
-        return dataclasses.replace(self, page=1, colour="") != Filters()
+        return dataclasses.replace(self, page=1, waits=1, colour="") != Filters()
 
 
 @dataclasses.dataclass(frozen=True)

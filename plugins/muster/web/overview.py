@@ -53,7 +53,7 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     rows, version = fleet_now()
     found = store.overview.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
-    begin = (max(1, filters.page) - 1) * fleet.PAGE
+    begin, waits = ((max(1, page) - 1) * fleet.PAGE for page in (filters.page, filters.waits))
     only = {row.node for row in chosen} if filters.narrowed else None
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
@@ -66,8 +66,8 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
     return {
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
-        "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
-        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX), "by_muster": fleet.by_muster(out),
+        "shown": len(chosen), "begin": begin, "waiting": waiting[waits : waits + fleet.PAGE],
+        "waiting_all": len(waiting), "waits": waits, "by_muster": fleet.by_muster(out),
         "out": len({each.node for each in out if not each.serving} & present), "present": len(present),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
