@@ -240,6 +240,17 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
     assert got == [both, one, one, both, one]
 
 
+def test_a_digest_that_a_person_drops_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "w", "to": ["week@x.org"], "digest": "weekly"})
+    clock = Clock(monkeypatch)
+    store.nodes.add(fleet.new_node("n1"))
+    mailing.send_digests()
+    assert store.outbox.drop(store.outbox.pending()[0].key, "Ada", "it is of no use")
+    clock.now += datetime.timedelta(days=1)
+    assert mailing.send_digests() == []
+    assert store.outbox.pending() == []
+
+
 def test_a_digest_of_a_clock_that_was_ahead_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {"name": "d", "to": ["day@x.org"], "digest": "daily"})
     clock = Clock(monkeypatch)
