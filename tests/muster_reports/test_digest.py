@@ -98,6 +98,17 @@ def test_failures_are_ranked_by_vendor_and_firmware_beside_the_nodes_alike() -> 
         assert row in text
 
 
+def test_retired_nodes_count_only_where_they_failed() -> None:
+    nodes = (node("a"), node("b"), node("gone", "retired"))
+    one = facts(*nodes, faults=[Fault("a", "GPU", "gpu0", "r")])
+    (all_of, _) = numbers_of.by_sku(one)
+    assert f"{all_of.nodes} nodes: 0 delivered, 1 failed" in render.render(one, "", simulated=False).text
+    assert f"SKU | h100 | 1 of {all_of.nodes} | a" in section(one, "Failed")
+    two = facts(*nodes, faults=[*one.faults, Fault("gone", "GPU", "gpu0", "r")])
+    assert "3 nodes: 0 delivered, 2 failed" in render.render(two, "", simulated=False).text
+    assert "SKU | h100 | 2 of 3 | a" in section(two, "Failed")
+
+
 def test_a_failure_counts_for_what_the_node_failed_with() -> None:
     """Both nodes failed with the new driver; one went back to the old one, with which another serves."""
     new, old = {"driver": "590"}, {"driver": "580"}

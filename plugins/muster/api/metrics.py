@@ -89,7 +89,7 @@ class Fleet:
                      {(kind,): len(each.withdrawn) for kind, each in breakers.items()})  # fmt: skip
 
     def _attention(self) -> Iterator[Metric]:
-        """Nodes that do not serve by whose turn it is: a node counts once, by its most urgent cause."""
+        """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
         first = {each.node: each for each in reversed(self.figures.attention) if not each.serving}
         since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in (False, True)}
         for each in first.values():

@@ -11,6 +11,9 @@ from muster.settings import settings
 LISTED = 20
 """Lines of a list in a notification: chats and pagers cut long texts."""
 
+_NO_MARKUP = str.maketrans("<>", "‹›")
+"""Slack reads <!channel> and <https://…|words>, other services read HTML."""
+
 
 def each_way(
     chosen: Callable[[Sequence[mail_rules.Rule], Sequence[str]], Iterable[tuple[mail_rules.Rule, Sequence[str]]]],
@@ -43,9 +46,10 @@ def each_way(
 def known(
     headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
 ) -> dict[str, object]:
-    """What the templates of a notifier know."""
+    """What the templates of a notifier know. A headline may hold a node's own words: its < and > become ‹ and ›."""
     return {
-        "node": node, "verdict": verdict, "state": state, "headline": headline, "link": link, "simulated": simulated,
+        "node": node, "verdict": verdict, "state": state, "headline": headline.translate(_NO_MARKUP), "link": link,
+        "simulated": simulated,
     }  # fmt: skip
 
 

@@ -97,7 +97,10 @@ def _mail_by_rule(
     about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
-        return mail.build_notice(about, sentence, sender, recipients, lines).as_bytes()
+        # Its lines are of reports with other recipients, too: by those of one alone, the others would miss lines.
+        everyone = settings().mail_recipients
+        readers = [each for each in dict.fromkeys(rule.to) if each not in everyone]
+        return mail.build_notice(about, sentence, sender, readers, lines).as_bytes()
 
     if _filled(rule, f"rule/{rule.name}/", mine) and _listed(rule, about, report, key, listed):
         return ""

@@ -23,7 +23,8 @@ from muster.settings import settings
 log = logging.getLogger(__name__)
 
 MAILS_AT_ONCE = 100
-PERMANENT = 500
+PERMANENT, LEAVES = 500, 421
+"""SMTP's answers: the least that is final, and that of a server which ends the connection (RFC 5321 3.8)."""
 FRESH = datetime.timedelta(minutes=2)
 """How long only the run that queued a mail tries to send it: two senders would send it twice."""
 
@@ -119,9 +120,9 @@ def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
 
 
 class Refusal(NamedTuple):
-    """Why a mail server refuses a mail; ``permanent``: with 5xx (RFC 5321 4.2.1) for all of ``recipients``.
+    """Why a mail server refuses a mail; ``permanent``: with 5xx alone (RFC 5321 4.2.1).
 
-    ``recipients``: those refused by name; (): the server refused the mail as a whole.
+    ``recipients``: those that have not got the mail; (): all to whom it was sent.
     """
 
     reason: str
@@ -145,4 +146,7 @@ def _send(hook: SmtpHook, raw: bytes, recipients: Sequence[str]) -> Refusal | No
     if not refused:
         return None
     reasons = "; ".join(f"{name}: {code} {text.decode(errors='replace')}" for name, (code, text) in refused.items())
-    return Refusal(reasons[:500], all(code >= PERMANENT for code, _ in refused.values()), tuple(refused))
+    codes = [code for code, _ in refused.values()]
+    # smtplib ends the connection at once: those that it names no reason for have not got the mail either.
+    names = () if LEAVES in codes else tuple(refused)
+    return Refusal(reasons[:500], all(code >= PERMANENT for code in codes), names)

@@ -56,9 +56,10 @@ def attention(
 ) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
-    The most urgent cause first, then the longest. ``questions``: the open ones, with their ends. ``refusals``: {node:
-    when and why its last test was refused}. ``kinds``: {cluster: kind}. ``replacements``: those that are proposed.
-    ``racks``: those that are held, by name and by whether they are simulated. ``incidents``: those that are open.
+    First what waits for a person, then the others; of each the most urgent cause first, then the longest.
+    ``questions``: the open ones, with their ends. ``refusals``: {node: when and why its last test was refused}.
+    ``kinds``: {cluster: kind}. ``replacements``: those that are proposed. ``racks``: those that are held, by name and
+    by whether they are simulated. ``incidents``: those that are open.
     ``obstacles``: {node: why its run, which tries again, could not reach it}.
     ``untestable``: {node: when tests of it were refused, though no one else used it}, in order.
     ``leaving``: {node in service: the observation for which it is to leave}.
@@ -86,7 +87,10 @@ def attention(
         at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
         found += [each for each in (own, at) if each is not None]
     order = list(Cause)
-    found.sort(key=lambda each: (order.index(each.cause), each.since is None, each.since, each.node))
+    # Persons first: a scheduler that is away has as many others as it has nodes, and lists are cut.
+    found.sort(key=lambda each: (
+        each.turn is not Turn.PERSON, order.index(each.cause), each.since is None, each.since, each.node,
+    ))  # fmt: skip
     return found
 
 

@@ -133,12 +133,16 @@ def node(
 ) -> Response:
     """One node: its verdict, what to do, findings, figures, telemetry, history and parts."""
     found = store.nodes.get(name)
-    runs = store.runs.find(node=name, limit=RUNS_MAX)
+    runs = store.runs.find(node=name, limit=EVENTS_MAX + 1)
     ended, now = store.runs.last(name), store.clock.now()
     newest = next((each for each in runs if each.ended_at), None)
     last = store.reporting.run(ended.key, node=name, attached=False) if ended else None
     certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name, EVENTS_MAX)
     observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
+    history = timeline.timeline(
+        store.nodes.events(name, limit=EVENTS_MAX + 1), runs, certificates, parts,
+        store.raw.bmc_readings(name, EVENTS_MAX), store.users_jobs.of_node(name), now, EVENTS_MAX + 1,
+    )  # fmt: skip
     figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
     curves = fleet.curves_of(last) if last else {}
     rows, version = overview.fleet_now()
@@ -147,7 +151,7 @@ def node(
     return rendering.render(
         request, "node.html.j2",
         node=found, started=RunKey.parse(started), waits=waits, place=store.schedulers.place(name),
-        runs=runs, last=last, ended=ended,
+        runs=runs[:RUNS_MAX], more_runs=len(runs) > RUNS_MAX, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
@@ -155,11 +159,7 @@ def node(
         findings=store.verdicts.open_findings(name),
         moves=actions.moves(found), verdicts=store.verdicts.latest(name), lease=store.leases.get(name),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS), next_day=now + datetime.timedelta(days=1),
-        history=timeline.timeline(
-            store.nodes.events(name, limit=EVENTS_MAX), store.runs.find(node=name, limit=EVENTS_MAX),
-            certificates, parts, store.raw.bmc_readings(name, EVENTS_MAX), store.users_jobs.of_node(name),
-            now, EVENTS_MAX,
-        ),
+        history=history[:EVENTS_MAX], more_history=len(history) > EVENTS_MAX,
         parts=parts,
         certificate=store.certificates.newest(name),
         now=now,

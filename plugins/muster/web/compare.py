@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from muster.web import plots
 from muster_criteria.model import Observation
@@ -66,7 +66,6 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
     ours, theirs = _groups(left), _groups(right)
     rows = [_row(key, ours.get(key, []), theirs.get(key, [])) for key in {**ours, **theirs}]
     rows.sort(key=lambda row: (row.change is None, -row.greatest, row.stage, row.metric))
-    a, b = _findings(left), _findings(right)
     apart = left.node != right.node
     known, other = dict((*left.identity, *left.environment)), dict((*right.identity, *right.environment))
     versions = tuple(
@@ -74,9 +73,8 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
         for name in {**known, **other}
         if known.get(name, "") != other.get(name, "") and not (name in OWN or (apart and name.startswith(SERIALS)))
     )
-    only_left, only_right = (each for each in a if each not in b), (each for each in b if each not in a)
     left_out = max(0, len(rows) - ROWS_MAX)
-    return Comparison(tuple(rows[:ROWS_MAX]), left_out, tuple(only_left), tuple(only_right), versions)
+    return Comparison(tuple(rows[:ROWS_MAX]), left_out, _alone(left, right), _alone(right, left), versions)
 
 
 Key = tuple[str, str, str]
@@ -133,5 +131,16 @@ def _median(rows: list[Observation]) -> float | None:
     return statistics.median(row.value for row in rows if row.value is not None) if rows else None
 
 
-def _findings(report: RunReport) -> dict[str, None]:
-    return dict.fromkeys(each.summary for stage in report.stages for each in stage.judgement.findings)
+def _alone(one: RunReport, other: RunReport) -> tuple[str, ...]:
+    """The summaries of what was found in ``one`` alone, whatever figures they name."""
+    known = {found for found, _ in _findings(other)}
+    return tuple(dict.fromkeys(summary for found, summary in _findings(one) if found not in known))
+
+
+def _findings(report: RunReport) -> list[tuple[Hashable, str]]:
+    """(what was found, the summary) of each finding."""
+    return [
+        ((stage.judgement.stage, each.rule, each.metric, each.device, each.labels), each.summary)
+        for stage in report.stages
+        for each in stage.judgement.findings
+    ]

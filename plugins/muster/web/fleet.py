@@ -20,7 +20,8 @@ from muster_reports.model import RunReport, Series
 
 PAGE = 100
 """Rows of a table's page."""
-ATTENTION_MAX = 50
+NONE = "none"
+PAGES = ("page", "waits")
 GROUPS: Mapping[str, tuple[State, ...]] = {
     "out": (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA),
     "test": (*sorted(IN_FLIGHT), State.REVALIDATION),
@@ -35,28 +36,34 @@ GROUP_OF = {state: group for group, states in GROUPS.items() for state in states
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What the URL's query asks for; an empty field does not filter. ``colour``: what the map shows: "" the states,
-    else a metric as ``rack_map.key`` writes it.
+    """What the URL's query asks for; an empty field does not filter, and ``NONE`` leaves the nodes without a verdict, a
+    rack or a pod.
+
+    ``colour``: what the map shows: "" the states, else a metric as ``rack_map.key`` writes it. ``page``, ``waits``: the
+    page of the table of nodes, and of the list of those that do not serve.
     """
 
     state: str = ""
     verdict: str = ""
     sku: str = ""
     rack: str = ""
+    pod: str = ""
     q: str = ""
     colour: str = ""
     page: int = 1
+    waits: int = 1
 
     def url(self, **changes: object) -> str:
-        """The query string with ``changes``; the page starts over unless it is named."""
-        chosen = dataclasses.asdict(self) | {"page": 1} | changes
-        kept = {name: value for name, value in chosen.items() if value and (name, value) != ("page", 1)}
+        """The query string with ``changes``; all pages start over if another filter is among them."""
+        over = {} if changes.keys() <= set(PAGES) else dict.fromkeys(PAGES, 1)
+        chosen = dataclasses.asdict(self) | over | changes
+        kept = {name: value for name, value in chosen.items() if value and not (name in PAGES and value == 1)}
         return f"?{urllib.parse.urlencode(kept)}"
 
     @property
     def narrowed(self) -> bool:
         """Whether any filter is set."""
-        return dataclasses.replace(self, page=1, colour="") != Filters()
+        return dataclasses.replace(self, page=1, waits=1, colour="") != Filters()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +98,10 @@ def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -
         row
         for row in rows
         if filters.state in ("", row.state, GROUP_OF[row.state])
-        and filters.verdict in ("", str(row.verdict or "none"))
+        and filters.verdict in ("", str(row.verdict or NONE))
         and filters.sku in ("", row.sku)
-        and filters.rack in ("", row.rack)
+        and filters.rack in ("", row.rack or NONE)
+        and filters.pod in ("", row.pod or NONE)
         and (not text or text in row.node.lower() or text in row.rack.lower() or row.node in found)
     ]
 
@@ -111,7 +119,7 @@ def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:
 
 def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
     """(verdict of the last run, nodes), most frequent first; "none" without a run."""
-    return collections.Counter(str(row.verdict or "none") for row in rows).most_common()
+    return collections.Counter(str(row.verdict or NONE) for row in rows).most_common()
 
 
 def progress(

@@ -14,6 +14,7 @@ from muster.judging import health
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
+from muster.model.states import State
 from muster.web import fleet, plots, rack_map, rendering, shading
 from muster.web.shared import Shared
 
@@ -52,11 +53,12 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     rows, version = fleet_now()
     found = store.overview.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
-    begin = (max(1, filters.page) - 1) * fleet.PAGE
+    begin, waits = ((max(1, page) - 1) * fleet.PAGE for page in (filters.page, filters.waits))
     only = {row.node for row in chosen} if filters.narrowed else None
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}
+    present = {row.node for row in chosen if row.state is not State.RETIRED}
     out = [each for each in attention_now(rows, version) if each.node in names]
     waiting = [each for each in out if each.listed]
     colours = rack_map.by_state(chosen)
@@ -64,9 +66,9 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
     return {
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
-        "shown": len(chosen), "begin": begin, "waiting": waiting[: fleet.ATTENTION_MAX],
-        "waiting_more": max(0, len(waiting) - fleet.ATTENTION_MAX), "by_muster": fleet.by_muster(out),
-        "out": len({each.node for each in out if not each.serving}),
+        "shown": len(chosen), "begin": begin, "waiting": waiting[waits : waits + fleet.PAGE],
+        "waiting_all": len(waiting), "waits": waits, "by_muster": fleet.by_muster(out),
+        "out": len({each.node for each in out if not each.serving} & present), "present": len(present),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),

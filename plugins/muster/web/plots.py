@@ -141,31 +141,41 @@ def _words(band: Band, unit: str) -> str:
 
 
 def life(points: Sequence[Point]) -> Life | None:
-    """The metric's lines, one a device and labels, at most ``SERIES_MAX``; None without points."""
+    """The metric's lines, one a device and labels, at most ``SERIES_MAX``; None without points.
+
+    A limit is drawn if it is the last one of each line; else it stands in the words of the lines that it is for.
+    """
     if not points:
         return None
     series: dict[str, list[Point]] = collections.defaultdict(list)
     for point in points:
         series[" ".join([point.device, *(text for _, text in point.labels)])].append(point)
-    latest = points[-1]
-    bounds = {("at least", latest.floor)} if latest.floor is not None else set()
-    if latest.ceiling is not None:
-        bounds.add(("at most", latest.ceiling))
+    latest, drawn = points[-1], list(series.items())[:SERIES_MAX]
+    limits = [_limits(of[-1]) for _, of in drawn]
+    bounds = set.intersection(*limits)
     across = _Scale([point.at.timestamp() for point in points], WIDTH)
     up = _Scale([*(point.value for point in points), *(limit for _, limit in bounds)], LIFE_HEIGHT)
     lines = [
         Line(
             name,
             _path([(across.at(each.at.timestamp()), LIFE_HEIGHT - up.at(each.value)) for each in of]),
-            f"{name}: {number(of[-1].value)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
+            ", ".join([
+                f"{name}: {number(of[-1].value)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
+                *(f"{word} {number(limit)} {of[-1].unit}" for word, limit in sorted(own - bounds)),
+            ]),
         )
-        for name, of in list(series.items())[:SERIES_MAX]
-    ]
+        for (name, of), own in zip(drawn, limits, strict=True)
+    ]  # fmt: skip
     return Life(
         latest.unit, number(up.low), number(up.high), f"{points[0].at:%Y-%m-%d}", f"{latest.at:%Y-%m-%d}",
         tuple(lines), max(0, len(series) - SERIES_MAX),
         tuple((LIFE_HEIGHT - up.at(limit), f"{word} {number(limit)} {latest.unit}") for word, limit in sorted(bounds)),
     )  # fmt: skip
+
+
+def _limits(point: Point) -> set[tuple[str, float]]:
+    found = (("at least", point.floor), ("at most", point.ceiling))
+    return {(word, limit) for word, limit in found if limit is not None}
 
 
 def curves(series: Sequence[Series]) -> Life | None:

@@ -195,6 +195,11 @@ class Facts:
     served: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     offenders: Sequence[Offender] = ()
 
+    @functools.cached_property
+    def present(self) -> dict[str, Node]:
+        """The nodes that are not retired, by name."""
+        return {name: node for name, node in self.nodes.items() if node.state != "retired"}
+
     def withdrawals(self) -> list[Move]:
         """The moves of these nodes out of service."""
         return [move for move in self.moves if move.withdrawn and move.node in self.nodes]

@@ -123,7 +123,7 @@ def by_sku(facts: Facts) -> list[Numbers]:
         hours.pop("retired", None)
         made.append(
             Numbers(
-                sku, sum(facts.nodes[name].state != "retired" for name in names), hours,
+                sku, len(names & facts.present.keys()), hours,
                 mean(sum(withdrawn[name] for name in names), sum(hours.get(state, 0.0) for state in SERVING)),
                 mean(len(names & first.keys()), sum(hours for name, hours in until.items() if name in names)),
                 repair_times([each for each in facts.repairs if each.node in names], facts.until),

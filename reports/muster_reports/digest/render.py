@@ -33,11 +33,11 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
     of = clean(whose, 60) if whose else "the fleet"
     mark = "[simulated] " if simulated else ""
     title = f"{mark}Digest of {of}, {period}"
-    failed = len({fault.node for fault in facts.faults} & set(facts.nodes))
+    failed = {fault.node for fault in facts.faults} & set(facts.nodes)
     withdrawn = len({move.node for move in facts.moves if move.withdrawn} & set(facts.nodes))
     summary = (
-        f"{plural(len(facts.nodes), 'node')}: {len(facts.delivered)} delivered, {failed} failed a test, {withdrawn} "
-        "withdrawn from service."
+        f"{plural(len(failed | facts.present.keys()), 'node')}: {len(facts.delivered)} delivered, {len(failed)} failed "
+        f"a test, {withdrawn} withdrawn from service."
     )
     values = {
         "command": functools.partial(_command, facts),

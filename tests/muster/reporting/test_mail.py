@@ -109,6 +109,21 @@ def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(se
     assert sending.deliver_mail() == (1, 0, 0)
 
 
+def test_a_server_that_leaves_amid_the_recipients_keeps_the_mail_from_none(server: Server) -> None:
+    """It accepts the first, and ends the connection at the next one."""
+    first, second, third = (f"{name}@example.org" for name in "abc")
+    leaves, full = "421 4.3.2 shutting down", "452 mailbox full"
+    add("fine", to=f"{first}, {second}, {third}")
+    for unknown in ({second: leaves}, {second: full, third: full}, {third: leaves}):
+        server.unknown = unknown
+        store.outbox.resend("fine", "Ada", "the server is there again")
+        assert sending.deliver_mail() == (0, 1, 0)
+    server.unknown = {}
+    store.outbox.resend("fine", "Ada", "the server is there again")
+    assert sending.deliver_mail() == (1, 0, 0)
+    assert server.recipients == [[first], [second, third]]
+
+
 def test_a_server_that_was_down_gets_all_mails_at_the_next_delivery(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

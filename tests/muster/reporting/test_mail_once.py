@@ -101,7 +101,11 @@ def test_a_sender_that_was_held_up_after_its_claim_sends_no_empty_mail(taken, mo
     assert taken == []
 
 
-@pytest.mark.parametrize("refusal", [None, sending.Refusal("try later", permanent=False)], ids=["accepted", "refused"])
+@pytest.mark.parametrize(
+    "refusal",
+    [None, sending.Refusal("try later", permanent=False), sending.Refusal("no such user", permanent=True)],
+    ids=["accepted", "deferred", "refused"],
+)
 def test_a_mail_that_a_person_drops_while_it_is_sent_keeps_no_other_waiting(taken, monkeypatch, refusal) -> None:
     for key in ("one", "two"):
         store.outbox.add(key, key.encode())
@@ -115,7 +119,7 @@ def test_a_mail_that_a_person_drops_while_it_is_sent_keeps_no_other_waiting(take
     monkeypatch.setattr(sending, "_send", dropped)
     sending.deliver_mail()
     assert taken == [b"one", b"two"]
-    assert store.outbox.pending() == []
+    assert (store.outbox.pending(), store.outbox.parked()) == ([], [])
 
 
 def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(taken, monkeypatch) -> None:

@@ -108,6 +108,24 @@ def test_the_list_of_a_flood_has_each_report_that_it_replaces_once_whenever_its_
     assert "n3" in store.outbox.pending()[-1].key
 
 
+def test_each_address_finds_in_the_list_what_it_gets_by_no_other_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@x.org")
+    oncall, lead = "oncall@x.org", "lead@x.org"
+    use(
+        monkeypatch,
+        {"name": "oncall", "to": [oncall], "verdicts": ["FAIL"]},
+        {"name": "all", "to": [oncall, "fleet@x.org", lead], "an_hour": 1},
+    )
+    Clock(monkeypatch)
+    for node in ("n1", "n2", "n3"):
+        report_of(node, well=True)
+    report_of("n4")  # oncall gets it by its own rule
+    for reader in (oncall, lead):
+        got = " ".join(subject + text for to, subject, text in queued() if reader in to)
+        assert [node for node in ("n1", "n2", "n3", "n4") if node not in got] == []
+    assert [to for to, _, text in queued() if text.startswith("3 more reports")] == [f"{oncall}, {lead}"]
+
+
 def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
     chat = {"name": "chat", "notifier": "a.b", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00"}
     use(monkeypatch, chat)
@@ -220,6 +238,17 @@ def test_a_weekly_digest_comes_once_a_week_even_if_a_monday_was_missed(monkeypat
         got.append([to for to, _, _ in queued()[before:]])
     one, both = ["day@x.org"], ["day@x.org", "week@x.org"]
     assert got == [both, one, one, both, one]
+
+
+def test_a_digest_that_a_person_drops_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "w", "to": ["week@x.org"], "digest": "weekly"})
+    clock = Clock(monkeypatch)
+    store.nodes.add(fleet.new_node("n1"))
+    mailing.send_digests()
+    assert store.outbox.drop(store.outbox.pending()[0].key, "Ada", "it is of no use")
+    clock.now += datetime.timedelta(days=1)
+    assert mailing.send_digests() == []
+    assert store.outbox.pending() == []
 
 
 def test_a_digest_of_a_clock_that_was_ahead_takes_the_place_of_none(monkeypatch: pytest.MonkeyPatch) -> None:

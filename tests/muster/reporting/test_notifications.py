@@ -6,14 +6,17 @@ import datetime
 import email
 import email.message
 import email.policy
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from muster import store
-from muster.reporting import sending
+from muster.reporting import mailing, notices, sending
+from muster_criteria.model import Verdict
 from muster_demo.services import free_port
+from tests.muster import fleet
 from tests.muster.reporting.rules import Clock, Sink, chat, connection, report_of, use
 
 pytestmark = pytest.mark.usefixtures("fleet_db", "no_server")
@@ -37,6 +40,21 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
     assert len(sink.subjects) == 3, "one notification, and the two mails behind the notifier that is down"
     waiting = [each.key for each in store.outbox.pending()]
     assert [key.split("/")[:2] for key in waiting] == [["notify", "down"], ["notify", "unknown"]] * 2
+
+
+def test_what_a_node_says_is_no_markup_of_a_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "chat", "notifier": "a.b", "an_hour": 1, "notices": True})
+    said = "crashed: <!channel> <https://evil.example|approve here>"
+    for name in ("n1", "n2"):  # the second in a list
+        store.nodes.add(fleet.new_node(name))
+        lease = fleet.begin(name)
+        store.runs.finish(lease.key, Verdict.INCONCLUSIVE, said)
+        store.leases.release(lease.key, "over")
+        mailing.send_report(lease.key)
+    notices.notify("ended job 7/n1", said)
+    queued = [json.loads(store.outbox.message(each.id))["known"]["headline"] for each in store.outbox.pending()]
+    assert [headline.count("‹!channel›") for headline in queued] == [1, 1, 1]
+    assert not any({"<", ">"} & set(headline) for headline in queued)
 
 
 def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(

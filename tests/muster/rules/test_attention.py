@@ -183,6 +183,13 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
     ]  # fmt: skip
 
 
+def test_what_waits_for_a_person_comes_before_all_that_a_scheduler_has_not_confirmed() -> None:
+    rows = [row(f"n{number}", State.PRODUCTION) for number in range(60)]
+    blind = after("blind", State.PRODUCTION, Verdict.INCONCLUSIVE, inconclusive=3)
+    found = attention([*rows, blind], [place(each.node, done="") for each in rows], now=NOW)
+    assert [each.cause for each in found] == [Cause.NO_VERDICT, *[Cause.NOT_CONFIRMED] * 60]
+
+
 @pytest.mark.parametrize(
     ("state", "there", "cause", "command"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+from muster.model.figures import Point
 from muster.web import block, compare, fleet, plots
 from muster_criteria.model import Coverage, Finding, Judgement, Observation, Verdict
 from muster_reports.model import RunReport, Series, StageReport
@@ -73,6 +74,17 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     assert compare.compare(left, other).versions == (("driver", "570", "575"),), "two nodes always have other serials"
 
 
+def test_a_fault_that_both_runs_show_is_found_in_neither_alone_whatever_was_measured() -> None:
+    def found(device: str, rate: float) -> RunReport:
+        summary = f"{device} is slow: {rate} TFLOPS."
+        return report("a", findings=(dataclasses.replace(FINDING, device=device, summary=summary),))
+
+    again = compare.compare(found("gpu3", 598.2), found("gpu3", 598.1))
+    assert (again.only_left, again.only_right) == ((), ())
+    other = compare.compare(found("gpu3", 598.2), found("gpu4", 598.1))
+    assert (other.only_left, other.only_right) == (("gpu3 is slow: 598.2 TFLOPS.",), ("gpu4 is slow: 598.1 TFLOPS.",))
+
+
 def test_one_slow_device_of_eight_stands_first_by_name() -> None:
     def run(slow: float, heat: float) -> RunReport:
         rates = [observed("rate", f"gpu{n}", slow if n == 3 else 100.0, floor=90.0) for n in range(8)]
@@ -96,3 +108,18 @@ def test_telemetry_is_one_line_a_device() -> None:
     assert [line.last for line in drawn.lines] == ["gpu0: 40 to 60 °C", "gpu1: 40 to 61 °C"]
     assert (drawn.low, drawn.high, drawn.end) == ("40", "61", "2 s")
     assert plots.curves([Series("power", "gpu0", "W", (0.0,), (1.0,))]) is None
+
+
+def test_a_line_stands_against_no_limit_of_another() -> None:
+    def point(dtype: str, device: str, value: float, floor: float) -> Point:
+        return Point(NOW, "r", "long", device, (("dtype", dtype),), value, "TFLOPS", floor, None)
+
+    bf16, fp8 = point("bf16", "gpu0", 718.0, 650.0), point("fp8", "gpu0", 1340.0, 1200.0)
+    both = plots.life([bf16, fp8])
+    assert both is not None
+    assert both.limits == ()
+    assert [line.last.rpartition(", ")[2] for line in both.lines] == ["at least 650 TFLOPS", "at least 1,200 TFLOPS"]
+    alike = plots.life([point("bf16", "gpu0", 700.0, 600.0), bf16, point("bf16", "gpu1", 719.0, 650.0)])
+    assert alike is not None
+    assert [words for _, words in alike.limits] == ["at least 650 TFLOPS"]
+    assert not any("at least" in line.last for line in alike.lines)

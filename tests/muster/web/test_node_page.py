@@ -259,6 +259,18 @@ def test_the_chart_over_a_life_has_axes_and_offers_what_earlier_runs_measured(cl
     assert chart.count("<text") == 4, "both ends of both axes"
 
 
+def test_a_history_and_runs_that_are_cut_say_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    fleet.qualify("n1")
+    fleet.fail("n1", "second")
+    assert "data-more" not in page(client, "/node/n1")
+    monkeypatch.setattr(web, "EVENTS_MAX", 3)
+    monkeypatch.setattr(web, "RUNS_MAX", 1)
+    text = page(client, "/node/n1")
+    assert re.findall(r'data-more="(\w+)"', text) == ["runs", "history"]
+    assert text.count("data-kind=") == 3
+
+
 def test_after_an_action_the_page_names_the_run_that_was_started_with_a_link(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     text = page(client, "/node/n1?started=node_qualification%2Fn1__why")

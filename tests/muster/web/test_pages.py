@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import html
 import io
 import re
 
@@ -17,6 +18,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.web import access, actions, approvals, overview, starts
 from muster.web import app as web
+from muster.web.fleet import Filters
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -58,6 +60,44 @@ def test_sick_nodes_stand_first_with_their_reason(client: TestClient) -> None:
     only = page(client, "/?state=qualified")
     assert "/node/c" in only
     assert "/node/b" not in only[only.index("<caption>") :]
+
+
+def test_what_does_not_serve_is_counted_of_the_nodes_that_the_filters_leave_without_retired_ones(
+    client: TestClient,
+) -> None:
+    for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2"), ("gone", "r1")):
+        store.nodes.add(fleet.new_node(name, rack=rack))
+    fleet.fail("a")
+    store.nodes.move("gone", State.RETIRED, "Ada", "it is old")
+    for filters, counted in (("", ["3", "3"]), ("?rack=r1", ["2", "2"]), ("?state=quarantine", ["1", "1"])):
+        heading = _part(page(client, f"/{filters}"), "waiting", "running").partition("</h2>")[0]
+        assert re.findall(r"\d+", heading) == counted
+
+
+def test_all_that_do_not_serve_are_reachable_whatever_is_chosen(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"n{number:03d}" for number in range(120)}
+    rows = [
+        FleetRow(name, State.QUARANTINE, "cpu-generic", "r1", False, None, None, "", "", None, "", None, None)
+        for name in sorted(names)
+    ]
+    monkeypatch.setattr(store.overview, "rows", lambda: rows)
+    for address in ("/", "/?state=quarantine"):
+        seen: list[str] = []
+        after: str | None = address
+        while after:
+            listed = _part(page(client, after), "waiting", "running").partition("<h2>Map")[0]
+            seen += re.findall(r"/node/(n\d+)", listed)
+            link = re.search(r'href="/muster([^"]*)">after', listed)
+            after = link and html.unescape(link[1])
+        assert sorted(seen) == sorted(names)
+
+
+def test_another_filter_starts_the_pages_over_and_another_page_leaves_the_other_list_where_it_is() -> None:
+    filters = Filters(rack="r1", page=3, waits=2)
+    assert (filters.url(), filters.url(waits=1)) == ("?rack=r1&page=3&waits=2", "?rack=r1&page=3")
+    assert filters.url(state="rma") == "?state=rma&rack=r1"
 
 
 @pytest.mark.usefixtures("fleet_db")
@@ -228,10 +268,6 @@ def test_the_page_of_a_block_names_its_members(client: TestClient) -> None:
     text = page(client, path)
     assert "n1 is well." in text
     assert "n2" in _part(text, "at-work", "members")
-
-
-def _row(name: str, state: State) -> FleetRow:
-    return FleetRow(name, state, "cpu-generic", "r1", False, None, None, "", "", None, "", None, None)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import re
 
 import pytest
+from fastapi.testclient import TestClient
 
 from muster import store
 from muster.model.figures import FleetRow, NodeFigure
@@ -12,6 +15,7 @@ from muster.model.states import State
 from muster.web import rack_map
 from muster_node.contract import Measurement
 from tests.muster import fleet
+from tests.muster.web.conftest import page
 
 
 def row(name: str, *, rack: str = "r1", pod: str = "", slot: str = "", state: State = State.PRODUCTION) -> FleetRow:
@@ -64,6 +68,15 @@ def test_a_slot_of_many_digits_is_sorted_too() -> None:
     rows = [row("a", slot="9" * 5000), row("b", slot="1")]
     (rack,) = rack_map.racks(rows, rack_map.by_state(rows))
     assert [cell.node for cell in rack.cells] == ["b", "a"]
+
+
+def test_each_rack_leads_to_its_own_nodes(client: TestClient) -> None:
+    places = [("R1", "a"), ("R1", "b"), ("R1", "b"), ("R2", ""), ("", "b"), ("", ""), ("", "")]
+    for number, (rack, pod) in enumerate(places):
+        store.nodes.add(fleet.new_node(f"n{number}", rack=rack, labels={"pod": pod} if pod else {}))
+    links = re.findall(r'href="/muster/([^"]*)" title="(\d+) nodes', page(client, "/"))
+    found = [len(client.get(f"/nodes.csv{html.unescape(query)}").text.splitlines()) - 1 for query, _ in links]
+    assert found == [int(nodes) for _, nodes in links] == [1, 2, 1, 1, 2]
 
 
 @pytest.mark.both_dialects

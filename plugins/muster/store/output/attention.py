@@ -38,7 +38,7 @@ OPEN_MAX = 10_000
 def collect(
     rows: Sequence[FleetRow] | None = None, leaving: Mapping[str, Observation] | None = None
 ) -> list[Attention]:
-    """Every node that does not serve or about which somebody decides, the most urgent first.
+    """Every node that does not serve or about which somebody decides, what waits for a person first.
 
     ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as of ``muster.rules.attention``.
     """

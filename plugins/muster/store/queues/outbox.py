@@ -108,14 +108,17 @@ def resend(key: str, person: str, reason: str) -> bool:
 
 
 def drop(key: str, person: str, reason: str) -> bool:
-    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``resend``."""
+    """Delete the unsent mail of ``key``; returns whether there was one. Raises NoPerson as ``resend``.
+
+    Its key counts as sent, so that no later try makes the mail again.
+    """
     check_decision(person, reason, f"the mail {key} is not dropped")
     with writing() as session:
         row = session.scalar(
             select(OutboxRow).where(OutboxRow.key == key, OutboxRow.sent_at.is_(None)).with_for_update()
         )
         if row is not None:
-            session.delete(row)
+            row.sent_at, row.parked_at, row.message = access.now(), None, b""
             access.write_decision(session, person, reason, f"mail {key} dropped unsent", {"mail": key})
         return row is not None
 
@@ -240,9 +243,10 @@ def take(seen: OutboxMessage) -> bool:
 
 @contextlib.contextmanager
 def _tried(message_id: int) -> Iterator[OutboxRow]:
-    """The row of a message that was tried; one that is not stored if a person dropped it meanwhile."""
+    """The row of a message that was tried; one that is not stored if it waits no longer: a person has dropped it."""
     with writing() as session:
-        yield session.get(OutboxRow, message_id) or _made("", b"", None)
+        row = session.get(OutboxRow, message_id)
+        yield row if row is not None and row.sent_at is None else _made("", b"", None)
 
 
 def sent(message_id: int) -> None:

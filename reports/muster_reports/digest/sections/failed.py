@@ -18,7 +18,7 @@ def section(facts: Facts) -> Section | None:
     if not failed:
         return Section("Failed", "No node failed a test.")
     alike: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-    for each in facts.nodes.values():
+    for each in facts.present.values():
         for trait in _traits(each, each):
             alike[trait].add(each.name)
     kinds: dict[str, dict[str, set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))

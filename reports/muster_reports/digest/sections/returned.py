@@ -23,7 +23,7 @@ def section(facts: Facts) -> Section | None:
         parts[each.vendor].append(f"{each.part} {each.nodes}")
     if not sent and not there:
         return None
-    present = {(node.vendor, node.name) for node in facts.nodes.values() if node.state != "retired"}
+    present = {(node.vendor, name) for name, node in facts.present.items()}
     all_of = collections.Counter(vendor for vendor, _ in present | {(move.vendor, move.node) for move in sent})
     vendors = sorted(set(went) | set(there), key=lambda vendor: (-len(went[vendor]), vendor))
     return Section(
