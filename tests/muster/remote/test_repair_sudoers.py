@@ -1,4 +1,4 @@
-"""What docs/examples/muster-repair.sudoers allows, and what sudo refuses: real sudo, with stand-ins for vendors' tools."""
+"""What docs/examples/muster-repair.sudoers allows, and what sudo refuses: stand-ins for vendors' tools."""
 
 from __future__ import annotations
 
