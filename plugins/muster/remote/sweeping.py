@@ -15,11 +15,10 @@ from pathlib import Path
 
 import asyncssh
 
-from muster.errors import ControllerFault
 from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
-from muster.remote.login import Credentials
+from muster.remote.login import Credentials, own_fault
 from muster.remote.ssh import NodeAddress
 from muster.remote.zipapp import AgentFile
 
@@ -97,9 +96,9 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
         return Answer(node, trouble="its host key is not the one pinned at enrolment")
     except asyncssh.PermissionDenied:
         return Answer(node, trouble="it refused the login")
-    except ControllerFault as error:
-        return Answer(node, trouble=str(error), ours=True)
     except Exception as error:  # one odd node stops no other
+        if fault := own_fault(error):
+            return Answer(node, trouble=str(fault), ours=True)
         return Answer(node, trouble=ssh.clean(str(error))[:200] or type(error).__name__)
 
 

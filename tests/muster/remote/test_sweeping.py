@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.model.states import State
-from muster.remote import jobs, sweeping
+from muster.remote import jobs, sweeping, waiting
 from muster.remote.login import Credentials
 from muster.remote.sweeping import Answer
 from muster.remote.zipapp import AgentFile, build_agent
@@ -86,3 +87,13 @@ def test_a_key_that_cannot_be_read_is_the_controllers_fault(server: sshd.Sshd, a
     found = read([node(server)], Credentials(key_file="/no/such/key"), agent)["n1"]
     assert found.ours
     assert found.raw == b""
+
+
+def test_a_controller_that_can_open_no_connection_is_its_own_fault(
+    server: sshd.Sshd, who: Credentials, agent: AgentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*_: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(waiting, "connect", connect)
+    assert read([node(server)], who, agent)["n1"].ours
