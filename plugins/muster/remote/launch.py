@@ -47,8 +47,11 @@ class Launch(pydantic.BaseModel):
             raise ValueError("a venv needs 'path', the folder it lies in")
         if self.kind in ("podman", "docker", "enroot", "apptainer") and not self.image:
             raise ValueError(f"{self.kind} needs 'image'")
-        if self.image.startswith("-") or self.python.startswith("-"):
-            raise ValueError("'image' and 'python' must not start with '-'")
+        for name in ("python", "path", "image"):
+            if getattr(self, name).startswith(("-", "~")):
+                raise ValueError(
+                    f"{name!r} must not start with '-' or '~': no shell expands it, so write the whole path"
+                )
         if not self.env.get(FENCE, "/").startswith("/"):
             raise ValueError(f"{FENCE} must be an absolute path, of a folder on the node's own disk")
         bad = [name for name in self.env if not name.isidentifier()]

@@ -37,8 +37,8 @@ agent=absent
 if [ -f "$a" ]; then
   sum=$(sha256sum "$a" 2>/dev/null); [ "${{sum%% *}}" = "$3" ] && agent=ok || agent=bad
 fi
-printf 'home %s\\nwork %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
-  "$HOME" "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
+printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
+  "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
 """
 """$1 work folder, $2 job key, $3 the agent's sha256."""
 

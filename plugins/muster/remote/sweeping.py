@@ -31,7 +31,6 @@ RUN = f"""
 {scripts.WORK}
 a=$w/agents/$2.pyz p=$3 boot=$4 since=$5
 [ -f "$a" ] && sum=$(sha256sum "$a") && [ "${{sum%% *}}" = "$2" ] || exit {ABSENT}
-case $p in '~/'*) p=$HOME/${{p#'~/'}};; esac
 shift 5
 export MUSTER_WORK="$w"
 exec env "$@" "$p" "$a" sweep "--boot=$boot" "--since=$since"

@@ -43,7 +43,7 @@ def test_which_attempt_comes_next(max_tries: int, latest: Job | None, expected: 
 
 
 def look(state: State, exit_code: int | None = None) -> Look:
-    return Look("/h", "/h/.muster", "boot", "ok", state, exit_code)
+    return Look("/h/.muster", "boot", "ok", state, exit_code)
 
 
 @pytest.mark.parametrize(
