@@ -48,6 +48,14 @@ def test_command_lines(how: dict[str, object], expected: str) -> None:
     assert launch.command_for(how, AGENT, RUN, key="k") == [*expected.split(), AGENT, *RUN]
 
 
+def test_what_is_no_test_runs_on_the_host() -> None:
+    for kind in launch.CONTAINERS:
+        how = {"kind": kind, "image": "torch", "python": "/opt/in-image/python", "env": {"A": "1"}}
+        assert launch.on_host(how, AGENT, ["sweep"]) == ["env", "A=1", "python3", AGENT, "sweep"]
+        named = {**how, "host_python": "/opt/python3.12"}
+        assert launch.on_host(named, AGENT, ["sweep"]) == ["env", "A=1", "/opt/python3.12", AGENT, "sweep"]
+
+
 @pytest.mark.parametrize(
     "how",
     [

@@ -83,6 +83,21 @@ def test_one_odd_node_stops_no_other(server: sshd.Sshd, who: Credentials, agent:
     assert "did not answer" in found["hangs"].trouble
 
 
+def test_a_node_without_a_python_for_the_sweep_answers_and_is_there(
+    server: sshd.Sshd, who: Credentials, agent: AgentFile
+) -> None:
+    old = server.home / "python3.6"
+    old.write_text(
+        "#!/bin/sh\necho 'muster: needs Python 3.9 or later, this is 3.6.8 (/usr/bin/python3)' >&2\nexit 1\n"
+    )
+    old.chmod(0o700)
+    container = {"kind": "podman", "image": "torch", "python": sys.executable, "host_python": str(old)}
+    found = read([node(server, "old", **container), node(server, "nothing", python="/no/such/python")], who, agent)
+    assert all(each.unreadable for each in found.values())
+    assert "3.9" in found["old"].trouble
+    assert not read([node(server, "other", "foreign")], who, agent)["other"].unreadable
+
+
 def test_a_key_that_cannot_be_read_is_the_controllers_fault(server: sshd.Sshd, agent: AgentFile) -> None:
     found = read([node(server)], Credentials(key_file="/no/such/key"), agent)["n1"]
     assert found.ours
