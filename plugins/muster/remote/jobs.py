@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import logging
 import posixpath
 import re
 import shlex
@@ -22,6 +23,8 @@ from muster.remote import launch as launching
 from muster.remote import scripts, ssh
 from muster_node.agent.jobdir import safe_name
 from muster_node.contract import RESULT_BYTES_MAX, TELEMETRY_BYTES_MAX
+
+log = logging.getLogger(__name__)
 
 LOG_TAIL_MAX = 2000
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
@@ -216,12 +219,14 @@ def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, A
 
 
 def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
-    """Stop every other job on the node, and remove job folders older than a week.
+    """Stop every other job on the node, and remove job folders older than a week; what stays of them is logged.
 
     Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over.
     """
     paths(work, key)
     answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120, to="stop earlier jobs")
+    if answer.err:
+        log.warning("not all is removed of earlier jobs in %s, which takes the node's disk: %s", work, answer.complaint)
     return [line for line in answer.text.split() if _KEY.match(line)]
 
 

@@ -115,11 +115,12 @@ removed() {{ [ ! -f "$1/removal" ] || {{ sh "$1/removal" && rm -f "$1/removal"; 
 for j in "$1"/jobs/*/; do
   j=${{j%/}}
   [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }}
-done
-find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} + 2>/dev/null
+done 2>/dev/null
+[ ! -d "$1/jobs" ] || find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} +
 exit 0
 """
-"""$1 work folder, $2 the key to spare. Prints the keys that were running. Only for the holder of the node's lease."""
+"""$1 work folder, $2 the key to spare. Prints the keys that were running, and as errors what of
+older folders cannot be removed. Only for the holder of the node's lease."""
 
 CLEAN = f"""
 {WORK}
