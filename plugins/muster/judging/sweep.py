@@ -32,10 +32,10 @@ def report_of(
     try:
         swept = readings.parse(raw)
     except readings.BadAnswer as error:
-        return _unreadable(node, cursor, str(error))
+        return unreadable(node, cursor, str(error))
     if swept.simulated is not node.simulated:
         kinds = ("simulated", "real") if swept.simulated else ("real", "simulated")
-        return _unreadable(node, cursor, f"it says that it is {kinds[0]}, and the records that it is {kinds[1]}")
+        return unreadable(node, cursor, f"it says that it is {kinds[0]}, and the records that it is {kinds[1]}")
     sku = sku_of(node.sku)
     seconds = (now - cursor.swept_at).total_seconds() if cursor.swept_at else None
     untested_for = max((now - judged_until).total_seconds(), 0.0) if judged_until else None
@@ -71,6 +71,7 @@ def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime) ->
     return Report(node.name, SWEEP, (Reading(UNREACHABLE, value=why, bad=True),), cursor.boot_id, cursor=after)
 
 
-def _unreadable(node: Node, cursor: Cursor, why: str) -> Report:
+def unreadable(node: Node, cursor: Cursor, why: str) -> Report:
+    """Returns that a node answered with what cannot be used."""
     seen = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, value=why, bad=True))
     return Report(node.name, SWEEP, seen, cursor.boot_id)

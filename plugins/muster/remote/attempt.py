@@ -13,7 +13,7 @@ import json
 import logging
 import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import paramiko
 
@@ -183,7 +183,7 @@ def _stop_if_taken_back(
         step()
     except MusterError:
         _stop_job(client, attempt.node, seen.work, attempt.job_key)
-        store.runs.record_job(dataclasses.replace(attempt.job, state=outcome.STOPPED))
+        store.runs.change_job(attempt.job, state=outcome.STOPPED)
         raise
 
 
@@ -317,12 +317,11 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
 
 def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[str, ...] = ()) -> None:
     """Record how the attempt's job ended, and which probes are to run again."""
-    now = store.clock.now()
-    store.runs.record_job(
-        dataclasses.replace(
-            attempt.job, state=state, ended_at=now, note=end.sentence[:NOTE_MAX], repeat_probes=repeat_probes
-        )
-    )
+    # What ``begin`` recorded since the attempt was read stays: its connection may have broken after the job's start.
+    store.runs.change_job(
+        attempt.job, state=state, ended_at=store.clock.now(), note=end.sentence[:NOTE_MAX],
+        repeat_probes=list(repeat_probes),
+    )  # fmt: skip
 
 
 def stop(attempt: Attempt, connect: Connect) -> None:
@@ -334,21 +333,22 @@ def stop(attempt: Attempt, connect: Connect) -> None:
     store.runs.change_job(attempt.job, state=outcome.STOPPED)
 
 
-def stop_leftovers(key: RunKey, stages: Collection[str], connect: Connect, *, node: str = "") -> None:
-    """Stop jobs of a run without a trigger, after a user marked the task before the triggerer started its trigger.
+def stop_leftovers(key: RunKey, connect: Connect, *, node: str = "") -> None:
+    """Stop jobs of a run that may still run: without a trigger, after a user marked the task before the triggerer
+    started its trigger, and those whose end was not seen, since the node could not be reached.
 
     Raises RemoteError.
     """
-    latest = [store.runs.get_job(key, stage, node=node) for stage in stages]
-    running = [job for job in latest if job is not None and job.state == outcome.RUNNING]
-    if not running:
+    found = store.runs.find_jobs(key, {outcome.RUNNING, outcome.UNSEEN}, node=node)
+    started = [job for job in found if job.remote_dir]
+    if not started:
         return
     machine = store.nodes.get(store.runs.get(key, node=node).node)
     with connect(machine) as client:
-        for job in running:
+        for job in started:
             _stop_recorded(client, machine, job)
             log.warning("stopped the job of stage %s on %s, which no task waited for", job.stage, machine.name)
-            store.runs.record_job(dataclasses.replace(job, state=outcome.STOPPED, note="its run was over", node=node))
+            store.runs.change_job(job, state=outcome.STOPPED, note=job.note or "its run was over")
 
 
 def stop_hung(job: Job, connect: Connect, patience_s: float) -> None:

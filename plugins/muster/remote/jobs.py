@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import logging
 import posixpath
 import re
 import shlex
@@ -22,6 +23,8 @@ from muster.remote import launch as launching
 from muster.remote import scripts, ssh
 from muster_node.agent.jobdir import safe_name
 from muster_node.contract import RESULT_BYTES_MAX, TELEMETRY_BYTES_MAX
+
+log = logging.getLogger(__name__)
 
 LOG_TAIL_MAX = 2000
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
@@ -42,7 +45,6 @@ class State(enum.StrEnum):
 class Look:
     """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash)."""
 
-    home: str
     work: str
     boot_id: str
     agent: str
@@ -103,11 +105,11 @@ def exit_status(text: str) -> int | None:
 
 
 def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
-    """Returns home and work folders, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
+    """Returns the work folder, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
     answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256), timeout=60, to="look at the job")
     if answer.rc != 0:
         raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
-    if answer.text and not answer.text.startswith("home "):
+    if answer.text and not answer.text.startswith("work "):
         raise ssh.RemoteError(
             f"the node's login shell prints {answer.text[:60]!r} before a command's output, which would damage every "
             f"file that is read there; silence ~/.bashrc and the like for logins that are not interactive"
@@ -119,7 +121,7 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
         if state in (State.RUNNING, State.GONE) and job_boot and boot and job_boot != boot:
             state = State.REBOOTED
         paths(found["work"], key)
-        return Look(found["home"], found["work"], boot, found["agent"], state, exit_status(found["exit"]))
+        return Look(found["work"], boot, found["agent"], state, exit_status(found["exit"]))
     except (KeyError, ValueError) as error:
         raise ssh.RemoteError(
             f"the node's reply cannot be read: {answer.text[:200]!r}; log in by hand to see why"
@@ -155,9 +157,8 @@ def start(
     """
     where = paths(seen.work, key)
     ssh.store(client, where.plan, plan.encode())
-    how = _at_home(launch, seen.home)
-    words = launching.command_for(how, agent_path(seen.work, agent_sha256), ["run", where.plan], key=key)
-    removal = launching.remove_container(launching.parse_launch(how), key)
+    words = launching.command_for(launch, agent_path(seen.work, agent_sha256), ["run", where.plan], key=key)
+    removal = launching.remove_container(launching.parse_launch(launch), key)
     command = shlex.join(words)
     script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, command, removal, scripts.RUN, *step)
     answer = ssh.run(client, script, timeout=60, to="start the job")
@@ -166,15 +167,6 @@ def start(
     if answer.rc != 0:
         raise ssh.RemoteError(f"the job could not be started on the node: {answer.complaint}")
     return True
-
-
-def _at_home(launch: Mapping[str, Any], home: str) -> dict[str, Any]:
-    """Returns ``launch`` with a leading ``~/`` made absolute, since no shell expands it inside quotes."""
-
-    def absolute(value: Any) -> Any:
-        return posixpath.join(home, value[2:]) if isinstance(value, str) and value.startswith("~/") else value
-
-    return {name: absolute(value) for name, value in (launch or {}).items()}
 
 
 def collect(client: paramiko.SSHClient, work: str, key: str, telemetry_max: int = TELEMETRY_BYTES_MAX) -> Collected:
@@ -227,12 +219,14 @@ def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, A
 
 
 def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
-    """Stop every other job on the node, and remove job folders older than a week.
+    """Stop every other job on the node, and remove job folders older than a week; what stays of them is logged.
 
     Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over.
     """
     paths(work, key)
     answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120, to="stop earlier jobs")
+    if answer.err:
+        log.warning("not all is removed of earlier jobs in %s, which takes the node's disk: %s", work, answer.complaint)
     return [line for line in answer.text.split() if _KEY.match(line)]
 
 

@@ -16,6 +16,7 @@ from muster.errors import MusterError, first_refused
 
 NAME_PREFIX = "muster-"
 FENCE = "MUSTER_FENCE"
+CONTAINERS = ("podman", "docker", "enroot", "apptainer")
 
 
 class BadLaunch(MusterError):
@@ -25,7 +26,8 @@ class BadLaunch(MusterError):
 class Launch(pydantic.BaseModel):
     """A node's launch settings, as in the inventory.
 
-    ``kind``: where Python and PyTorch are; ``python`` is the interpreter there; ``path`` the venv's folder;
+    ``kind``: where Python and PyTorch are; ``python`` is the interpreter there, ``host_python`` of containers that of
+    the host, which runs what is no test: sweep, evidence, repairs; ``path`` the venv's folder;
     ``image`` the container image (podman, docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes
     the NVIDIA GPUs into the container; ``options`` are further options of the runtime; ``env`` goes to the node side.
     Its variable MUSTER_FENCE, the folder of the machine's fence, is mounted into containers: the fence outlives them.
@@ -35,6 +37,7 @@ class Launch(pydantic.BaseModel):
 
     kind: Literal["python", "venv", "podman", "docker", "enroot", "apptainer"] = "python"
     python: str = "python3"
+    host_python: str = "python3"
     path: str = ""
     image: str = ""
     gpus: bool = False
@@ -45,10 +48,11 @@ class Launch(pydantic.BaseModel):
     def _complete(self) -> Launch:
         if self.kind == "venv" and not self.path:
             raise ValueError("a venv needs 'path', the folder it lies in")
-        if self.kind in ("podman", "docker", "enroot", "apptainer") and not self.image:
+        if self.kind in CONTAINERS and not self.image:
             raise ValueError(f"{self.kind} needs 'image'")
-        if self.image.startswith("-") or self.python.startswith("-"):
-            raise ValueError("'image' and 'python' must not start with '-'")
+        for name in ("python", "host_python", "path", "image"):
+            if getattr(self, name).startswith(("-", "~")):
+                raise ValueError(f"{name!r} must not start with '-' or '~'; write the whole path")
         if not self.env.get(FENCE, "/").startswith("/"):
             raise ValueError(f"{FENCE} must be an absolute path, of a folder on the node's own disk")
         bad = [name for name in self.env if not name.isidentifier()]
@@ -67,7 +71,16 @@ def parse_launch(raw: Mapping[str, Any]) -> Launch:
 
 def host_python(how: Launch) -> str:
     """Returns the Python that runs on the host itself, for what needs the standard library alone."""
-    return {"python": how.python, "venv": f"{how.path}/bin/python"}.get(how.kind, "python3")
+    return {"python": how.python, "venv": posixpath.join(how.path, "bin", "python")}.get(how.kind, how.host_python)
+
+
+def on_host(launch: Mapping[str, Any], agent_path: str, args: Sequence[str] = ()) -> list[str]:
+    """Returns the command line that runs the node side ``agent_path`` with ``args`` on the host itself.
+
+    Raises BadLaunch.
+    """
+    how = parse_launch(launch)
+    return [*_env(how), host_python(how), agent_path, *args]
 
 
 def container_name(launch: Launch, key: str) -> str:
@@ -81,14 +94,11 @@ def command_for(launch: Mapping[str, Any], agent_path: str, args: Sequence[str],
     ``agent_path`` is ``{work folder}/agents/{sha256}.pyz``; ``key`` names the container. Raises BadLaunch.
     """
     how = parse_launch(launch)
-    inner = [agent_path, *args]
+    if how.kind not in CONTAINERS:
+        return on_host(launch, agent_path, args)
     work = posixpath.dirname(posixpath.dirname(agent_path))
-    if how.kind == "python":
-        return [*_env(how), how.python, *inner]
-    if how.kind == "venv":
-        return [*_env(how), posixpath.join(how.path, "bin", "python"), *inner]
     build = {"podman": _podman, "docker": _docker, "enroot": _enroot, "apptainer": _apptainer}[how.kind]
-    return [*build(how, work, key), how.python, *inner]
+    return [*build(how, work, key), how.python, agent_path, *args]
 
 
 def _env(how: Launch) -> list[str]:

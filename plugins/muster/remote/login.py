@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import io
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -14,6 +17,8 @@ import paramiko
 
 from muster.errors import ControllerFault
 from muster.model.names import is_host
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +73,18 @@ class Credentials:
         return command
 
     def key(self) -> paramiko.PKey | None:
-        """Returns the private key, with the certificate next to ``key_file``; None without a key.
+        """Returns the private key, with the certificate next to ``key_file``; None without one, where the SSH agent or
+        ``~/.ssh`` has a key.
 
-        Raises ControllerFault if it cannot be read or parsed.
+        Raises ControllerFault if it cannot be read or parsed, or no key is at hand.
         """
         if self.private_key:
             return self._parsed(self.private_key, "the private key given for SSH")
         if self.key_file is None:
+            if not _key_at_hand():
+                raise ControllerFault(
+                    f"there is no SSH key: none is given, and neither the SSH agent nor ~/.ssh has one; {_CHECK}"
+                )
             return None
         path = Path(self.key_file).expanduser()
         try:
@@ -97,6 +107,27 @@ class Credentials:
             except (paramiko.SSHException, ValueError, TypeError):
                 continue
         raise ControllerFault(f"{what} is no private key, or its passphrase is wrong or missing; {_CHECK}")
+
+
+def own_fault(error: BaseException) -> ControllerFault | None:
+    """Returns the controller's own fault by which a connection was not opened; None if it may be the node's."""
+    if isinstance(error, ControllerFault):
+        return error
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        return ControllerFault(
+            f"this controller cannot open another connection: {error.strerror or error}; raise its limit of open files "
+            "(LimitNOFILE) or its memory"
+        )
+    return None
+
+
+def _key_at_hand() -> bool:
+    """Whether the SSH agent or ``~/.ssh`` has a key."""
+    if any(os.path.isfile(os.path.expanduser(f"~/.ssh/id_{kind}")) for kind in ("ed25519", "ecdsa", "rsa")):
+        return True
+    with contextlib.suppress(paramiko.SSHException, OSError), contextlib.closing(paramiko.Agent()) as agent:
+        return bool(agent.get_keys())
+    return False
 
 
 _CHECK = "check the SSH connection of MUSTER_SSH_CONN_ID on this controller"

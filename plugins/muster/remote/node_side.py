@@ -32,10 +32,8 @@ class NodeSide:
                 self._client = self._connect(self._node)
                 seen = jobs.look(self._client, self._node.work_dir, NO_JOB, self._agent.sha256)
                 jobs.send_agent(self._client, seen, self._agent.path, self._agent.sha256)
-                how = launch.parse_launch(self._node.launch)
                 program = jobs.agent_path(seen.work, self._agent.sha256)
-                env = [f"{name}={value}" for name, value in sorted(how.env.items())]
-                self._words = ["env", *env, f"MUSTER_WORK={seen.work}", launch.host_python(how), program]
+                self._words = ["env", f"MUSTER_WORK={seen.work}", *launch.on_host(self._node.launch, program)]
             return ssh.run(self._client, [*self._words, *words], limit_s, max_bytes=bytes_max)
         except MusterError:
             self.close()

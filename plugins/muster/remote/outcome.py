@@ -19,8 +19,11 @@ FINAL = "final"  # judged, and not INCONCLUSIVE
 INCONCLUSIVE = "inconclusive"
 REPEAT = "repeat"  # judged, and some of its probes are to run again
 LOST = "lost"
+UNSEEN = "unseen"  # judged without a result as the last attempt, since the node could not be reached: it may still run
 STOPPED = "stopped"
-KEPT = frozenset({SUBMITTED, RUNNING, FINAL})
+JUDGED = frozenset({FINAL, UNSEEN})
+"""No other attempt of the same tries follows a job in one of these states."""
+KEPT = frozenset({SUBMITTED, RUNNING}) | JUDGED
 """A retry returns to a job in one of these states."""
 UNJUDGED = frozenset({SUBMITTED, RUNNING})
 """Only a job in one of these states may be started on its node."""
@@ -115,13 +118,19 @@ def evidence(kind: Kind, *, job: str, stage: str, loads: bool, losses: int, neig
     return ()
 
 
+def final(kind: Kind) -> str:
+    """Returns the state to record for a job that no other follows."""
+    return {Kind.LOST: LOST, Kind.REFUSED: UNSEEN}.get(kind, FINAL)
+
+
 def state_after(kind: Kind, verdict: Verdict, *, repeat: bool = False) -> str:
     """Returns the state to record for a judged job."""
-    if kind is Kind.LOST:
-        return LOST
-    if repeat:
-        return REPEAT
-    return INCONCLUSIVE if verdict is Verdict.INCONCLUSIVE else FINAL
+    if final(kind) == FINAL:
+        if repeat:
+            return REPEAT
+        if verdict is Verdict.INCONCLUSIVE:
+            return INCONCLUSIVE
+    return final(kind)
 
 
 def whats_next(verdict: Verdict, job_end: str, last_attempt: bool, *, repeat: bool = False) -> Next:

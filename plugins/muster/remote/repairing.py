@@ -29,12 +29,19 @@ RETURN_S = 900.0
 """How long a node may take to come back: servers with eight GPUs and terabytes of memory boot in up to ten minutes."""
 
 BOOT = f'{scripts.BOOT_ID}\nprintf %s "$boot"'
-AS_ROOT = 'export LC_ALL=C; if [ "$(id -u)" = 0 ]; then exec "$@"; else exec sudo -n "$@"; fi'
+NOT_BEGUN = 97
+AS_ROOT = f"""export LC_ALL=C
+if [ "$(id -u)" = 0 ]; then exec "$@"; fi
+why=$(sudo -n -l "$@" 2>&1) || {{ echo "sudo refuses it${{why:+: $why}}" >&2; exit {NOT_BEGUN}; }}
+exec sudo -n "$@"
+"""
+"""Run a command as root; exits ``NOT_BEGUN`` where sudo refuses it, whatever its words for that are."""
 MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
-REFUSED = re.compile(r"a password is required|not allowed to execute|may not run sudo|In use by another client"
-                     r"|being used by one or more other processes", re.IGNORECASE)  # fmt: skip
-"""What sudo and nvidia-smi say in the locale C when they did nothing. modprobe is not among them: it may have removed
-other modules."""
+REFUSED = re.compile(r"In use by another client|being used by one or more other processes", re.IGNORECASE)
+"""What nvidia-smi says in the locale C when it did nothing. modprobe is not among them: it may have removed other
+modules."""
+_SUDO_ALONE = re.compile(r"\s*(sudo[\w-]*: .*\s*)+")
+"""sudo wants a password for a command that it lists (``listpw``): it has said all of this, and no command did."""
 _GPU = re.compile(r"gpu (?:[0-9A-Za-z-]{1,64}/)?([0-9A-Za-z-]{6,64})")
 """A part that nvidia-smi finds by its serial number, or by the UUID after it where GPUs share their board's. An index
 would name another GPU once one fell off the bus."""
@@ -157,10 +164,16 @@ def _commands(node: Node, connect: Connect, commands: Sequence[Sequence[str]]) -
             except MusterError as error:
                 return Done(Outcome.PERMANENT, f"what became of {line} is not known: {error}")
             if done.rc != 0:
-                said = ssh.clean((done.out + done.err).decode("utf-8", "replace"))
-                nothing = number == 0 and (done.rc == 127 or REFUSED.search(said) is not None)
+                nothing = number == 0 and _not_begun(done)
                 return Done(Outcome.TRANSIENT if nothing else Outcome.PERMANENT, f"{line}: {done.complaint}")
     return Done(Outcome.SUCCEEDED, f"{' and '.join(' '.join(each) for each in commands)} ended well")
+
+
+def _not_begun(done: ssh.Completed) -> bool:
+    """Whether a command that failed under ``AS_ROOT`` has certainly done nothing."""
+    said = ssh.clean((done.out + done.err).decode("utf-8", "replace"))
+    refused = done.rc in (127, NOT_BEGUN) or (done.rc == 1 and _SUDO_ALONE.fullmatch(said) is not None)
+    return refused or REFUSED.search(said) is not None
 
 
 def _reboot(node: Node, connect: Connect) -> Done | Sent:

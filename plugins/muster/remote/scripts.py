@@ -37,8 +37,8 @@ agent=absent
 if [ -f "$a" ]; then
   sum=$(sha256sum "$a" 2>/dev/null); [ "${{sum%% *}}" = "$3" ] && agent=ok || agent=bad
 fi
-printf 'home %s\\nwork %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
-  "$HOME" "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
+printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
+  "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
 """
 """$1 work folder, $2 job key, $3 the agent's sha256."""
 
@@ -115,11 +115,12 @@ removed() {{ [ ! -f "$1/removal" ] || {{ sh "$1/removal" && rm -f "$1/removal"; 
 for j in "$1"/jobs/*/; do
   j=${{j%/}}
   [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }}
-done
-find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} + 2>/dev/null
+done 2>/dev/null
+[ ! -d "$1/jobs" ] || find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} +
 exit 0
 """
-"""$1 work folder, $2 the key to spare. Prints the keys that were running. Only for the holder of the node's lease."""
+"""$1 work folder, $2 the key to spare. Prints the keys that were running, and as errors what of
+older folders cannot be removed. Only for the holder of the node's lease."""
 
 CLEAN = f"""
 {WORK}

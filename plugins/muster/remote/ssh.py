@@ -20,7 +20,7 @@ from typing import Protocol
 import paramiko
 
 from muster.errors import MusterError
-from muster.remote.login import Credentials
+from muster.remote.login import Credentials, own_fault
 from muster_criteria.text import printable
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
     """Returns the host's current key as "ssh-ed25519 AAAA…", without logging in.
 
     ``who`` has the proxy command by which it is reached, if any; ``timeout`` (s) limits each step. Raises Unreachable,
-    and ControllerFault for a proxy command that cannot be run.
+    and ControllerFault for a proxy command that cannot be run, or where no connection can be opened here.
     """
     proxy = who.proxy_to(host, port)
     try:
@@ -157,7 +157,7 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
             finally:
                 transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        raise Unreachable(_unreachable(host, port, error)) from error
+        raise own_fault(error) or Unreachable(_unreachable(host, port, error)) from error
 
 
 def _preference(kind: str) -> int:
@@ -178,7 +178,7 @@ def connect(node: Address, who: Credentials, *, timeout: float = 15.0, attempts:
 
     ``timeout`` (s) limits each step of an attempt, ``CONNECT_STEPS`` times it the whole attempt. An overloaded server
     drops logins, so an unreachable node is tried ``attempts`` times. Raises Unreachable, WrongHostKey or LoginRefused,
-    and ControllerFault for an invalid key.
+    and ControllerFault for an invalid or missing key, or where no connection can be opened here.
     """
     for _ in range(attempts - 1):
         try:
@@ -235,6 +235,8 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> B
             f"its system was installed again, else something intercepts the connection ({_fingerprint(error.key)} "
             f"instead of {_fingerprint(error.expected_key)})"
         )
+    if fault := own_fault(error):
+        return fault
     if isinstance(error, MusterError):
         return error
     if isinstance(error, paramiko.AuthenticationException):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import asyncssh
 
-from muster.errors import ControllerFault
+from muster.errors import MusterError
 from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
-from muster.remote.login import Credentials
+from muster.remote.login import Credentials, own_fault
 from muster.remote.ssh import NodeAddress
 from muster.remote.zipapp import AgentFile
 
@@ -32,7 +32,6 @@ RUN = f"""
 {scripts.WORK}
 a=$w/agents/$2.pyz p=$3 boot=$4 since=$5
 [ -f "$a" ] && sum=$(sha256sum "$a") && [ "${{sum%% *}}" = "$2" ] || exit {ABSENT}
-case $p in '~/'*) p=$HOME/${{p#'~/'}};; esac
 shift 5
 export MUSTER_WORK="$w"
 exec env "$@" "$p" "$a" sweep "--boot=$boot" "--since=$since"
@@ -50,6 +49,7 @@ umask 077; mkdir -p -- "$w/agents" && t="$a.$$.part" && cat >"$t" && chmod 500 "
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it.
+    ``unreadable``: it took the login, and its node side did not do its part.
 
     ``arrived``: when it came, by ``time.monotonic`` (s): answers wait until they are recorded together.
     """
@@ -58,7 +58,12 @@ class Answer:
     raw: bytes = b""
     trouble: str = ""
     ours: bool = False
+    unreadable: bool = False
     arrived: float = dataclasses.field(default_factory=time.monotonic)
+
+
+class BadAnswer(MusterError):
+    """The node took the login, and its node side did not do its part; the message says what it did."""
 
 
 async def read_all(
@@ -97,9 +102,11 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
         return Answer(node, trouble="its host key is not the one pinned at enrolment")
     except asyncssh.PermissionDenied:
         return Answer(node, trouble="it refused the login")
-    except ControllerFault as error:
-        return Answer(node, trouble=str(error), ours=True)
+    except BadAnswer as error:
+        return Answer(node, trouble=str(error), unreadable=True)
     except Exception as error:  # one odd node stops no other
+        if fault := own_fault(error):
+            return Answer(node, trouble=str(fault), ours=True)
         return Answer(node, trouble=ssh.clean(str(error))[:200] or type(error).__name__)
 
 
@@ -111,10 +118,10 @@ async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str,
         if status == ABSENT:
             sent, _, err = await _run(connection, ssh.shell(SEND, node.work_dir, sha256), agent)
             if sent != 0:
-                raise OSError(f"the node side cannot be written there: {_last(err)}")
+                raise BadAnswer(f"the node side cannot be written there: {_last(err)}")
             status, out, err = await _run(connection, line)
         if status != 0:
-            raise OSError(f"the node side ended with status {status}: {_last(err)}")
+            raise BadAnswer(f"the node side ended with status {status}: {_last(err)}")
         return out
     finally:
         connection.close()  # without waiting: a frozen server never confirms it
@@ -138,7 +145,7 @@ async def _run(connection: asyncssh.SSHClientConnection, line: str, stdin: bytes
         while len(out) <= ANSWER_MAX and (chunk := await process.stdout.read(64 * 1024)):
             out += chunk
         if len(out) > ANSWER_MAX:
-            raise OSError(f"its answer is longer than {ANSWER_MAX} bytes")
+            raise BadAnswer(f"its answer is longer than {ANSWER_MAX} bytes")
         err = await process.stderr.read(4096)
         await process.wait_closed()
         return (process.exit_status if process.exit_status is not None else -1), bytes(out), err

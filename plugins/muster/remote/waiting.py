@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import functools
 import logging
 import random
+import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -22,7 +24,7 @@ from muster.errors import ControllerFault, DatabaseNotReady
 from muster.remote import jobs, scripts, ssh
 from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
-from muster.remote.login import Credentials
+from muster.remote.login import Credentials, own_fault
 from muster.remote.outcome import Kind
 from muster.remote.ssh import NodeAddress
 
@@ -40,6 +42,9 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 LOG_BYTES = 16 * 1024
 LOG_TOTAL_BYTES = 4 * 1024**2
 """Output of one job that is logged, at most ``LOG_BYTES`` a poll; more than that is no message for a person."""
+
+OPEN_FILES = 65_536
+"""Each job that is awaited holds a connection, and logging in takes some more files for a moment."""
 
 CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ControllerFault)
 
@@ -93,6 +98,15 @@ class Poll:
     exit_code: int | None
     log: str
     log_size: int
+
+
+@functools.cache
+def make_room() -> None:
+    """Raise this process's limit of open files to ``OPEN_FILES``, or to the most that it may have: 1,024 is common."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
@@ -224,8 +238,9 @@ class Waiter:
     async def _back_off(self, failures: int, error: BaseException) -> None:
         delay = min(BACKOFF_FIRST_S * 2 ** min(failures, 6), BACKOFF_MAX_S) * random.uniform(0.5, 1.0)
         delay = min(delay, max(1.0, self._over_at - time.monotonic()))
-        why = ssh.clean(str(error)) or type(error).__name__
-        what = "a fault of the controller" if isinstance(error, ControllerFault) else "it does not respond"
+        fault = own_fault(error)
+        why = ssh.clean(str(fault or error)) or type(error).__name__
+        what = "a fault of the controller" if fault else "it does not respond"
         name = self.wait.node.name
         self.log.warning("%s: %s (%s); the job goes on; next attempt in %.0f s", name, what, why, delay)
         await asyncio.sleep(delay)
@@ -295,8 +310,8 @@ class Waiter:
 def _given_up(error: BaseException) -> Over:
     if isinstance(error, asyncssh.PermissionDenied):
         return Over(Kind.REFUSED, "the node refused the login until the job's deadline was over")
-    if isinstance(error, ControllerFault):
-        return Over(Kind.UNABLE, f"the controller could not look at the job until its deadline was over: {error}")
+    if fault := own_fault(error):
+        return Over(Kind.UNABLE, f"the controller could not look at the job until its deadline was over: {fault}")
     return Over(Kind.LOST, "the node could not be reached until the job's deadline was over")
 
 

@@ -116,7 +116,7 @@ class Nodes:
         """(exit status, output) of a command. Raises ValueError for one that is not known here."""
         if script == scripts.LOOK:
             state = f"{self.state(node, args[1])}\njobboot {BOOT}\n"
-            return 0, f"home /home/muster\nwork {args[0]}\nboot {BOOT}\nagent ok\nstate {state}".encode()
+            return 0, f"work {args[0]}\nboot {BOOT}\nagent ok\nstate {state}".encode()
         if script == scripts.STOP_OTHERS:
             return 0, b""
         key = args[-1].rpartition("/")[2] if script == "rm" else args[0].split("/jobs/")[1].split("/")[0]

@@ -193,36 +193,6 @@ def test_a_node_that_has_seen_higher_tokens_is_unfenced(
         assert muster(*unfence)[0] == 1
 
 
-def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
-    items = [
-        checking.Item(checking.OPTIONAL, "gpu", (), "there is no GPU: right for a CPU node"),
-        checking.Item(checking.MISSING, "dcgmi", ("dcgm_diag",), "not installed"),
-        checking.Item(checking.MISSING, "torch", ("exact_gemm", "transfers"), "cannot be imported"),
-    ]
-    cpu = {item.item: item.mark for item in checking.for_sku(items, "cpu-generic", "standard")}
-    assert cpu == {"torch": checking.MISSING}
-    gpu = {item.item: item.mark for item in checking.for_sku(items, "h100-sxm-8", "standard")}
-    assert gpu == {"torch": checking.MISSING, "gpu": checking.MISSING, "dcgmi": checking.OPTIONAL}
-    silent = checking.Item(checking.MISSING, "gpu", ("gpu_burn",), "GPUs of PCI vendor 0x1002 are on the bus")
-    (marked,) = checking.for_sku([silent], "h100-sxm-8", "standard")
-    assert (marked.mark, marked.message) == (checking.MISSING, silent.message)
-
-
-def test_the_answer_to_a_check_is_cleaned() -> None:
-    answer = [
-        {"item": "torch", "ok": False, "needed_by": ["gemm_rate"], "message": "\x1b[31mmissing"},
-        {"item": "fio", "ok": False, "needed_by": [], "message": "x" * 9000},
-        {"item": "python", "ok": True, "needed_by": ["gemm_rate"], "message": "3.11"},
-    ]
-    items = checking.parse(json.dumps(answer).encode())
-    assert items is not None
-    assert [item.mark for item in items] == [checking.MISSING, checking.OPTIONAL, checking.OK]
-    assert "\x1b" not in items[0].message
-    assert len(items[1].message) == 500
-    assert checking.parse(b"Traceback") is None
-    assert checking.parse(b'[{"item": 1}]') is None
-
-
 def test_an_import_is_all_or_nothing(muster: Muster, tmp_path: Path) -> None:
     lines = [f"n{number},10.0.0.{number},cpu-generic,{fleet.host_key(str(number))}" for number in range(40)]
     path = tmp_path / "fleet.csv"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
@@ -277,7 +278,7 @@ def test_what_was_left_out_on_the_way_is_a_note_of_the_result(bench: Bench) -> N
 def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
     standin.behave(bench.server.home, intake={"seconds": 600})
     attempt, _ = bench.begin()
-    remote.stop_leftovers(RUN, STAGES[:1], bench.connect)
+    remote.stop_leftovers(RUN, bench.connect)
     job = store.runs.get_job(RUN, "intake")
     assert job is not None
     assert job.state == outcome.STOPPED
@@ -285,6 +286,39 @@ def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:
         after = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
     assert after.state is not jobs.State.RUNNING
     assert str(outcome.next_attempt(2, job)) == "2.1"
+
+
+def test_a_job_that_began_as_its_connection_broke_is_stopped_with_its_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the last attempt: no other one finds the job on the node."""
+    standin.behave(bench.server.home, intake={"seconds": 600})
+    start, attempt = jobs.start, bench.claim()
+
+    def breaks(*given: Any) -> bool:
+        start(*given)
+        raise ssh.Unreachable("the connection broke")
+
+    monkeypatch.setattr(jobs, "start", breaks)
+    with bench.connect() as client, pytest.raises(ssh.Unreachable) as broke:
+        remote.begin(attempt, client, bench.agent)
+    finished = remote.unreachable(attempt, Kind.REFUSED, broke.value, last=True)
+    assert finished is not None
+    remote.record_end(attempt, finished.end, outcome.state_after(finished.end.kind, Verdict.INCONCLUSIVE))
+    kept = bench.claim(begin=False).job
+    assert (kept.remote_dir, kept.state) == (str(bench.folder(attempt)), outcome.UNSEEN)
+    assert kept.started_at is not None
+    remote.stop_leftovers(RUN, bench.connect)
+    assert bench.claim(begin=False).job == dataclasses.replace(kept, state=outcome.STOPPED)
+    with bench.connect() as client:
+        after = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+    assert after.state not in (jobs.State.RUNNING, jobs.State.ABSENT)
+
+
+def test_nothing_is_asked_of_a_node_whose_jobs_are_over(bench: Bench) -> None:
+    bench.settle(bench.until_done(bench.begin()[0]))
+    bench.server.stop()
+    remote.stop_leftovers(RUN, bench.connect)
 
 
 def test_a_task_that_is_killed_records_its_job_as_stopped_once_it_is(bench: Bench) -> None:
@@ -313,7 +347,7 @@ def test_no_job_is_recorded_as_stopped_that_still_runs(bench: Bench, monkeypatch
     with bench.connect() as client:
         stops: list[Callable[[], object]] = [
             lambda: remote.stop(attempt, bench.connect),
-            lambda: remote.stop_leftovers(RUN, STAGES[:1], bench.connect),
+            lambda: remote.stop_leftovers(RUN, bench.connect),
             lambda: remote.stop_hung(dataclasses.replace(attempt.job, node=NODE), bench.connect, 0.0),
             lambda: remote._stop_if_taken_back(taken_back, attempt, client, seen),
             lambda: bench.settle(attempt, Kind.OVERDUE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -168,6 +169,25 @@ def test_the_lease_holder_stops_other_jobs_but_not_its_own(bench: Bench, client:
     assert jobs.stop_others(client, bench.work, other) == [KEY]
     assert bench.look().state is jobs.State.DONE
     assert bench.look(other).state is jobs.State.RUNNING
+
+
+def test_what_stays_of_an_old_job_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As of one that root wrote in a container; here ``rm`` itself refuses."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$3': Permission denied\" >&2\nexit 1\n")
+    (tools / "rm").chmod(0o700)
+    with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
+        work = server.home / "muster"
+        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
+            assert jobs.stop_others(client, str(work), KEY) == []
+            assert caplog.messages == []
+            old = work / "jobs" / ("a" * 24)
+            old.mkdir(parents=True)
+            os.utime(old, (0, 0))
+            assert jobs.stop_others(client, str(work), KEY) == []
+    (said,) = caplog.messages
+    assert old.name in said
 
 
 def test_death_without_an_exit_status_is_seen(bench: Bench) -> None:

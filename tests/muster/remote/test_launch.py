@@ -48,6 +48,28 @@ def test_command_lines(how: dict[str, object], expected: str) -> None:
     assert launch.command_for(how, AGENT, RUN, key="k") == [*expected.split(), AGENT, *RUN]
 
 
+def test_what_is_no_test_runs_on_the_host() -> None:
+    for kind in launch.CONTAINERS:
+        how = {"kind": kind, "image": "torch", "python": "/opt/in-image/python", "env": {"A": "1"}}
+        assert launch.on_host(how, AGENT, ["sweep"]) == ["env", "A=1", "python3", AGENT, "sweep"]
+        named = {**how, "host_python": "/opt/python3.12"}
+        assert launch.on_host(named, AGENT, ["sweep"]) == ["env", "A=1", "/opt/python3.12", AGENT, "sweep"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"python": "~/torch/bin/python"},
+        {"kind": "venv", "path": "~/torch"},
+        {"kind": "apptainer", "image": "~/torch.sif"},
+    ],
+)
+def test_a_home_is_written_out(how: dict[str, object]) -> None:
+    """No shell reads these words on the node, and where one did, the same setting named two programs."""
+    with pytest.raises(launch.BadLaunch):
+        launch.command_for(how, AGENT, RUN)
+
+
 def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -> None:
     assert launch.remove_container(launch.parse_launch({}), "k") == "true"
     assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"

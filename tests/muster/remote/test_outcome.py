@@ -35,6 +35,7 @@ def job(generation: str, state: str) -> Job:
         (5, job("2.1r9", outcome.REPEAT), "5.0"),
         (5, job("2.1", outcome.RUNNING), "5.0"),  # a user's Clear
         (5, job("2.0", outcome.FINAL), "5.0"),
+        (2, job("2.0", outcome.UNSEEN), "2.0"),  # it was the last attempt
     ],
 )
 def test_which_attempt_comes_next(max_tries: int, latest: Job | None, expected: str) -> None:
@@ -42,7 +43,7 @@ def test_which_attempt_comes_next(max_tries: int, latest: Job | None, expected: 
 
 
 def look(state: State, exit_code: int | None = None) -> Look:
-    return Look("/h", "/h/.muster", "boot", "ok", state, exit_code)
+    return Look("/h/.muster", "boot", "ok", state, exit_code)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +151,8 @@ def test_only_a_blocking_fail_or_a_lasting_inconclusive_stops_what_follows() -> 
 def test_states_of_a_judged_job() -> None:
     assert outcome.state_after(Kind.DONE, Verdict.PASS) == outcome.FINAL
     assert outcome.state_after(Kind.REBOOTED, Verdict.FAIL) == outcome.FINAL
+    assert outcome.state_after(Kind.REFUSED, Verdict.INCONCLUSIVE) == outcome.UNSEEN == outcome.final(Kind.REFUSED)
+    assert outcome.state_after(Kind.LOST, Verdict.FAIL) == outcome.LOST == outcome.final(Kind.LOST)
+    assert outcome.final(Kind.DONE) == outcome.FINAL
     assert outcome.state_after(Kind.DONE, Verdict.INCONCLUSIVE) == outcome.INCONCLUSIVE
     assert outcome.state_after(Kind.LOST, Verdict.FAIL) == outcome.LOST

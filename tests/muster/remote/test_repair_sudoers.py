@@ -1,19 +1,29 @@
-"""What docs/examples/muster-repair.sudoers allows: real sudo, with empty programs in place of the vendors' tools."""
+"""What docs/examples/muster-repair.sudoers allows, and what sudo refuses: stand-ins for vendors' tools."""
 
 from __future__ import annotations
 
+import ast
+import datetime
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from muster.remote import repairing
+from muster.model.nodes import Node
+from muster.model.repairs import Fault, Outcome
+from muster.model.states import State
+from muster.remote import repairing, ssh
+from muster.remote.login import Credentials
+from muster.remote.repairing import Done
 from muster_criteria.repair.evidence import load
+from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_node import privilege
 from tests.muster_node.agent.test_privilege import ROOT, USER, as_user
+from tests.support.servers import sshd
 
 FILE = (ROOT / "docs" / "examples" / "muster-repair.sudoers").read_text()
 GRANT = "# nodetest ALL=(root) TIMEOUT=120 NOPASSWD: MUSTER_REPAIRS"
@@ -37,15 +47,78 @@ REFUSED = (
 )
 
 
-def test_a_refusal_by_sudo_is_recognised_whatever_the_nodes_locale(tmp_path: Path) -> None:
-    sudo = '[ "$LC_ALL" = C ] && echo "sudo: a password is required" || echo "sudo: Ein Passwort ist notwendig"; exit 1'
+SENTENCES = (
+    # sudo 1.9: plugins/sudoers/sudoers.c, auth/sudo_auth.c, auth/pam.c, logging.c; src/sudo.c
+    "sudo: sorry, you must have a tty to run sudo",
+    "sudo: a password is required",
+    "sudo: Ein Passwort ist notwendig",
+    "sudo: account validation failure, is your account locked?",
+    "Sorry, user nodetest is not allowed to execute '/usr/bin/systemctl reboot' as root on n1.",
+    "nodetest is not in the sudoers file.",
+    'sudo: The "no new privileges" flag is set, which prevents sudo from running as root.',
+    # sudo-rs: src/common/error.rs, src/pam/error.rs
+    "sudo-rs: interactive authentication is required",
+    "sudo: I'm sorry nodetest. I'm afraid I can't do that",
+    "sudo-rs: Account validation failure, is your account locked?",
+    "",
+)
+PASSWORD = tuple(each for each in SENTENCES if "Passwor" in each or "password is" in each or "interactive" in each)
+
+
+@pytest.fixture
+def node_without_rights(tmp_path: Path) -> Iterator[tuple[sshd.Sshd, Path]]:
+    """A node whose user is not root, and the file whose first line its sudo says, whether it lists or runs."""
+    said, tools = tmp_path / "said", tmp_path / "tools"
+    tools.mkdir()
+    sudo = f'[ "$2" != -l ] || [ ! -e {tmp_path}/lists ] || exit 0; cat {said} >&2; exit 1'
     for name, text in (("id", "echo 1000"), ("sudo", sudo)):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.UTF-8"}
-    command = ["sh", "-c", repairing.AS_ROOT, "muster", "systemctl", "reboot"]
-    said = subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout
-    assert repairing.REFUSED.search(said)
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
+        yield server, said
+
+
+@pytest.mark.needs_sshd
+@pytest.mark.parametrize("lists", [False, True], ids=["does not list it", "lists it"])
+@pytest.mark.parametrize("rung", [Rung.RESET_GPU, Rung.RELOAD_DRIVER, Rung.REBOOT])
+def test_what_sudo_refuses_costs_no_attempt_whatever_it_says(
+    node_without_rights: tuple[sshd.Sshd, Path], rung: Rung, lists: bool
+) -> None:
+    server, said = node_without_rights
+    there, who = server.node(), Credentials(key_file=str(server.key_file))
+    node = Node(
+        there.name, there.host, there.port, there.user or "", " ".join(there.host_key.split()[:2]), "h100-sxm-8",
+        State.QUARANTINE, {}, there.work_dir, "", "", {}, simulated=False, added_at=datetime.datetime.now(datetime.UTC),
+    )  # fmt: skip
+    if lists:
+        said.with_name("lists").touch()
+    outcomes = {}
+    for sentence in PASSWORD if lists else SENTENCES:
+        said.write_text(f"{sentence}\n")
+        fault = Fault("gpu_memory", "gpu3", "gpu 1650423000003")
+        done = repairing.carry_out(rung, node, fault, lambda each: ssh.connect(each, who))
+        outcomes[sentence] = done.outcome if isinstance(done, Done) else done
+    assert outcomes == dict.fromkeys(outcomes, Outcome.TRANSIENT)
+    assert len(outcomes) >= 3
+
+
+@pytest.mark.needs_sudo
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
+@pytest.mark.parametrize(
+    ("rule", "begun"),
+    [
+        ("ALL=(root) NOPASSWD: /usr/bin/false", True),
+        ("ALL=(root) PASSWD: ALL\nnobody ALL=(root) NOPASSWD: /usr/bin/true", False),
+        ("ALL=(root) NOPASSWD: /usr/bin/false\nDefaults requiretty", False),
+        ("ALL=(root) NOPASSWD: /usr/bin/true", False),
+    ],
+)
+def test_sudos_own_refusals_are_recognised(tmp_path: Path, rule: str, begun: bool) -> None:
+    code = f"""import subprocess
+done = subprocess.run(["setsid", "-w", "sh", "-c", {repairing.AS_ROOT!r}, "muster", "false"], capture_output=True)
+print((done.returncode, done.stdout, done.stderr))"""
+    answer = ssh.Completed(*ast.literal_eval(as_user(tmp_path / "sudoers", rule, code)))
+    assert repairing._not_begun(answer) is not begun
 
 
 @pytest.mark.needs_sudo

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import errno
+import os
 import shlex
+import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import paramiko
 import pytest
@@ -65,8 +69,10 @@ def test_a_refused_login_says_so(server: Sshd) -> None:
         ssh.connect(server.node(), foreign)
 
 
-@pytest.mark.parametrize("broken", ["missing", "unreadable", "no key", "passphrase", "no key given", "proxy"])
-def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize("broken", ["missing", "unreadable", "no key", "passphrase", "no key given", "none", "proxy"])
+def test_a_login_that_cannot_be_used_is_the_controllers_fault(
+    server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
     """By both libraries, and before the node is contacted."""
     text, file = server.key_file.read_text(), tmp_path / "key"
     if broken == "unreadable":
@@ -78,6 +84,10 @@ def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_
     who = Credentials(key_file=str(file))
     if broken == "no key given":
         who = Credentials(private_key="-----BEGIN OPENSSH PRIVATE KEY-----")
+    elif broken == "none":
+        who = Credentials()
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     elif broken == "proxy":
         who = Credentials(key_file=str(server.key_file), proxy_command="/nowhere/proxy %h")
     server.stop()
@@ -85,6 +95,32 @@ def test_a_login_that_cannot_be_used_is_the_controllers_fault(server: Sshd, tmp_
         ssh.connect(server.node(), who)
     with pytest.raises(ControllerFault):
         asyncio.run(waiting.connect(NodeAddress.of(server.node()), who))
+
+
+def test_a_key_in_the_users_folder_opens_the_node(
+    server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    shutil.copy(server.key_file, tmp_path / ".ssh" / "id_ed25519")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with ssh.connect(server.node(), Credentials()) as client:
+        assert ssh.run(client, "echo ok").text == "ok\n"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_controller_without_room_for_a_connection_is_its_own_fault(
+    server: Sshd, who: Credentials, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "create_connection", full)
+    monkeypatch.setattr(paramiko.SSHClient, "connect", full)
+    with pytest.raises(ControllerFault):
+        ssh.connect(server.node(), who)
+    with pytest.raises(ControllerFault):
+        ssh.scan_host_key("127.0.0.1", server.port, who)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1;touch${IFS}%s;", "$(touch${IFS}%s)", "-oProxyCommand=touch${IFS}%s"])

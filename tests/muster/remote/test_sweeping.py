@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.model.states import State
-from muster.remote import jobs, sweeping
+from muster.remote import jobs, sweeping, waiting
 from muster.remote.login import Credentials
 from muster.remote.sweeping import Answer
 from muster.remote.zipapp import AgentFile, build_agent
@@ -82,7 +83,32 @@ def test_one_odd_node_stops_no_other(server: sshd.Sshd, who: Credentials, agent:
     assert "did not answer" in found["hangs"].trouble
 
 
+def test_a_node_without_a_python_for_the_sweep_answers_and_is_there(
+    server: sshd.Sshd, who: Credentials, agent: AgentFile
+) -> None:
+    old = server.home / "python3.6"
+    old.write_text(
+        "#!/bin/sh\necho 'muster: needs Python 3.9 or later, this is 3.6.8 (/usr/bin/python3)' >&2\nexit 1\n"
+    )
+    old.chmod(0o700)
+    container = {"kind": "podman", "image": "torch", "python": sys.executable, "host_python": str(old)}
+    found = read([node(server, "old", **container), node(server, "nothing", python="/no/such/python")], who, agent)
+    assert all(each.unreadable for each in found.values())
+    assert "3.9" in found["old"].trouble
+    assert not read([node(server, "other", "foreign")], who, agent)["other"].unreadable
+
+
 def test_a_key_that_cannot_be_read_is_the_controllers_fault(server: sshd.Sshd, agent: AgentFile) -> None:
     found = read([node(server)], Credentials(key_file="/no/such/key"), agent)["n1"]
     assert found.ours
     assert found.raw == b""
+
+
+def test_a_controller_that_can_open_no_connection_is_its_own_fault(
+    server: sshd.Sshd, who: Credentials, agent: AgentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*_: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(waiting, "connect", connect)
+    assert read([node(server)], who, agent)["n1"].ours

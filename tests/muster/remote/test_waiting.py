@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import errno
+import functools
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +174,38 @@ def test_a_key_that_the_controller_loses_is_no_lost_node(
     waiting_for = waiter(server, start(client, server, tmp_path, seconds=60), deadline_at=time.time() + 2)
     server.key_file.unlink()
     assert until_over(waiting_for).kind is Kind.UNABLE
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_controller_without_room_for_a_connection_is_no_lost_node(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async def connect(*_: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    async def who() -> Credentials:
+        return Credentials()
+
+    monkeypatch.setattr(waiting, "connect", connect)
+    address = NodeAddress("n1", "192.0.2.1", 22, "", "")
+    wait = Wait(address, KEY, "/w", "boot", deadline_at=time.time(), grace_s=0.0, poll_s=0.2)
+    assert until_over(Waiter(wait, who, no_bmc)).kind is Kind.UNABLE
+
+
+def test_a_triggerer_makes_room_for_its_connections() -> None:
+    code = (
+        "import resource\nfrom muster.remote.waiting import make_room\nmake_room()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limited(hard: int) -> list[int]:
+        low = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (256, hard))
+        done = subprocess.run([sys.executable, "-c", code], preexec_fn=low, capture_output=True, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    assert limited(most)[0] > 256
+    assert limited(512) == [512, 512]
 
 
 def test_a_reboot_is_reported(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, boot: Path) -> None:

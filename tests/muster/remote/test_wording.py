@@ -24,6 +24,7 @@ LAUNCHES: list[dict[str, object]] = [
     {"kind": "docker"},
     {"kind": "docker", "image": "--privileged"},
     {"python": "-c"},
+    {"kind": "venv", "path": "~/torch"},
     {"env": {"MUSTER_FENCE": "fence"}},
     {"env": {"A B": "1"}},
     {"pyton": "python3"},

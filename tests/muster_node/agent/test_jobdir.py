@@ -93,6 +93,26 @@ def test_a_lock_that_fails_while_older_work_is_awaited_is_no_held_one(
             Fence(tmp_path).enter(1, "job-1", tmp_path, lambda: None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make what belongs to another user")
+def test_what_root_makes_belongs_to_the_user_who_has_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container of docker, whose root is the host's."""
+    user = 65534
+    os.chown(tmp_path, user, user)
+    monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
+    monkeypatch.setattr(jobdir, "file_system_of", lambda path, mountinfo: "nfs4")
+    fence, job = Fence(jobdir.fence_dir("node-1")), jobdir.JobDir(tmp_path / "jobs" / "1")
+    assert job.open()
+    job.scratch_for(0, "disk")
+    fence.enter(1, "1", job.path, lambda: None)
+    made = {str(each.relative_to(tmp_path)): each.stat().st_uid for each in tmp_path.rglob("*") if each.is_dir()}
+    assert made == dict.fromkeys(made, user)
+    assert {"jobs/1/logs", "jobs/1/scratch/00_disk", "nodes/node-1"} <= set(made)
+    fence.leave()
+    job.close()
+
+
 def test_a_job_that_another_agent_holds_is_not_opened(tmp_path: Path) -> None:
     first, second = jobdir.JobDir(tmp_path), jobdir.JobDir(tmp_path)
     assert first.open()

@@ -1,10 +1,12 @@
 """Which processes and logins count as foreign use of this machine."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from muster_node.agent import guard
 from muster_node.hardware.host import usage as host_usage
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import GpuUse
@@ -77,3 +79,19 @@ def test_a_brief_load_is_not_busy(tree, clock):
 
     clock.sleep = flicker
     assert host_usage.usage(files, clock, GpuUse()).busy_processes == ()
+
+
+@pytest.mark.parametrize("first", ["absent", "unreadable", "listed"])
+def test_where_the_processes_of_others_are_hidden_it_is_not_known_whether_they_use_it(tree, clock, first):
+    """hidepid=2 hides the folders of other users' processes, hidepid=1 what is in them."""
+
+    def stat(pid, name):
+        return f"{pid} ({name}) R 1 {pid} {pid} 0 -1 0 0 0 0 0 5 0 0 0 20 0 1 0 1 1 1"
+
+    files = tree({f"/proc/{os.getpid()}/stat": stat(os.getpid(), "python3")})
+    if first == "listed":
+        tree({"/proc/1/stat": stat(1, "systemd")})
+    if first == "unreadable":
+        (files.root / "proc" / "1").mkdir()
+    use = guard.assess(host_usage.usage(files, clock, GpuUse()))
+    assert (use.busy, use.known) == ((False, True) if first == "listed" else (True, False))

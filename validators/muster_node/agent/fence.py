@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from muster_node import processes
 from muster_node.agent import orphans
-from muster_node.agent.jobdir import atomic_write
+from muster_node.agent.jobdir import atomic_write, make_folder
 
 TERM_WAIT_S = 3.5
 """Seconds after SIGTERM until an agent is killed; it ends within 2 s by itself."""
@@ -91,7 +91,7 @@ class Fence:
         Raises Fenced for a token lower than one seen, Occupied if a job with the same token runs, or an older one
         that cannot be ended, or if ``stop()`` returns a reason to stop waiting.
         """
-        self._work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._work, mode=0o700)
         self._raise_token(token)
         fd = os.open(str(self._running_file), os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -99,6 +99,22 @@ def atomic_write(path: pathlib.Path, data: bytes) -> None:
             os.close(directory)
 
 
+def make_folder(path: pathlib.Path, mode: int = 0o777) -> None:
+    """Makes ``path`` and what is missing above it. Raises OSError.
+
+    What root makes belongs to the owner of the folder above: in a container of docker the node side is root, and the
+    SSH user could not remove what root's folders hold.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            above = path.parent.stat()
+            os.chown(path, above.st_uid, above.st_gid, follow_symlinks=False)
+
+
 class JobDir:
     """One job's directory: plan.json, result.json, progress.jsonl, telemetry.jsonl.gz, agent.pid, logs/, scratch/."""
 
@@ -120,7 +136,7 @@ class JobDir:
 
         Raises OSError where the directory cannot be made or locked.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         fd = os.open(str(self.pid), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,8 +155,8 @@ class JobDir:
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
             self._take_reserve()
-            self.logs.mkdir(exist_ok=True)
-            self.scratch.mkdir(exist_ok=True)
+            make_folder(self.logs)
+            make_folder(self.scratch)
         except OSError as error:
             self.notes.append(f"the job directory could not be prepared in full: {error}")
         return True
@@ -157,7 +173,7 @@ class JobDir:
     def scratch_for(self, index: int, probe: str) -> pathlib.Path:
         """A fresh directory for one probe. Raises OSError."""
         path = self.scratch / f"{index:02d}_{safe_name(probe)}"
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         return path
 
     def drop_scratch(self, path: pathlib.Path) -> None:
@@ -273,7 +289,7 @@ def console() -> Console:
 def writable(path: pathlib.Path) -> bool:
     """Whether files can be made and locked in ``path`` (which is created if missing)."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         with tempfile.TemporaryFile(dir=str(path)) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

@@ -69,8 +69,24 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
     how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
-    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *items]
+    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *_of_host(node), *items]
     return _missing_first([*of_controller(node.name), *items] if node.sku else items)
+
+
+def _of_host(node: Node | NewNode) -> list[Item]:
+    """Whether the node side also runs outside the container, if that is how tests are launched."""
+    from muster.remote import launch
+
+    how = launch.parse_launch(node.launch)
+    if how.kind not in launch.CONTAINERS:
+        return []
+    answer, _ = _run_agent(node, ["--version"], on_host=True)
+    needed = ("sweep", "evidence", "repair")
+    if answer.rc == 0:
+        return [Item(OK, "python on the host", needed, f"{how.host_python} there runs the node side")]
+    fix = "install Python 3.9 or later, or name it as 'host_python' in 'launch'"
+    why = f"{how.host_python} there cannot run the node side ({answer.complaint}): {fix}"
+    return [Item(MISSING, "python on the host", needed, why)]
 
 
 def of_controller(name: str) -> list[Item]:
@@ -114,8 +130,10 @@ def fence_of(node: Node | NewNode) -> int:
     return found
 
 
-def _run_agent(node: Node | NewNode, args: list[str]) -> tuple[ssh.Completed, str]:
-    """(output of the node side with these arguments, name of the program that runs it). Raises MusterError."""
+def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) -> tuple[ssh.Completed, str]:
+    """(output of the node side with these arguments, name of the program that runs it), as in a test or on the host
+    itself. Raises MusterError.
+    """
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
@@ -125,7 +143,8 @@ def _run_agent(node: Node | NewNode, args: list[str]) -> tuple[ssh.Completed, st
         agent = build_agent(settings().home / "agents")
         seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
-        words = launch.command_for(node.launch, jobs.agent_path(seen.work, agent.sha256), args)
+        run_by = launch.on_host if on_host else launch.command_for
+        words = run_by(node.launch, jobs.agent_path(seen.work, agent.sha256), args)
         command = ["env", f"MUSTER_WORK={seen.work}", *words]
         return ssh.run(client, command, timeout=TIMEOUT_S), posixpath.basename(words[0])
 

@@ -99,8 +99,11 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
             continue
         tally.nodes += 1
         if answer.trouble:
-            tally.unreachable += 1
             log.warning("%s: %s", node.name, answer.trouble)
+        if answer.unreadable:
+            reports.append(sweep.unreadable(node, cursor, answer.trouble))
+        elif answer.trouble:
+            tally.unreachable += 1
             reports.append(sweep.unreachable(node, cursor, answer.trouble, at))
         else:
             reports.append(_report(answer, cursor, at, tally.judged.get(node.name), jobs.get(node.name, [])))
@@ -132,7 +135,7 @@ def _report(
         return sweep.report_of(node, cursor, answer.raw, now, judged_until, jobs)
     except Exception as error:  # nothing that a node sends stops the sweep
         log.exception("%s: its answer cannot be judged", node.name)
-        return sweep.unreachable(node, cursor, f"its answer cannot be judged: {type(error).__name__}", now)
+        return sweep.unreadable(node, cursor, f"its answer cannot be judged: {type(error).__name__}")
 
 
 def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:

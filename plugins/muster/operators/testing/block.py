@@ -24,7 +24,7 @@ from muster.judging import verdict
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
-from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
+from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
 from muster.operators.testing import block_results, claims, faults, rounds
 from muster.operators.testing.block_results import STAGE, Collected
@@ -300,7 +300,7 @@ def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the nodes, release them, and carry out what their schedulers have to show since."""
     for name in rounds.members_of(key):
         try:
-            remote.stop_leftovers(key, [STAGE, *ROUND_STAGES], logins.connect, node=name)
+            remote.stop_leftovers(key, logins.connect, node=name)
         except Exception as error:
             # The node itself stops the job at its deadline, or when a newer run starts one.
             log.warning("the job of this run on %s may still be running: %s", name, error)

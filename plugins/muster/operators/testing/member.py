@@ -20,7 +20,7 @@ from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
 from muster.remote.attempt_key import AttemptKey
-from muster.remote.outcome import Ended, Kind
+from muster.remote.outcome import Ended
 from muster.settings import settings
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s
@@ -101,7 +101,7 @@ class MusterMemberOperator(RemoteJobOperator):
         return ToJudge(judgement, result)
 
     def _state(self, end: Ended, judgement: Judgement) -> str:
-        return outcome.LOST if end.kind is Kind.LOST else outcome.FINAL
+        return outcome.final(end.kind)
 
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
         """Stop the jobs of lost members: one that hangs would hold the block until its deadline.

@@ -19,7 +19,6 @@ from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Finished, Programme
 from muster.remote.attempt_key import AttemptKey
-from muster.remote.outcome import Kind
 from muster_criteria.cluster.plan import PAIRS, pair_call, pair_deadline_s
 from muster_criteria.measured import StageResult
 from muster_criteria.sku_files.model import Sku
@@ -109,7 +108,7 @@ class MusterPairOperator(RemoteJobOperator):
             figures = tuple(row for row in result.measurements if row.probe == PAIRS)
             side = Side(self.member, Outcome.MEASURED, _trouble(result), figures, evidence)
         store.rounds.record(attempt.task.key, self._number, side)
-        remote.record_end(attempt, finished.end, outcome.LOST if finished.end.kind is Kind.LOST else outcome.FINAL)
+        remote.record_end(attempt, finished.end, outcome.final(finished.end.kind))
         return side, result.end if result else ""
 
     def _recorded(self, attempt: Attempt) -> tuple[Side, str]:

@@ -91,7 +91,7 @@ def report(key: RunKey) -> str:
 def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
     try:
-        remote.stop_leftovers(key, STAGES, logins.connect)
+        remote.stop_leftovers(key, logins.connect)
     except MusterError as error:
         # The node itself stops the job at its deadline, or when a newer run starts one.
         log.warning("a job of this run may still be running on the node: %s", error)

@@ -199,7 +199,7 @@ class RemoteJobOperator(BaseOperator):
 
     def _begin(self, context: Context) -> Any:
         attempt = self._claim(context, begin=True)
-        if attempt.job.state == outcome.FINAL:
+        if attempt.job.state in outcome.JUDGED:
             # A worker died after recording the verdict and before ending the task: do not measure twice.
             return self._finish(context, attempt, *self._recorded(attempt))
         self._starting = attempt

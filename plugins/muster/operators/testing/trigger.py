@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from muster.integration import logins
-from muster.remote.waiting import Wait, Waiter
+from muster.remote.waiting import Wait, Waiter, make_room
 
 
 class JobTrigger(BaseTrigger):
@@ -35,6 +35,7 @@ class JobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until the job is over."""
+        make_room()
         over = await self._waiter().until_over()
         payload = {"kind": str(over.kind), "sentence": over.sentence, "exit_code": over.exit_code}
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]

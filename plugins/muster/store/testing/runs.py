@@ -260,7 +260,7 @@ def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
         row.repeat_probes = list(job.repeat_probes)
 
 
-def change_job(job: Job, **columns: str) -> None:
+def change_job(job: Job, **columns: object) -> None:
     """Change only these columns of a job, whose state may be another since it was read. Raises UnknownRun."""
     with writing() as session:
         row = _job(session, access.run_row(session, job.key, job.node), job.stage, job.attempt_key)
@@ -276,12 +276,13 @@ def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: st
         return to_job(run, row) if row else None
 
 
-def count_jobs(key: RunKey, stages: Collection[str], state: str) -> int:
-    """How many jobs of these stages stand in ``state`` in the run, over all attempts."""
-    query = select(func.count()).select_from(JobRow).join(RunRow, JobRow.run == RunRow.id)
-    query = query.where(*access.of_run(key))
+def find_jobs(key: RunKey, states: Collection[str], *, node: str = "") -> list[Job]:
+    """The run's jobs in these states, over all stages and attempts, of ``node`` if it tests several."""
+    query = select(RunRow, JobRow).join(JobRow, JobRow.run == RunRow.id).where(*access.of_run(key))
+    query = query.where(RunRow.node == node) if node else query
     with reading() as session:
-        return session.scalar(query.where(JobRow.stage.in_(sorted(stages)), JobRow.state == state)) or 0
+        found = session.execute(query.where(JobRow.state.in_(sorted(states))).order_by(JobRow.id))
+        return [to_job(run, row) for run, row in found]
 
 
 def obstacles() -> dict[str, str]:

@@ -44,6 +44,15 @@ def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
     assert tally.new == 2
 
 
+def test_a_node_whose_node_side_fails_is_not_away() -> None:
+    store.nodes.add(fleet.new_node("a"))
+    tally = Tally()
+    answer = Answer(store.nodes.get("a"), trouble="the node side ended with status 1", unreadable=True)
+    sweep.record([answer], {"a": Cursor("a")}, tally)
+    assert [each.check for each in store.health.of_node("a")] == ["unreadable_answer"]
+    assert tally.unreachable == 0
+
+
 def test_answers_that_wait_for_a_slow_node_make_no_clock_wrong() -> None:
     names, waited_s = ["a", "b", "c", "d", "slow"], 90.0
     for name in names:

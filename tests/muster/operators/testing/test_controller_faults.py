@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def serving() -> None:
     store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
-@pytest.mark.parametrize("broken", ["no connection", "key", "disk"])
+@pytest.mark.parametrize("broken", ["no connection", "key", "no key", "disk"])
 @pytest.mark.parametrize(
     "begin",
     [
@@ -57,6 +58,10 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
         monkeypatch.delenv(sshd.CONNECTION)
     elif broken == "key":
         monkeypatch.setenv(sshd.CONNECTION, sshd.connection("/nowhere/key"))
+    elif broken == "no key":
+        monkeypatch.setenv(sshd.CONNECTION, json.dumps({"conn_type": "ssh", "login": "muster"}))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     else:
         (settings().home / "agents").write_text("no folder")
     with pytest.raises(ControllerFault):

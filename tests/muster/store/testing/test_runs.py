@@ -189,9 +189,9 @@ def test_jobs_are_kept_per_generation() -> None:
     assert first is not None
     assert first.state == "collected"
     run = RunKey(fleet.DAG, "gpu-0001__new")
-    assert store.runs.count_jobs(run, ["burn_in", "intake"], "collected") == 1
-    assert store.runs.count_jobs(run, ["intake"], "collected") == 0
-    assert store.runs.count_jobs(RunKey(fleet.DAG, "another"), ["burn_in"], "collected") == 0
+    assert [each.stage for each in store.runs.find_jobs(run, ["collected"])] == ["burn_in"]
+    assert store.runs.find_jobs(run, ["collected"], node="another") == []
+    assert store.runs.find_jobs(RunKey(fleet.DAG, "another"), ["collected"]) == []
 
 
 def test_what_is_noted_of_a_job_leaves_a_state_that_has_changed_since_it_was_read() -> None:

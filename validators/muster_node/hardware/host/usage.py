@@ -20,7 +20,7 @@ def usage(files: Files, clock: Clock, gpus: GpuUse) -> Usage:
     """Look at the machine for about half a second."""
     return Usage(
         gpu_processes=gpus.processes,
-        unknown=gpus.unknown,
+        unknown=(*gpus.unknown, *_hidden(files)),
         users=tuple(_users(files)),
         load_1min=os.getloadavg()[0],
         cpu_count=os.cpu_count() or 1,
@@ -45,6 +45,16 @@ def _our_terminals(files: Files) -> set[str]:
         if terminal.startswith("/dev/"):
             terminals.add(terminal[len("/dev/") :])
     return terminals
+
+
+def _hidden(files: Files) -> list[str]:
+    """Why the processes of other users cannot be seen: the state of the first process is open to all users otherwise.
+
+    In a container with a pid namespace of its own the first process is the container's, so nothing is said there.
+    """
+    if parse_stat(files.text("/proc/1/stat")) is not None:
+        return []
+    return ["other users' processes are hidden: mount /proc without hidepid, or with gid= of a group of this user"]
 
 
 def _busy(files: Files, clock: Clock) -> list[str]:
