@@ -64,6 +64,14 @@ CORRECTED = [
         )
     )
 ]
+XEON = [  # a corrected error, as Documentation/firmware-guide/acpi/apei/einj.rst has it injected
+    "<7>[  300.100000] EDAC sbridge MC3: HANDLING MCE MEMORY ERROR",
+    "<7>[  300.100100] EDAC sbridge MC3: CPU 0: Machine Check Event: 0 Bank 7: 8c00004000010090",
+    "<7>[  300.100200] EDAC sbridge MC3: TSC 0",
+    "<7>[  300.100300] EDAC sbridge MC3: ADDR 12345000 EDAC sbridge MC3: MISC 144780c86",
+    "<7>[  300.100400] EDAC sbridge MC3: PROCESSOR 0:306e7 TIME 1422553404 SOCKET 0 APIC 0",
+    "<4>[  300.900000] EDAC MC3: 1 CE memory read error on CPU_SrcID#0_Channel#0_DIMM#0 (channel:0 slot:0)",
+]
 OOM = ["<3>[  300.1] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9000kB, anon-rss:8000kB"]
 UNHEARD = ["<3>[  300.1] newdriver 0000:41:00.0: flux capacitor misaligned"]
 
@@ -95,6 +103,7 @@ def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
         (X86_OOPS, "oops", Action.REBOOT, [""]),
         (STALL, "lockup", Action.INSPECT, [""]),
         (SATA, "disk-timeout", Action.INSPECT, [""]),
+        ([line.replace("1 CE", "1 UE") for line in XEON], "memory-uncorrected", Action.RMA, [""]),
     ],
 )
 def test_a_fault_fails_any_node_and_names_its_origin_first(
@@ -111,6 +120,7 @@ def test_a_fault_fails_any_node_and_names_its_origin_first(
     ("log", "code", "when"),
     [
         (CORRECTED, "firmware-corrected", "during"),
+        (XEON, "memory-corrected", "during"),
         (OOM, "out-of-memory", "during"),
         (UNHEARD, "unknown", "during"),
     ],
