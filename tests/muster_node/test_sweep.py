@@ -364,28 +364,6 @@ def test_without_nvme_cli_the_sweep_says_so(tmp_path: Path, monkeypatch: pytest.
     assert "nvme-cli" in found["failed"]["smart"]
 
 
-@pytest.mark.parametrize(("transport", "model", "attached"), [
-    ("pcie", "SAMSUNG MZQL2", None), ("", "SAMSUNG MZQL2", None), ("rdma", "Linux", "rdma"),
-    ("pcie", "Amazon Elastic Block Store", "volume"),
-])  # fmt: skip
-def test_a_volume_is_told_from_a_disk(tmp_path: Path, transport: str, model: str, attached: str | None) -> None:
-    disk(tmp_path, "nvme0")
-    for name, text in (("transport", transport), ("model", model)):
-        (tmp_path / "sys/class/nvme/nvme0" / name).write_text(f"{text}\n")
-    (found,) = disks.states(Files(tmp_path))
-    assert (found.text, found.labels.get("attached")) == ("live", attached)
-
-
-def test_other_local_disks_and_raids(tmp_path: Path) -> None:
-    for path, text in {"sda/device/state": "offline", "sda/removable": "0", "sdb/device/state": "running",
-                       "sdb/removable": "1", "md0/md/degraded": "1", "md1/size": "8"}.items():  # fmt: skip
-        file = tmp_path / "sys/block" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    found = {each.device: each.text or each.value for each in disks.states(Files(tmp_path))}
-    assert found == {"disk:sda": "offline", "disk:md0": 1.0}
-
-
 def test_when_the_gpus_driver_was_loaded_last() -> None:
     load = "<5>[  250.500000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025"
     assert sweep.kernel(LOG, 0.0)["loaded"] is None  # type: ignore[index]
