@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,19 @@ def test_facts_are_those_that_mean_something_at_rest() -> None:
     names = {each["name"] for each in answer(Machine())["facts"]}  # type: ignore[attr-defined]
     assert {"row_remap_pending", "disk_free", "gpus", "fabric_state", "imex"} <= names
     assert not {"application_clock", "nvlink_domain"} & names
+
+
+@pytest.mark.parametrize(("held", "judged"), [
+    ({"f_bavail": 0, "f_flag": os.ST_RDONLY}, False), ({"f_bavail": 0, "f_blocks": 0}, False), ({"f_bavail": 0}, True),
+])  # fmt: skip
+def test_a_root_of_an_image_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, int], judged: bool
+) -> None:
+    real, root = os.statvfs, SimpleNamespace(**{"f_blocks": 5297, "f_frsize": 4096, "f_flag": 0} | held)
+    monkeypatch.setattr(os, "statvfs", lambda path: root if path == "/" else real(path))
+    monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
+    free = {each["device"] for each in answer(Machine())["facts"] if each["name"] == "disk_free"}  # type: ignore[attr-defined]
+    assert free == {"disk:work"} | ({"disk:/"} if judged else set())
 
 
 def test_the_wall_clock_is_read_after_the_gpus_have_woken(monkeypatch: pytest.MonkeyPatch) -> None:

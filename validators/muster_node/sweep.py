@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -257,14 +256,16 @@ def _clock() -> list[Fact]:
 
 
 def _space() -> Iterator[Fact]:
-    """Free space of the root and of Muster's work folder."""
+    """Free space of the root and of Muster's work folder. A file system that is read-only, as the root of a system made
+    of images is (composefs, squashfs, erofs), has none by construction.
+    """
     for name, path in (("disk:/", "/"), ("disk:work", str(jobdir.work_dir()))):
         while not os.path.isdir(path):
             path = os.path.dirname(path)
-        usage = shutil.disk_usage(path)
-        yield Fact(
-            "disk_free", name, "GiB", usage.free / GIB, labels={"share": f"{usage.free / max(usage.total, 1):.4f}"}
-        )
+        held = os.statvfs(path)
+        if held.f_blocks and not held.f_flag & os.ST_RDONLY:
+            share = held.f_bavail / held.f_blocks
+            yield Fact("disk_free", name, "GiB", held.f_bavail * held.f_frsize / GIB, labels={"share": f"{share:.4f}"})
 
 
 def _services() -> Iterator[Fact]:

@@ -77,6 +77,10 @@ def test_only_what_corrupts_is_done_at_once() -> None:
     assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
 
 
+def test_full_disks_of_half_a_place_are_not_its_nodes() -> None:
+    assert shipped().is_place("disk_full")
+
+
 def test_groups_of_nodes_by_label() -> None:
     groups = [
         {"label": "pool", "value": "canary", "mode": "watch"},
