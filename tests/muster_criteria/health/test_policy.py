@@ -47,6 +47,7 @@ def shipped() -> HealthPolicy:
         (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1))), A.NOTE),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1), (80_000.0, 1))), A.TEST_SOONER),
+        (Facts("clock_unsynchronised", bad_for_s=90_000.0), A.NOTE),
         (Facts("corrupted_results"), A.AT_ONCE),
         (Facts("what_nobody_knows", "ISOLATE", count=10**6), A.NOTE),
         (Facts("acme/7", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
