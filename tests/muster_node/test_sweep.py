@@ -264,6 +264,22 @@ def test_ports_that_come_and_go_are_not_the_nodes_own(tmp_path: Path) -> None:
     assert ports == {("ib_port_active", "nic:own"), ("net_carrier", "nic:own"), ("ib_errors", "nic:own")}
 
 
+def test_what_stands_for_a_virtual_function_in_an_adapters_switch_is_not_the_nodes_own(tmp_path: Path) -> None:
+    function = tmp_path / "sys/devices/pci0000:00/0000:41:00.0"
+    function.mkdir(parents=True)
+    for number, (name, port) in enumerate((("ens1f0np0", "p0"), ("ens1f0r3", "pf0vf3"), ("ens1f0r4", "c1pf0sf88")), 1):
+        net, ib = tmp_path / "sys/class/net" / name, tmp_path / f"sys/class/infiniband/mlx5_0/ports/{number}"
+        for path, text in {net / "carrier": "1", net / "phys_port_name": port, ib / "state": "4: ACTIVE",
+                           ib / "gid_attrs/ndevs/0": name}.items():  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        (net / "device").symlink_to(function)
+    (tmp_path / "sys/class/infiniband/mlx5_0/device").symlink_to(function)
+    found = sweep.sweep(lambda: Machine(Files(tmp_path)), "", 0.0, Files(tmp_path))["facts"]
+    ports = {(each["name"], each["device"]) for each in found if each["device"].startswith("nic:")}
+    assert ports == {("ib_port_active", "nic:mlx5_0"), ("net_carrier", "nic:ens1f0np0"), ("ib_errors", "nic:mlx5_0")}
+
+
 def test_adapters_in_the_network_of_a_container_are_named_by_the_address_that_their_ports_had(tmp_path: Path) -> None:
     adapters = tmp_path / "sys/bus/pci/devices"
     for path in ("1/net/eth0", "1/infiniband/mlx5_0", "2/net", "2/infiniband/mlx5_1", "3/net", "3/physfn", "4/drm"):
