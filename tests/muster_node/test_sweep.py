@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,19 @@ def test_facts_are_those_that_mean_something_at_rest() -> None:
     names = {each["name"] for each in answer(Machine())["facts"]}  # type: ignore[attr-defined]
     assert {"row_remap_pending", "disk_free", "gpus", "fabric_state", "imex"} <= names
     assert not {"application_clock", "nvlink_domain"} & names
+
+
+@pytest.mark.parametrize(("held", "judged"), [
+    ({"f_bavail": 0, "f_flag": os.ST_RDONLY}, False), ({"f_bavail": 0, "f_blocks": 0}, False), ({"f_bavail": 0}, True),
+])  # fmt: skip
+def test_a_root_of_an_image_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, int], judged: bool
+) -> None:
+    real, root = os.statvfs, SimpleNamespace(**{"f_blocks": 5297, "f_frsize": 4096, "f_flag": 0} | held)
+    monkeypatch.setattr(os, "statvfs", lambda path: root if path == "/" else real(path))
+    monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
+    free = {each["device"] for each in answer(Machine())["facts"] if each["name"] == "disk_free"}  # type: ignore[attr-defined]
+    assert free == {"disk:work"} | ({"disk:/"} if judged else set())
 
 
 def test_the_wall_clock_is_read_after_the_gpus_have_woken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +264,22 @@ def test_ports_that_come_and_go_are_not_the_nodes_own(tmp_path: Path) -> None:
     assert ports == {("ib_port_active", "nic:own"), ("net_carrier", "nic:own"), ("ib_errors", "nic:own")}
 
 
+def test_what_stands_for_a_virtual_function_in_an_adapters_switch_is_not_the_nodes_own(tmp_path: Path) -> None:
+    function = tmp_path / "sys/devices/pci0000:00/0000:41:00.0"
+    function.mkdir(parents=True)
+    for number, (name, port) in enumerate((("ens1f0np0", "p0"), ("ens1f0r3", "pf0vf3"), ("ens1f0r4", "c1pf0sf88")), 1):
+        net, ib = tmp_path / "sys/class/net" / name, tmp_path / f"sys/class/infiniband/mlx5_0/ports/{number}"
+        for path, text in {net / "carrier": "1", net / "phys_port_name": port, ib / "state": "4: ACTIVE",
+                           ib / "gid_attrs/ndevs/0": name}.items():  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        (net / "device").symlink_to(function)
+    (tmp_path / "sys/class/infiniband/mlx5_0/device").symlink_to(function)
+    found = sweep.sweep(lambda: Machine(Files(tmp_path)), "", 0.0, Files(tmp_path))["facts"]
+    ports = {(each["name"], each["device"]) for each in found if each["device"].startswith("nic:")}
+    assert ports == {("ib_port_active", "nic:mlx5_0"), ("net_carrier", "nic:ens1f0np0"), ("ib_errors", "nic:mlx5_0")}
+
+
 def test_adapters_in_the_network_of_a_container_are_named_by_the_address_that_their_ports_had(tmp_path: Path) -> None:
     adapters = tmp_path / "sys/bus/pci/devices"
     for path in ("1/net/eth0", "1/infiniband/mlx5_0", "2/net", "2/infiniband/mlx5_1", "3/net", "3/physfn", "4/drm"):
@@ -362,28 +392,6 @@ def test_without_nvme_cli_the_sweep_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(disks.shutil, "which", lambda name, path=None: None)
     found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
     assert "nvme-cli" in found["failed"]["smart"]
-
-
-@pytest.mark.parametrize(("transport", "model", "attached"), [
-    ("pcie", "SAMSUNG MZQL2", None), ("", "SAMSUNG MZQL2", None), ("rdma", "Linux", "rdma"),
-    ("pcie", "Amazon Elastic Block Store", "volume"),
-])  # fmt: skip
-def test_a_volume_is_told_from_a_disk(tmp_path: Path, transport: str, model: str, attached: str | None) -> None:
-    disk(tmp_path, "nvme0")
-    for name, text in (("transport", transport), ("model", model)):
-        (tmp_path / "sys/class/nvme/nvme0" / name).write_text(f"{text}\n")
-    (found,) = disks.states(Files(tmp_path))
-    assert (found.text, found.labels.get("attached")) == ("live", attached)
-
-
-def test_other_local_disks_and_raids(tmp_path: Path) -> None:
-    for path, text in {"sda/device/state": "offline", "sda/removable": "0", "sdb/device/state": "running",
-                       "sdb/removable": "1", "md0/md/degraded": "1", "md1/size": "8"}.items():  # fmt: skip
-        file = tmp_path / "sys/block" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    found = {each.device: each.text or each.value for each in disks.states(Files(tmp_path))}
-    assert found == {"disk:sda": "offline", "disk:md0": 1.0}
 
 
 def test_when_the_gpus_driver_was_loaded_last() -> None:

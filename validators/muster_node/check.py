@@ -109,8 +109,9 @@ def _clock(hardware: Hardware | None) -> Item:
             state = None
     if state:
         return Item("clock", True, (), "the clock is synchronised")
-    message = "whether the clock is synchronised is unknown" if state is None else "the clock is not synchronised"
-    return Item("clock", False, (), message + ": run chrony or systemd-timesyncd")
+    unsure = "the kernel does not know its clock to be synchronised"
+    message = "whether the clock is synchronised is unknown" if state is None else unsure
+    return Item("clock", False, (), message + ": run systemd-timesyncd, or chrony with rtcsync")
 
 
 def _torch(needed_by: tuple[str, ...], with_gpus: bool) -> list[Item]:

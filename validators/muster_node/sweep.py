@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import time
@@ -59,6 +59,8 @@ COUNTERS = frozenset({
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 STEERED = ("hpet", "acpi_pm", "refined-jiffies", "jiffies")
 """Sources to which the kernel falls back from a processor's counter that is unfit."""
+REPRESENTOR = re.compile(r"(vf|sf)\d+$")
+"""The kernel's name of a port that stands for a virtual function or a subfunction: "pf0vf3" (net/devlink/port.c)."""
 SERVICES = ("slurmd", "kubelet")
 """Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""
 
@@ -257,14 +259,16 @@ def _clock() -> list[Fact]:
 
 
 def _space() -> Iterator[Fact]:
-    """Free space of the root and of Muster's work folder."""
+    """Free space of the root and of Muster's work folder. A file system that is read-only, as the root of a system made
+    of images is (composefs, squashfs, erofs), has none by construction.
+    """
     for name, path in (("disk:/", "/"), ("disk:work", str(jobdir.work_dir()))):
         while not os.path.isdir(path):
             path = os.path.dirname(path)
-        usage = shutil.disk_usage(path)
-        yield Fact(
-            "disk_free", name, "GiB", usage.free / GIB, labels={"share": f"{usage.free / max(usage.total, 1):.4f}"}
-        )
+        held = os.statvfs(path)
+        if held.f_blocks and not held.f_flag & os.ST_RDONLY:
+            share = held.f_bavail / held.f_blocks
+            yield Fact("disk_free", name, "GiB", held.f_bavail * held.f_frsize / GIB, labels={"share": f"{share:.4f}"})
 
 
 def _services() -> Iterator[Fact]:
@@ -291,11 +295,12 @@ def _services() -> Iterator[Fact]:
 def _ports(files: Files) -> Iterator[Fact]:
     """Whether each port has a link: InfiniBand and RoCE by the adapter, others by the kernel's carrier.
 
-    Without those of containers (virtual functions, subfunctions) and of USB (a BMC's), which come and go.
+    Without those of containers (virtual functions, subfunctions, and what stands for one in the adapter's switch) and
+    of USB (a BMC's), which come and go.
     """
     links = fabric.port_links(files)
-    for device, adapter, _ in fabric.ports(files):
-        if _stays(files, f"/sys/class/infiniband/{adapter}"):
+    for device, adapter, path in fabric.ports(files):
+        if _port_stays(files, adapter, path):
             active = links.get(device)
             port = inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
             yield _at(files, f"/sys/class/infiniband/{adapter}", port)
@@ -316,7 +321,19 @@ def _stays(files: Files, interface: str) -> bool:
     """Whether an interface is the node's own, and not one that comes and goes."""
     device = f"{interface}/device"
     lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
-    return not lent and "/usb" not in files.real(device)
+    return not lent and "/usb" not in files.real(device) and not _represents(files, interface)
+
+
+def _represents(files: Files, interface: str) -> bool:
+    """Whether a network interface stands for a virtual function or a subfunction in its adapter's switch."""
+    return REPRESENTOR.search(files.text(f"{interface}/phys_port_name")) is not None
+
+
+def _port_stays(files: Files, adapter: str, path: str) -> bool:
+    """``_stays`` of a port of InfiniBand or RoCE, which may be that of an interface that stands for another one."""
+    net = files.text(path + "gid_attrs/ndevs/0")
+    represents = bool(net) and _represents(files, f"/sys/class/net/{net}")
+    return not represents and _stays(files, f"/sys/class/infiniband/{adapter}")
 
 
 def _counters(machine: Hardware, files: Files) -> list[Fact]:
@@ -324,7 +341,7 @@ def _counters(machine: Hardware, files: Files) -> list[Fact]:
     facts = _only(machine.counters(), COUNTERS)
     if machine.simulated:
         return facts
-    stays = {port: _stays(files, f"/sys/class/infiniband/{adapter}") for port, adapter, _ in fabric.ports(files)}
+    stays = {port: _port_stays(files, adapter, path) for port, adapter, path in fabric.ports(files)}
     return [fact for fact in facts if stays.get(fact.device, True)]
 
 

@@ -24,6 +24,12 @@ PARTS_MAX = 256
 
 _INLET_CONTEXT = "Intake"
 _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
+_NOT_OF_THE_HALL = re.compile(
+    r"(?<![a-z])(liquid|coolant|water|pcie?|nic|gpu|psu?|p/s|power ?supply)(?![a-z])", re.IGNORECASE
+)
+"""Names of parts that have an inlet of their own, and of what else may come in."""
+_ELSEWHERE = frozenset({"PowerSupply", "LiquidInlet", "NetworkingDevice", "GPU"})
+"""Redfish's PhysicalContext of the same."""
 _HEALTH = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
 
@@ -79,10 +85,22 @@ def _of_thermal(thermal: Document) -> Iterator[Found]:
             yield Found("fan_state", part, _name(fan), text=_state(fan))
         elif _missed(fan):
             yield Found("fan_state", part, _name(fan), text=_missed(fan))
-    for sensor in _maps(thermal.get("Temperatures")):
-        named = _INLET_NAME.search(_name(sensor))
-        if _present(sensor) and (sensor.get("PhysicalContext") == _INLET_CONTEXT or named):
-            yield Found("inlet_temperature", "inlet", _name(sensor), _number(sensor.get("ReadingCelsius")))
+    present = [(_name(sensor), sensor) for sensor in _maps(thermal.get("Temperatures")) if _present(sensor)]
+    for name, sensor in _inlets(present):
+        yield Found("inlet_temperature", "inlet", name, _number(sensor.get("ReadingCelsius")))
+
+
+def _inlets(sensors: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    """Yields the sensors of the hall's air: those of which the BMC says so, without any those with such a name.
+
+    HPE's iLO also names the inlets of power supplies so, which are behind the fans.
+    """
+    known = [each for each in sensors if each[1].get("PhysicalContext") == _INLET_CONTEXT]
+    yield from known
+    for name, sensor in sensors if not known else ():
+        elsewhere = str(sensor.get("PhysicalContext")) in _ELSEWHERE or _NOT_OF_THE_HALL.search(name)
+        if _INLET_NAME.search(name) and not elsewhere:
+            yield name, sensor
 
 
 def _of_power(power: Document) -> Iterator[Found]:
@@ -110,10 +128,9 @@ def _of_metrics(metrics: Document) -> Iterator[Found]:
     if intake:
         yield Found("inlet_temperature", "inlet", _name(intake, "Intake"), _number(intake.get("Reading")))
         return
-    for sensor in _maps(metrics.get("TemperatureReadingsCelsius")):
-        name = _name(sensor, str(sensor.get("DeviceName") or ""))
-        if sensor.get("PhysicalContext") == _INLET_CONTEXT or _INLET_NAME.search(name):
-            yield Found("inlet_temperature", "inlet", name, _number(sensor.get("Reading")))
+    sensors = _maps(metrics.get("TemperatureReadingsCelsius"))
+    for name, sensor in _inlets([(_name(each, str(each.get("DeviceName") or "")), each) for each in sensors]):
+        yield Found("inlet_temperature", "inlet", name, _number(sensor.get("Reading")))
 
 
 def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Found]:

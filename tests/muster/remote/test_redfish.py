@@ -76,7 +76,7 @@ def test_fans_air_and_supplies_are_reported_with_unit_device_and_the_vendors_nam
     bmcs.write(
         folder,
         fans=[bmcs.fan("Fan 1"), bmcs.fan("Fan 2", rpm=0, health="Critical")],
-        temperatures=[bmcs.air(24), bmcs.air(26.5, "Riser Ambient", "SystemBoard"), bmcs.air(60, "CPU1", "CPU")],
+        temperatures=[bmcs.air(24), bmcs.air(26.5, "Riser Ambient"), bmcs.air(60, "CPU1", "CPU")],
         supplies=[bmcs.supply("PSU 1", 912.5), bmcs.supply("PSU 2", 0, "Critical")],
     )
     readings = read(static)

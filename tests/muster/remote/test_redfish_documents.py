@@ -55,3 +55,28 @@ def test_supplies_of_two_chassis_without_ids_are_two_supplies() -> None:
 def test_a_fan_speed_that_none_has_is_no_reading(reading: object) -> None:
     readings = read(fans(1, fan0={"SpeedPercent": {"Reading": reading, "SpeedRPM": reading}}))
     assert readings["fan_duty", "fan0"] is None
+
+
+def air(name: str, celsius: float, context: str) -> dict[str, Any]:
+    return {"Name": name, "PhysicalContext": context, "ReadingCelsius": celsius, "Reading": celsius}
+
+
+ILO = [air("01-Inlet Ambient", 22, "Intake"), air("11-PS 1 Inlet", 40, "PowerSupply")]
+IDRAC = [air("System Board Inlet Temp", 23, "SystemBoard"), air("PCI Inlet 1", 41, "SystemBoard")]
+
+
+@pytest.mark.parametrize(("sensors", "celsius"), [
+    (ILO, 22), ([air("System Ambient", 60, "SystemBoard"), *ILO], 22), (IDRAC, 23), ([*ILO[1:], *IDRAC], 23),
+    ([air("Inlet", 45, "LiquidInlet"), air("P/S 2 Inlet", 38, "SystemBoard")], None),
+])  # fmt: skip
+@pytest.mark.parametrize("newer", [False, True])
+def test_air_that_a_part_of_the_machine_draws_is_not_the_halls(
+    sensors: list[dict[str, Any]], celsius: float | None, newer: bool
+) -> None:
+    subsystem = {"ThermalMetrics": {"@odata.id": "/metrics"}}
+    documents = {
+        CHASSIS: {"ThermalSubsystem" if newer else "Thermal": {"@odata.id": "/thermal"}},
+        "/thermal": subsystem if newer else {"Temperatures": sensors},
+        "/metrics": {"TemperatureReadingsCelsius": sensors},
+    }
+    assert read(documents).get(("inlet_temperature", "inlet")) == celsius

@@ -37,7 +37,7 @@ def test_sensors_have_the_vendors_names_and_an_empty_bay_is_absent(tmp_path: Pat
     bmcs.write(
         tmp_path,
         fans=[bmcs.fan("Fan"), bmcs.fan("Fan", rpm=0, health="Critical")],
-        temperatures=[bmcs.air(24), bmcs.air(36.5, "Riser Ambient", "SystemBoard")],
+        temperatures=[bmcs.air(24), bmcs.air(36.5, "Riser Ambient")],
         supplies=[bmcs.supply("PSU 1"), bmcs.supply("PSU 2", None, None, state="Absent")],
     )
     with bmcs.static(tmp_path) as url:

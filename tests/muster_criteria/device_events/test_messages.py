@@ -64,6 +64,15 @@ CORRECTED = [
         )
     )
 ]
+XEON = [  # a corrected error, as Documentation/firmware-guide/acpi/apei/einj.rst has it injected
+    "<7>[  300.100000] EDAC sbridge MC3: HANDLING MCE MEMORY ERROR",
+    "<7>[  300.100100] EDAC sbridge MC3: CPU 0: Machine Check Event: 0 Bank 7: 8c00004000010090",
+    "<7>[  300.100200] EDAC sbridge MC3: TSC 0",
+    "<7>[  300.100300] EDAC sbridge MC3: ADDR 12345000 EDAC sbridge MC3: MISC 144780c86",
+    "<7>[  300.100400] EDAC sbridge MC3: PROCESSOR 0:306e7 TIME 1422553404 SOCKET 0 APIC 0",
+    "<4>[  300.900000] EDAC MC3: 1 CE memory read error on CPU_SrcID#0_Channel#0_DIMM#0 (channel:0 slot:0)",
+]
+WATCHDOG = ["<2>[ 300.1] mlx5_core 0000:41:00.0 ens1: NETDEV WATCHDOG: CPU: 5: transmit queue 0 timed out 5120 ms"]
 OOM = ["<3>[  300.1] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9000kB, anon-rss:8000kB"]
 UNHEARD = ["<3>[  300.1] newdriver 0000:41:00.0: flux capacitor misaligned"]
 
@@ -95,6 +104,8 @@ def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
         (X86_OOPS, "oops", Action.REBOOT, [""]),
         (STALL, "lockup", Action.INSPECT, [""]),
         (SATA, "disk-timeout", Action.INSPECT, [""]),
+        (WATCHDOG, "network", Action.INSPECT, ["0000:41:00"]),
+        ([line.replace("1 CE", "1 UE") for line in XEON], "memory-uncorrected", Action.RMA, [""]),
     ],
 )
 def test_a_fault_fails_any_node_and_names_its_origin_first(
@@ -111,6 +122,7 @@ def test_a_fault_fails_any_node_and_names_its_origin_first(
     ("log", "code", "when"),
     [
         (CORRECTED, "firmware-corrected", "during"),
+        (XEON, "memory-corrected", "during"),
         (OOM, "out-of-memory", "during"),
         (UNHEARD, "unknown", "during"),
     ],
@@ -166,10 +178,25 @@ def test_a_healthy_boot_gives_no_finding(case: MakeCase, name: str) -> None:
         "<3>[ 300.1] critical medium error, dev sr0, sector 1032 op 0x0:(READ)",
         "<3>[ 300.1] sr 11:0:0:0: rejecting I/O to offline device",
         "<6>[ 300.1] pcieport 0000:64:02.0: pciehp: Slot(5): Link Down/Up ignored",
+        "<6>[ 300.1] NETDEV WATCHDOG: usb0 (rndis_host): transmit queue 0 timed out",
+        "<2>[ 300.1] cdc_ncm 1-14.1:2.0 usb0: NETDEV WATCHDOG: CPU: 5: transmit queue 0 timed out 5120 ms",
     ],
 )
-def test_a_virtual_drive_and_a_link_that_was_kept_fail_no_node(case: MakeCase, line: str) -> None:
+def test_a_virtual_drive_a_bmcs_network_and_a_link_that_was_kept_fail_no_node(case: MakeCase, line: str) -> None:
     assert logged(case("thermal"), [line]).judge().findings == ()
+
+
+@pytest.mark.parametrize(("operation", "codes"), [
+    ("0x3:(DISCARD)", []), ("0x9:(WRITE_ZEROES)", []), ("0x1:(WRITE)", ["disk-error"]),
+])  # fmt: skip
+def test_a_disk_that_discards_nothing_is_no_fault(case: MakeCase, operation: str, codes: list[str]) -> None:
+    log = [
+        "<6>[ 300.1] sd 2:0:0:0: [sda] tag#162 FAILED Result: hostbyte=DID_OK driverbyte=DRIVER_OK cmd_age=0s",
+        "<6>[ 300.1] sd 2:0:0:0: [sda] tag#162 Sense Key : Illegal Request [current]",
+        f"<3>[ 300.1] critical target error, dev sda, sector 13616 op {operation} flags 0x800 phys_seg 1 prio class 0",
+    ]
+    judgement = logged(case("thermal"), log).judge()
+    assert [dict(each.labels)["code"] for each in judgement.findings] == codes
 
 
 @pytest.mark.parametrize(

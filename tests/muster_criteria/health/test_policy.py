@@ -47,6 +47,7 @@ def shipped() -> HealthPolicy:
         (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1))), A.NOTE),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1), (80_000.0, 1))), A.TEST_SOONER),
+        (Facts("clock_unsynchronised", bad_for_s=90_000.0), A.NOTE),
         (Facts("corrupted_results"), A.AT_ONCE),
         (Facts("what_nobody_knows", "ISOLATE", count=10**6), A.NOTE),
         (Facts("acme/7", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
@@ -75,6 +76,10 @@ def test_each_counter_that_can_rise_has_an_entry_of_its_own() -> None:
 
 def test_only_what_corrupts_is_done_at_once() -> None:
     assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
+
+
+def test_full_disks_of_half_a_place_are_not_its_nodes() -> None:
+    assert shipped().is_place("disk_full")
 
 
 def test_groups_of_nodes_by_label() -> None:

@@ -73,6 +73,17 @@ def test_a_sensor_without_a_reading_is_not_supported_and_never_zero(run_probe, i
     assert values(run)["psu_state", "psu1"] == "warning"
 
 
+def test_where_a_sensor_is_an_air_inlets_no_other_is_by_its_name(run_probe, ipmitool):
+    ipmitool("Temp_Ambient_FP | EEh | ok | 64.1 | 29 degrees C\nRiser Ambient | 05h | ok | 7.1 | 41 degrees C\n")
+    assert values(run_probe(Chassis, Machine())) == {("inlet_temperature", "inlet"): 29.0}
+
+
+@pytest.mark.parametrize("name", ["Liquid Inlet Temp", "PS1 Inlet Temp", "NIC Ambient", "P/S 2 Inlet"])
+def test_what_a_part_draws_in_is_not_the_halls_air(run_probe, ipmitool, name):
+    ipmitool(f"{name} | 05h | ok | 7.1 | 45 degrees C\nInlet Temp | 04h | ok | 7.1 | 22 degrees C\n")
+    assert values(run_probe(Chassis, Machine())) == {("inlet_temperature", "inlet"): 22.0}
+
+
 def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ipmitool):
     ipmitool(script="echo 'Could not open device at /dev/ipmi0: No such file or directory' >&2; exit 1")
     with pytest.raises(Skip):

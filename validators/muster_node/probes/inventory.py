@@ -41,7 +41,7 @@ class Inventory(Probe):
         "kernel": Metric("text", "kernel release", on="node"),
         "os": Metric("text", "operating system", on="node"),
         "boot_id": Metric("text", "changes at every boot", on="node"),
-        "clock_synchronised": Metric("bool", "whether the kernel's clock is disciplined", on="node"),
+        "clock_synchronised": Metric("bool", "whether the kernel knows its clock to be disciplined", on="node"),
         "serial_system": Metric("text", "serial number of the system", on="node"),
         "serial_board": Metric("text", "serial number of the main board", on="node"),
         "gpu_model": Metric("text", "model name", on="gpu"),

@@ -2,7 +2,9 @@
 
 A line is "name | sensor number | status | entity | reading". Entities are those of the IPMI specification (v2.0, table
 43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets. Vendors also put fans and inlets under the system board (7):
-there a reading in RPM or a name with "fan" is a fan, and a temperature named inlet, intake or ambient is the inlet.
+there a reading in RPM or a name with "fan" is a fan. Where no sensor is an air inlet's, a temperature named inlet,
+intake or ambient is, under the system board, the front panel (12), the chassis (23) or the external environment (39):
+power supplies, PCIe slots and liquids have inlets too.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from collections.abc import Iterator
 _NUMBER = re.compile(r"^(-?[0-9]+(?:[.,][0-9]+)?) (degrees C|RPM|Watts|percent)\b")
 _FAN_NAME = re.compile(r"fan(?!.*redundan)", re.IGNORECASE)
 _INLET = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
+_NOT_OF_THE_HALL = re.compile(
+    r"(?<![a-z])(liquid|coolant|water|pcie?|nic|gpu|psu?|p/s|power ?supply)(?![a-z])", re.IGNORECASE
+)
 _INPUT = re.compile(r"(?<![a-z])(in|input|pin)(?![a-z])", re.IGNORECASE)
 _FAILED = re.compile(r"failure detected|ac lost|input lost|out-of-range|config(uration)? error", re.IGNORECASE)
 _PREDICTED = re.compile(r"predictive failure", re.IGNORECASE)
@@ -24,6 +29,7 @@ _STATES.update(dict.fromkeys(("cr", "ucr", "lcr", "nr", "unr", "lnr"), "critical
 """By ipmitool's status: non-critical, critical and non-recoverable thresholds, upper or lower. "ns" is no reading."""
 
 _POWER_SUPPLY, _FAN, _AIR_INLETS = 10, 29, (55, 64)
+_WHOLE_MACHINE = (7, 12, 23, 39)
 _LINE = re.compile(r"^(?P<name>[^|]*)\|[^|]*\|(?P<status>[^|]*)\|(?P<entity>[^|]*)\|(?P<reading>.*)$")
 
 
@@ -62,6 +68,17 @@ class _Sensor:
         named = _FAN_NAME.search(self.name) is not None
         return named and (not self.readable or self.number("percent") is not None)
 
+    @property
+    def thermal(self) -> bool:
+        """Whether it measures, or should measure, a temperature."""
+        return self.number("degrees C") is not None or not self.readable
+
+    @property
+    def named_inlet(self) -> bool:
+        """Whether it measures the hall's air by its name, of the machine as a whole."""
+        named = _INLET.search(self.name) and not _NOT_OF_THE_HALL.search(self.name)
+        return bool(named) and self.entity in _WHOLE_MACHINE
+
 
 def parse_sdr(text: str) -> list[Reading]:
     """All fans, inlets and power supplies, in the order of the BMC."""
@@ -69,13 +86,14 @@ def parse_sdr(text: str) -> list[Reading]:
     fans = [sensor for sensor in sensors if sensor.fan and sensor.entity != _POWER_SUPPLY]
     in_percent = any(sensor.number("percent") is not None for sensor in fans)
     unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
+    air_inlets = any(sensor.entity in _AIR_INLETS and sensor.thermal for sensor in sensors)
     found: list[Reading] = []
     for sensor in sensors:
         if sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))
-        elif sensor.entity in _AIR_INLETS or _INLET.search(sensor.name):
+        elif sensor.entity in _AIR_INLETS if air_inlets else sensor.named_inlet:
             found.extend(_of_inlet(sensor))
     return found
 
@@ -105,9 +123,8 @@ def _of_fan(sensor: _Sensor, unknown: str) -> Iterator[Reading]:
 
 
 def _of_inlet(sensor: _Sensor) -> Iterator[Reading]:
-    celsius = sensor.number("degrees C")
-    if celsius is not None or not sensor.readable:
-        yield Reading("inlet_temperature", sensor.name, celsius)
+    if sensor.thermal:
+        yield Reading("inlet_temperature", sensor.name, sensor.number("degrees C"))
 
 
 def _of_supply(sensor: _Sensor) -> Iterator[Reading]:

@@ -1,5 +1,8 @@
 """Local disks as the sweep reads them: the kernel's view of each, and the SMART log of NVMe disks by nvme-cli.
 
+Disks over USB, such as a BMC's virtual one, come and go: nothing is read of them, and what the kernel logs of them is
+no fault. That a disk is removable is no sign of it: a SATA disk in a bay for hot swapping is, too.
+
 The JSON is that of ``nvme smart-log`` of nvme-cli 1 and 2; bits of ``critical_warning`` are those of the NVMe Base
 Specification 2.0 (log page 02h).
 """
@@ -8,8 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from muster_node import privilege
 from muster_node.bounded import Hung
@@ -26,6 +30,11 @@ NUMBERS = (
     ("percent_used", "nvme_used", "%"), ("avail_spare", "nvme_spare", "%"),
 )  # fmt: skip
 """(the log's name, the fact's name, its unit)."""
+_HOST = re.compile(r"\bscsi host(\d+): (\S+)")
+"""A SCSI host begins: its number, and its driver (a later one may have that number)."""
+_DISK = re.compile(r"\bsd (\d+):\d+:\d+:\d+: (?:\[(sd[a-z]+)\])?")
+_NAME = re.compile(r"\b(sd[a-z]+)\d*\b")
+_USB_DRIVERS = ("usb-storage", "uas")
 
 
 def states(files: Files) -> Iterator[Fact]:
@@ -42,12 +51,46 @@ def states(files: Files) -> Iterator[Fact]:
         note = "" if state else NOT_SUPPORTED
         yield Fact("nvme_state", "disk:" + name, "text", text=state or None, labels=labels, note=note)
     for name in files.names("/sys/block", "sd*"):
-        if files.number(f"/sys/block/{name}/removable") != 1:  # virtual media of a BMC come and go
+        if _usb_host(files, name) is None:
             yield text_fact("disk_state", "disk:" + name, files.text(f"/sys/block/{name}/device/state") or None)
     for name in files.names("/sys/block", "md*"):
         missing = files.number(f"/sys/block/{name}/md/degraded")
         if missing is not None:  # RAID 0 has no such file
             yield fact("raid_missing", "disk:" + name, "count", missing)
+
+
+def _usb_host(files: Files, disk: str) -> str | None:
+    """The number of the SCSI host by which a disk is attached over USB; None for any other disk."""
+    above, _, place = files.real(f"/sys/block/{disk}/device").rpartition(os.sep)
+    return place.partition(":")[0] if "/usb" in above else None
+
+
+def without_usb(log: Iterable[str], files: Files) -> list[str]:
+    """The kernel log without what it says of disks over USB: by its own lines also those that are gone, by /sys those
+    that are there, of which it may have lost the first lines.
+    """
+    now = {name: _usb_host(files, name) for name in files.names("/sys/block", "sd*")}
+    names = {name for name, host in now.items() if host is not None}
+    hosts = {host for host in now.values() if host is not None}
+    return [line for line in log if not _of_usb(line, hosts, names)]
+
+
+def _of_usb(line: str, hosts: set[str], names: set[str]) -> bool:
+    """Whether a line is about a disk over USB. ``hosts``, ``names``: those before it, which the line may change."""
+    if "sd" not in line and "scsi host" not in line:
+        return False
+    if host := _HOST.search(line):
+        hosts.discard(host.group(1))
+        if host.group(2) in _USB_DRIVERS:
+            hosts.add(host.group(1))
+    disk = _DISK.search(line)
+    if disk is None:
+        return not names.isdisjoint(_NAME.findall(line))
+    if name := disk.group(2):
+        names.discard(name)
+        if disk.group(1) in hosts:
+            names.add(name)
+    return disk.group(1) in hosts
 
 
 def live(files: Files) -> list[str]:

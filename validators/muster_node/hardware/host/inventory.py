@@ -149,7 +149,10 @@ def serials(files: Files) -> list[Fact]:
 
 
 def clock_synchronised() -> bool | None:
-    """Whether the kernel's clock is disciplined (NTP, PTP, chrony), by adjtimex(2); None where that call is missing."""
+    """Whether the kernel knows its clock to be disciplined (NTP, PTP), by adjtimex(2); None where that call is missing.
+
+    chrony says so to the kernel with ``rtcsync`` alone (its sys_timex.c), so False is no proof of a clock that drifts.
+    """
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         state = libc.adjtimex(ctypes.create_string_buffer(512))  # struct timex of zeros: read, change nothing

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
-from muster_node.hardware.host import cpu_time, fabric, firmware, inventory, kernel_events, kernel_log, parse
+from muster_node.hardware.host import cpu_time, disks, fabric, firmware, inventory, kernel_events, kernel_log, parse
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.cpu_workers import run_pinned
 from muster_node.hardware.host.inventory import fact
@@ -148,8 +148,9 @@ class HostHardware(Hardware):
         return usage(self._files, self.clock, gpus)
 
     def kernel_log(self) -> list[str] | None:
-        """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last."""
-        return kernel_log.read()
+        """By /dev/kmsg, else by dmesg or journalctl, with ``sudo -n`` last; without lines about disks over USB."""
+        log = kernel_log.read()
+        return None if log is None else disks.without_usb(log, self._files)
 
     def event_source(self) -> EventSource | None:
         """The vendor's own, where the kernel log cannot be read."""
