@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import logging
 import threading
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
-"""Reports of one node each that one body may hold."""
+"""Reports of one node each that one body may hold, those among them that cannot be used."""
 ALERTS_BODY_MAX = 16 * BODY_MAX
 """Bytes of Alertmanager, which sends a whole group at once: ``REPORTS_MAX`` alerts of 3 kB."""
 PROBLEMS_SHOWN = 20
@@ -123,8 +124,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     problems: list[str] = []
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
     places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
-    reported = list(_reported(source, body, node, problems))
-    for report, given in reported:
+    for report, given in _admitted(name, source, body, node, problems):
         known = places.get((source.cluster, given)) if source.cluster else given
         if known is None:
             problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
@@ -132,8 +132,6 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
             problems.append(f"this source may not report {known[:80]!r}")
         else:
             by_node[known, report.boot_id].append(report.seen_of(given))
-    if len(reported) > 1 and (wait := rates.take(name, source.per_minute, len(reported) - 1, taken=1)):
-        raise later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():
         with apart(f"what was reported of {known[:80]!r}", problems):
@@ -148,22 +146,28 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
 
 
-def _reported(source: Source, body: Any, node: str, problems: list[str]) -> Iterator[tuple[Reported, str]]:
-    """Yields each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
-    sent them, which cannot divide a body. Raises HTTPException, 413, for those of any other.
+def _admitted(name: str, source: Source, body: Any, node: str, problems: list[str]) -> list[tuple[Reported, str]]:
+    """Returns each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
+    sent them, which cannot divide a body. Raises HTTPException: 413 for those of any other, 429 beyond the rate.
+
+    One that cannot be used counts as any other: to find that out is the work.
     """
-    count = 0
+    read = list(itertools.islice(_reported(source, body, node), REPORTS_MAX + 1))
+    if len(read) > 1 and (wait := rates.take(name, source.per_minute, len(read) - 1, taken=1)):
+        raise later(wait)
+    if len(read) > REPORTS_MAX and source.form != "alertmanager":
+        raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+    if len(read) > REPORTS_MAX:
+        problems.append(f"a body has at most {REPORTS_MAX} alerts, the others are left out: group by instance")
+    kept = read[:REPORTS_MAX]
+    problems += [report for report, _ in kept if isinstance(report, str)]
+    return [(report, given) for report, given in kept if not isinstance(report, str)]
+
+
+def _reported(source: Source, body: Any, node: str) -> Iterator[tuple[Reported | str, str]]:
+    """Yields each report with each node that it names, and what is wrong with one that cannot be used."""
     for report in report_forms.read(source.form, body, node):
-        if isinstance(report, str):
-            problems.append(report)
-            continue
-        for given in report.names:
-            count += 1
-            if count > REPORTS_MAX and source.form == "alertmanager":
-                problems.append(f"a body has at most {REPORTS_MAX} alerts, the others are left out: group by instance")
-                return
-            if count > REPORTS_MAX:
-                raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+        for given in ("",) if isinstance(report, str) else report.names:
             yield report, given
 
 

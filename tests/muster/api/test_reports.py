@@ -152,6 +152,24 @@ def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
     assert post(client, XID).status_code == 200, "the rate is each source's own"
 
 
+def test_reports_that_cannot_be_used_count_as_any_other(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports.time, "monotonic", lambda: 1000.0)
+    read: list[Any] = []
+    plain = reports.report_forms.read
+
+    def counted(*given: Any) -> Iterator[Any]:
+        for each in plain(*given):
+            read.append(each)
+            yield each
+
+    monkeypatch.setattr(reports.report_forms, "read", counted)
+    assert post(client, [0] * 6000, "slow").status_code == 413
+    assert len(read) == reports.REPORTS_MAX + 1, "the rest is not read"
+    assert post(client, XID, "slow").status_code == 429, "the minute is used up"
+    assert post(client, [0] * 598, "epilog").status_code == 422
+    assert [post(client, XID).status_code for _ in range(3)] == [200, 200, 429]
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_body_of_more_than_a_minutes_worth_is_accepted_once_the_source_waited_as_told(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, before: int
