@@ -7,7 +7,6 @@ and cause no more than its source's ``most``. Bodies are bounded while they are 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import json
 import logging
@@ -136,7 +135,7 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     for (known, boot_id), seen in by_node.items():
         with apart(f"what was reported of {known[:80]!r}", problems):
             sku = {known: store.nodes.get(known).sku}
-            health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
+            health.record([Report(known, name, tuple(seen), boot_id, source.most)], sku)
             accepted += len(seen)
             nodes.add(known)
     if problems:  # a sender that gets no error does not read which of its reports were refused
@@ -169,23 +168,6 @@ def _reported(source: Source, body: Any, node: str) -> Iterator[tuple[Reported |
     for report in report_forms.read(source.form, body, node):
         for given in ("",) if isinstance(report, str) else report.names:
             yield report, given
-
-
-def _folded(seen: list[Reading]) -> list[Reading]:
-    """Several readings alike of one check and part as one: a storm is one row. States stay in their order."""
-    folded: list[Reading] = []
-    last: dict[Any, int] = {}
-    for each in seen:
-        if each.check.endswith("/"):
-            last.clear()  # it ends states of other checks
-        key = each.check, each.device, each.part
-        at = last.get(key)
-        if at is not None and folded[at].bad == each.bad:
-            folded[at] = dataclasses.replace(folded[at], count=folded[at].count + each.count)
-        else:
-            last[key] = len(folded)
-            folded.append(each)
-    return folded
 
 
 def later(wait: float) -> HTTPException:

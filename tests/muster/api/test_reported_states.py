@@ -110,6 +110,30 @@ def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
     assert seen.track.bad
 
 
+RECOVERY = {"node": NODE, "check": "xid/154", "device": "gpu3"}
+ALERT = {"status": "firing", "labels": {"alertname": "GpuHot", "instance": NODE, "severity": "warning"}}
+GRAVER = {"labels": {"alertname": "GpuHot", "instance": NODE, "severity": "critical"}}
+
+
+@pytest.mark.parametrize(
+    ("token", "mild", "grave", "severity"),
+    [
+        ("epilog", {**RECOVERY, "value": "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"},
+         {"value": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"}, "REBOOT"),
+        ("sentinel", {**gpu_event("3", "HOT", False), "isFatal": False}, {"isFatal": True}, "ISOLATE"),
+        ("alerts", ALERT, GRAVER, "ISOLATE"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mild_first", [True, False])
+def test_of_several_readings_in_one_body_the_gravest_counts(
+    client: TestClient, token: str, mild: dict[str, Any], grave: dict[str, Any], severity: str, mild_first: bool
+) -> None:
+    both = [mild, {**mild, **grave}]
+    assert post(client, both if mild_first else both[::-1], token).json()["accepted"] == 2
+    (seen,) = store.health.of_node(NODE)
+    assert (seen.severity, seen.action) == (severity, HealthAction.TEST_SOONER)
+
+
 def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
     """Written by the schemas that ``report_forms`` names; neither program ran here."""
     event = {
