@@ -111,7 +111,10 @@ class HttpSink(_Sink):
             "Idempotency-Key": f"muster-{events[0].id}-{events[-1].id}-{_digest(lines)}",
         }
         if self.token_file:
-            headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+            token = self.token_file.read_text().strip()
+            if not http_request.fits_header(token):
+                raise NotAccepted(f"{self.token_file} holds more than a token: write the token alone, in one line")
+            headers["Authorization"] = f"Bearer {token}"
         try:
             status, _ = http_request.send(
                 "POST", str(self.url), body=lines.encode(), headers=headers, limit_s=TIMEOUT_S,

@@ -122,6 +122,18 @@ def test_http_that_fails_midway_loses_nothing(tmp_path: Path, monkeypatch: pytes
         assert set(receiver.headers) == {"Bearer t0ken"}
 
 
+def test_a_token_that_no_header_can_hold_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    (tmp_path / "token").write_text("t0ken\nand more\n")
+    with receivers.web(pem) as receiver:
+        url = f"https://127.0.0.1:{receiver.port}/in"
+        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": tmp_path / "token"})
+        write(1)
+        assert stream.deliver() == {"siem": 0}
+        assert lag("siem").last_error
+        assert "t0ken" not in lag("siem").last_error
+
+
 def test_a_day_without_receiver_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The receiver that is down keeps no other waiting, and gets all that was written meanwhile."""
     pem = receivers.certificate(tmp_path)
