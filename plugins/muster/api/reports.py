@@ -122,9 +122,11 @@ async def body_of(request: Request, most: int = BODY_MAX) -> bytes:
 def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     problems: list[str] = []
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
-    places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
-    for report, given in _admitted(name, source, body, node, problems):
-        known = places.get((source.cluster, given)) if source.cluster else given
+    reported = _admitted(name, source, body, node, problems)
+    names = {given for _, given in reported}
+    nodes_of = store.schedulers.named(source.cluster, names) if source.cluster else {each: each for each in names}
+    for report, given in reported:
+        known = nodes_of.get(given)
         if known is None:
             problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
         elif not source.may_report(known):

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 from muster import store
 from muster.admission import idle_fleet
 from muster.api import reports
 from muster.integration import report_sources
 from muster.model.states import State
+from muster.store.database.outgoing import PlaceRow
 from muster_criteria.health.policy import HealthAction
 from muster_demo.services import free_port
 from tests.muster.api.conftest import NODE, XID, post, sources
@@ -211,6 +213,25 @@ def test_names_of_a_cluster_are_its_schedulers(client: TestClient, monkeypatch: 
     assert post(client, {**XID, "node": "n1"}).json()["nodes"] == 1
     assert post(client, XID).status_code == 422
     assert store.health.of_node(NODE)[0].count == 1
+    assert post(client, {"reports": [XID, {**XID, "node": "n\x00"}, {**XID, "node": "n1"}]}).json()["accepted"] == 1
+
+
+def test_no_place_is_read_of_a_node_that_is_not_reported(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "slurm"}}))
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", sources(epilog={"cluster": "alpha"}))
+    for node, name in ((NODE, "n1"), ("gpu-0002", "n2")):
+        store.schedulers.assign(node, "alpha", name, "Ada", "rack 1")
+    read: list[str] = []
+
+    def note(place: PlaceRow, _context: object) -> None:
+        read.append(place.node)
+
+    event.listen(PlaceRow, "load", note)
+    try:
+        assert post(client, {**XID, "node": "n1"}).json()["nodes"] == 1
+    finally:
+        event.remove(PlaceRow, "load", note)
+    assert "gpu-0002" not in read
 
 
 def test_what_a_body_holds_that_is_refused_is_logged(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
