@@ -124,13 +124,13 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
     reported = _admitted(name, source, body, node, problems)
     names = {given for _, given in reported}
-    nodes_of = store.schedulers.named(source.cluster, names) if source.cluster else {each: each for each in names}
+    nodes_of = store.schedulers.named(source.cluster, names) if source.cluster else store.nodes.meant(names)
     for report, given in reported:
         known = nodes_of.get(given)
         if known is None:
             problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
         elif not source.may_report(known):
-            problems.append(f"this source may not report {known[:80]!r}")
+            problems.append(f"this source may not report {given[:80]!r}")
         else:
             by_node[known, report.boot_id].append(report.seen_of(given))
     accepted, nodes = 0, set()
