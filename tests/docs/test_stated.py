@@ -41,6 +41,8 @@ ORDINALS = {3: "third"}
         ("mail", f"tried again for {outbox.NOTIFICATION_AGE / HOUR:.0f} hours"),
         ("deploying", f"{math.ceil(LONG_S / 3600)} hours for a whole test at level `long`"),
         ("audit", f"a batch of up to {stream.BATCH}"),
+        ("audit", f"at most {stream.BATCH_BYTES // 1024} KiB"),
+        ("audit", f"for {stream.LIMIT_S:.0f} seconds at a time"),
         ("audit", f"`port` ({sinks.SYSLOG_TLS_PORT})"),
     ],
 )

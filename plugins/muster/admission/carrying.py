@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from muster import store
+from muster import redaction, store
 from muster.admission.backend import AdmissionBackend, Mark
 from muster.admission.clusters import backend_of, unreadable
 from muster.errors import LeftAlone, MusterError
@@ -33,6 +33,7 @@ def attempt(node: str) -> tuple[str, bool]:
             place = store.schedulers.place(node)
             return "another process carries it out now" if place and place.waits else "", False
         error, lifted, left_alone = _carry_out(change)
+        error = redaction.of_text(error)  # pages and logs show it
         store.schedulers.carried_out(change, error, lifted)
         if error:
             log.warning("%s: %s in %s waits: %s", node, change.wanted, change.cluster, error)

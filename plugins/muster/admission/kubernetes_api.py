@@ -217,6 +217,11 @@ class Api:
                 status, body, headers = error.status or 0, (error.body or error.reason or "").encode(), error.headers
             except (OpenApiException, urllib3.exceptions.HTTPError, OSError) as error:
                 raise SchedulerDown(f"Kubernetes did not answer: {one_line(str(error))[:300]}") from None
+            except ValueError:  # of a header; its text quotes the token
+                raise SchedulerDown(
+                    "Kubernetes was not asked: no header can hold its token; write it in one line into the Airflow "
+                    "connection"
+                ) from None
             if status == _CONFLICT:
                 raise Changed(f"Kubernetes answered {status}: {_message(body)}")
             if status == _NOT_FOUND and absent:

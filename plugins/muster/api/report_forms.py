@@ -29,6 +29,8 @@ PROBLEM_MAX = 300
 PART_MAX = 200
 _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
 _NO_PART = ("alertname", "severity")
+_OF_ALERTS = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR", "info": None, "none": None, "": None}
+"""By the label ``severity``. Any other value, such as "page", is a fleet's own word: it is not taken for harmless."""
 _DRIVER_ERROR = re.compile(r"S?X[Ii][Dd]|(?<![a-z])s?xid")
 """In the name of a check: SysLogsXIDError is of XIDs, SysLogsSXIDError of SXIDs."""
 _NAME_MAX = 70
@@ -122,13 +124,13 @@ def _named(kind: str, name: Any) -> str:
 
 def _alert(alert: Any) -> dict[str, Any]:
     labels, notes = _of(alert, "labels"), _of(alert, "annotations")
-    severity = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR"}.get(str(_of(labels, "severity")).lower())
+    severity = _OF_ALERTS.get(str(_of(labels, "severity")).strip().lower(), "RESET")
     known = labels if isinstance(labels, dict) else {}
     # What else tells alerts of one name and node apart: one that ends must not end another one.
     part = " ".join(f"{key} {known[key]}" for key in sorted(known, key=str) if key not in (*_NODE_LABELS, *_NO_PART))
     return {
         "check": _named("alert", _of(labels, "alertname")),
-        "node": re.sub(r":\d+$", "", str(_of(labels, *_NODE_LABELS))),
+        "node": re.sub(r":\d+$", "", str(_of(labels, *_NODE_LABELS))).strip("[]"),
         "part": part if len(part) <= PART_MAX else str(_of(alert, "fingerprint"))[:PART_MAX],
         "value": str(_of(notes, "summary", "description", "message"))[:1000],
         "severity": severity,

@@ -7,7 +7,7 @@ and cause no more than its source's ``most``. Bodies are bounded while they are 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import itertools
 import json
 import logging
 import threading
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
-"""Reports of one node each that one body may hold."""
+"""Reports of one node each that one body may hold, those among them that cannot be used."""
 ALERTS_BODY_MAX = 16 * BODY_MAX
 """Bytes of Alertmanager, which sends a whole group at once: ``REPORTS_MAX`` alerts of 3 kB."""
 PROBLEMS_SHOWN = 20
@@ -122,23 +122,22 @@ async def body_of(request: Request, most: int = BODY_MAX) -> bytes:
 def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     problems: list[str] = []
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
-    places = {(place.cluster, place.name): place.node for place in store.schedulers.places()} if source.cluster else {}
-    reported = list(_reported(source, body, node, problems))
+    reported = _admitted(name, source, body, node, problems)
+    names = {given for _, given in reported}
+    nodes_of = store.schedulers.named(source.cluster, names) if source.cluster else store.nodes.meant(names)
     for report, given in reported:
-        known = places.get((source.cluster, given)) if source.cluster else given
+        known = nodes_of.get(given)
         if known is None:
             problems.append(f"no node has the name {given[:80]!r} in {source.cluster}")
         elif not source.may_report(known):
-            problems.append(f"this source may not report {known[:80]!r}")
+            problems.append(f"this source may not report {given[:80]!r}")
         else:
             by_node[known, report.boot_id].append(report.seen_of(given))
-    if len(reported) > 1 and (wait := rates.take(name, source.per_minute, len(reported) - 1, taken=1)):
-        raise later(wait)
     accepted, nodes = 0, set()
     for (known, boot_id), seen in by_node.items():
         with apart(f"what was reported of {known[:80]!r}", problems):
             sku = {known: store.nodes.get(known).sku}
-            health.record([Report(known, name, tuple(_folded(seen)), boot_id, source.most)], sku)
+            health.record([Report(known, name, tuple(seen), boot_id, source.most)], sku)
             accepted += len(seen)
             nodes.add(known)
     if problems:  # a sender that gets no error does not read which of its reports were refused
@@ -148,40 +147,29 @@ def _receive(name: str, source: Source, body: Any, node: str) -> Accepted:
     return Accepted(accepted=accepted, nodes=len(nodes), refused=problems[:PROBLEMS_SHOWN])
 
 
-def _reported(source: Source, body: Any, node: str, problems: list[str]) -> Iterator[tuple[Reported, str]]:
-    """Yields each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
-    sent them, which cannot divide a body. Raises HTTPException, 413, for those of any other.
+def _admitted(name: str, source: Source, body: Any, node: str, problems: list[str]) -> list[tuple[Reported, str]]:
+    """Returns each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
+    sent them, which cannot divide a body. Raises HTTPException: 413 for those of any other, 429 beyond the rate.
+
+    One that cannot be used counts as any other: to find that out is the work.
     """
-    count = 0
+    read = list(itertools.islice(_reported(source, body, node), REPORTS_MAX + 1))
+    if len(read) > 1 and (wait := rates.take(name, source.per_minute, len(read) - 1, taken=1)):
+        raise later(wait)
+    if len(read) > REPORTS_MAX and source.form != "alertmanager":
+        raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+    if len(read) > REPORTS_MAX:
+        problems.append(f"a body has at most {REPORTS_MAX} alerts, the others are left out: group by instance")
+    kept = read[:REPORTS_MAX]
+    problems += [report for report, _ in kept if isinstance(report, str)]
+    return [(report, given) for report, given in kept if not isinstance(report, str)]
+
+
+def _reported(source: Source, body: Any, node: str) -> Iterator[tuple[Reported | str, str]]:
+    """Yields each report with each node that it names, and what is wrong with one that cannot be used."""
     for report in report_forms.read(source.form, body, node):
-        if isinstance(report, str):
-            problems.append(report)
-            continue
-        for given in report.names:
-            count += 1
-            if count > REPORTS_MAX and source.form == "alertmanager":
-                problems.append(f"a body has at most {REPORTS_MAX} alerts, the others are left out: group by instance")
-                return
-            if count > REPORTS_MAX:
-                raise HTTPException(413, f"A body has at most {REPORTS_MAX} reports: send several.")
+        for given in ("",) if isinstance(report, str) else report.names:
             yield report, given
-
-
-def _folded(seen: list[Reading]) -> list[Reading]:
-    """Several readings alike of one check and part as one: a storm is one row. States stay in their order."""
-    folded: list[Reading] = []
-    last: dict[Any, int] = {}
-    for each in seen:
-        if each.check.endswith("/"):
-            last.clear()  # it ends states of other checks
-        key = each.check, each.device, each.part
-        at = last.get(key)
-        if at is not None and folded[at].bad == each.bad:
-            folded[at] = dataclasses.replace(folded[at], count=folded[at].count + each.count)
-        else:
-            last[key] = len(folded)
-            folded.append(each)
-    return folded
 
 
 def later(wait: float) -> HTTPException:

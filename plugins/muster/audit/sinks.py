@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,6 +26,7 @@ from muster.model.queues import AuditEvent
 from muster.remote import http_request
 
 TIMEOUT_S = 20.0
+"""For one batch."""
 ANSWER_BYTES_MAX = 1024 * 1024
 """Of an answer, which is not used."""
 PRIORITY = 13 * 8 + 5  # facility "log audit", severity "notice"
@@ -79,14 +81,16 @@ class SyslogSink(_Sink):
         if self.cert_file:
             context.load_cert_chain(self.cert_file, self.key_file)
         name = socket.gethostname() or "-"
-        with (
-            socket.create_connection((self.host, self.port), TIMEOUT_S) as plain,
-            context.wrap_socket(plain, server_hostname=self.host, suppress_ragged_eofs=False) as wrapped,
-        ):
-            for event in events:
-                wrapped.sendall(framed(event, name))
-            if self.confirm:
-                wrapped.unwrap()
+        until = time.monotonic() + TIMEOUT_S
+        with socket.create_connection((self.host, self.port), TIMEOUT_S) as plain:
+            plain.settimeout(_left(until))
+            with context.wrap_socket(plain, server_hostname=self.host, suppress_ragged_eofs=False) as wrapped:
+                for event in events:
+                    wrapped.settimeout(_left(until))
+                    wrapped.sendall(framed(event, name))
+                if self.confirm:
+                    wrapped.settimeout(_left(until))
+                    wrapped.unwrap()
 
 
 class HttpSink(_Sink):
@@ -111,7 +115,10 @@ class HttpSink(_Sink):
             "Idempotency-Key": f"muster-{events[0].id}-{events[-1].id}-{_digest(lines)}",
         }
         if self.token_file:
-            headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
+            token = self.token_file.read_text().strip()
+            if not http_request.fits_header(token):
+                raise NotAccepted(f"{self.token_file} holds more than a token: write the token alone, in one line")
+            headers["Authorization"] = f"Bearer {token}"
         try:
             status, _ = http_request.send(
                 "POST", str(self.url), body=lines.encode(), headers=headers, limit_s=TIMEOUT_S,
@@ -159,6 +166,13 @@ def framed(event: AuditEvent, host: str) -> bytes:
     """The event as an RFC 5424 message with its length before it (RFC 6587 3.4.1, RFC 5425 4.3)."""
     message = f"<{PRIORITY}>1 {event.at} {host} muster - {event.kind} - {as_json(event)}".encode("ascii")
     return b"%d %s" % (len(message), message)
+
+
+def _left(until: float) -> float:
+    """Seconds until then, by the monotonic clock. Raises TimeoutError."""
+    if (left := until - time.monotonic()) <= 0:
+        raise TimeoutError(f"it did not take the batch within {TIMEOUT_S:g} s")
+    return left
 
 
 def _context(ca_file: Path | None) -> ssl.SSLContext:

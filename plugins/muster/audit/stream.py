@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from muster import redaction, store
-from muster.audit.sinks import sink
+from muster.audit.sinks import as_json, sink
+from muster.model.queues import AuditEvent
 from muster.settings import settings
 
 log = logging.getLogger(__name__)
 
 BATCH = 500
-BATCHES = 200
-"""For one receiver in one call, so that a receiver that was away for weeks does not keep the others waiting."""
+BATCH_BYTES = 256 * 1024
+"""JSON of several events that is sent at once: proxies refuse bodies of more than 1 MiB."""
+LIMIT_S = 60.0
+"""After this no further batch is begun for a receiver in one call: one that is slow, or was away for weeks, keeps the
+others waiting no longer.
+"""
 
 
 def deliver() -> dict[str, int]:
@@ -26,18 +32,37 @@ def deliver() -> dict[str, int]:
 
 
 def _deliver(name: str, configured: Mapping[str, Any]) -> int:
-    sent = 0
-    for _ in range(BATCHES):
-        try:
-            receiver = sink(name, configured)
-            events = store.audit.batch(name, BATCH)
-            if not events:
-                break
+    sent, until = 0, time.monotonic() + LIMIT_S
+    try:
+        receiver = sink(name, configured)
+        for events in _waiting(name):
             receiver.send(events)
-        except Exception as error:
-            log.warning("%s: %s", name, error)
-            store.audit.failed(name, redaction.of_text(str(error) or type(error).__name__)[:500])
-            break
-        store.audit.delivered(name, events[-1].id)
-        sent += len(events)
+            store.audit.delivered(name, events[-1].id)
+            sent += len(events)
+            if time.monotonic() >= until:
+                break
+    except Exception as error:
+        why = redaction.of_text(str(error) or type(error).__name__)[:500]
+        log.warning("%s: %s", name, why)
+        store.audit.failed(name, why)
     return sent
+
+
+def _waiting(name: str) -> Iterator[list[AuditEvent]]:
+    """Yields what waits for a receiver, in batches; each has to be delivered before the next one is taken."""
+    while events := store.audit.batch(name, BATCH):
+        yield from _cut(events)
+
+
+def _cut(events: Sequence[AuditEvent]) -> Iterator[list[AuditEvent]]:
+    """Yields the events in order, in batches of at most ``BATCH_BYTES`` of JSON, or one event that has more."""
+    some: list[AuditEvent] = []
+    size = 0
+    for event in events:
+        length = len(as_json(event)) + 1
+        if some and size + length > BATCH_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(event)
+        size += length
+    yield some

@@ -13,6 +13,7 @@ import httpx
 
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
 from muster.model.dags import ASKING
+from muster.remote import http_request
 from muster.settings import settings
 
 REASON = "decision_reason"
@@ -83,7 +84,7 @@ class AirflowClient:
             current.airflow_url,
             current.airflow_username,
             current.airflow_password.get_secret_value(),
-            current.airflow_token.get_secret_value(),
+            current.airflow_token.get_secret_value().strip(),
             timeout_s=timeout_s,
         )
 
@@ -238,6 +239,11 @@ class AirflowClient:
         fresh = not self._token
         if fresh:
             self._token = self._log_in()
+        if not http_request.fits_header(self._token):
+            raise AirflowRefused(
+                f"the token for Airflow at {self._url} fits no header: set MUSTER_AIRFLOW_TOKEN to the token "
+                "alone, in one line"
+            )
         headers = {"Authorization": f"Bearer {self._token}"}
         response = self._send(method, f"/api/v2{path}", headers=headers, **kwargs)
         if response.status_code == 401 and not fresh and self._login[0]:

@@ -24,9 +24,10 @@ Form = Literal["muster", "alertmanager", "nvsentinel", "gpud"]
 class Source(pydantic.BaseModel):
     """One entry of MUSTER_REPORT_SOURCES. ``sha256``: of the token, in hex; the token itself is at the source alone.
 
-    ``cluster``: the scheduler whose names of nodes it uses; "": Muster's own. ``nodes``: patterns of the names that it
-    may report. ``most``: the gravest action that a report of it causes. ``per_minute``: reports that are accepted.
-    ``repairs``: the owner, as the label ``repair_owner`` names it, for whose nodes it answers; "": for none.
+    ``cluster``: the scheduler whose names of nodes it uses; "": Muster's own, or hosts. ``nodes``: patterns of Muster's
+    names of the nodes that it may report. ``most``: the gravest action that a report of it causes. ``per_minute``:
+    reports that are read. ``repairs``: the owner, as the label ``repair_owner`` names it, for whose nodes it
+    answers; "": for none.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,14 @@ from muster.model.health import Observation, Report
 from muster.model.states import SERVING
 from muster.rules import health as rules
 from muster.settings import settings
-from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, policy_of, response_to
+from muster_criteria.device_events.policy import (
+    GRAVITY,
+    DeviceEvent,
+    EventPolicy,
+    EventSeverity,
+    policy_of,
+    response_to,
+)
 from muster_criteria.health.readings import UNCLASSED, Reading, driver_error
 from muster_criteria.text import one_line
 
@@ -62,6 +69,32 @@ def classed(seen: Reading, for_events: Sequence[EventPolicy]) -> Reading:
     return dataclasses.replace(seen, severity=str(response_to(event, policy).severity))
 
 
+def folded(seen: Iterable[Reading]) -> list[Reading]:
+    """Returns classed readings, several of one check and part as the gravest of them: a storm is one row.
+
+    A state that is good again is another reading than before, so states stay in their order.
+    """
+    found: list[Reading] = []
+    last: dict[tuple[str, str, str], int] = {}
+    for each in seen:
+        if each.check.endswith("/"):
+            last.clear()  # it ends states of other checks
+        key = each.check, each.device, each.part
+        at = last.get(key)
+        if at is None or (found[at].bad, found[at].rate) != (each.bad, each.rate):
+            last[key] = len(found)
+            found.append(each)
+        else:
+            gravest = min(found[at], each, key=_gravity)
+            found[at] = dataclasses.replace(gravest, count=found[at].count + each.count)
+    return found
+
+
+def _gravity(seen: Reading) -> int:
+    """0 is the gravest."""
+    return GRAVITY[EventSeverity(seen.severity)] if seen.severity else len(GRAVITY)
+
+
 def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observation]:
     """Class and record reports, of which more follows than before. ``skus``: {node: its SKU}.
 
@@ -72,7 +105,7 @@ def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observati
     for report in reports:
         sku = known[skus.get(report.node, "")]
         own = sku.event_policies if sku else ()
-        ready.append(dataclasses.replace(report, seen=tuple(classed(each, own) for each in report.seen)))
+        ready.append(dataclasses.replace(report, seen=tuple(folded(classed(each, own) for each in report.seen))))
     return store.health.record(ready, policies.health())
 
 

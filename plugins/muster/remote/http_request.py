@@ -43,3 +43,8 @@ def send(
             return answer.status_code, bytes(content)
 
     return asyncio.run(whole())
+
+
+def fits_header(text: str) -> bool:
+    """Whether a header can hold the text, such as a token. Of one that none can hold, a client's error quotes it."""
+    return text.isascii() and text.isprintable()

@@ -105,6 +105,16 @@ def test_the_documented_roles_allow_what_the_threats_page_says_and_no_more() -> 
     }
 
 
+def test_a_token_that_no_header_can_hold_is_not_shown(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = kubernetes.kube_config
+    config["users"][0]["user"]["token"] = "t0p\ns3cret"
+    extra = {"kube_config": config}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    with pytest.raises(SchedulerDown) as error:
+        backend_of("kube").look(["n0"])
+    assert "s3cret" not in str(error.value)
+
+
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),

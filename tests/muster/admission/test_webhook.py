@@ -186,6 +186,38 @@ class TestWithState:
             check("hook", ["n9"])
 
 
+@pytest.mark.parametrize("mood", ["500", "drop", "delay"])
+def test_no_error_shows_more_of_an_address_than_its_host(
+    blind: Receiver, monkeypatch: pytest.MonkeyPatch, mood: str
+) -> None:
+    """Receivers such as chat webhooks have their secret in the path."""
+    webhook_settings(monkeypatch, blind, url=f"{blind.url}/s3cret", state_url=f"{blind.url}/s3cret?key=s3cret")
+    blind.mood = [mood]
+    with pytest.raises(SchedulerDown) as error:
+        backend_of("hook").withdraw("n0", "x")
+    webhook_settings(monkeypatch, blind, url=f"{blind.url}/s3cret", state_url="")
+    blind.mood = [mood]
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    place = store.schedulers.place(NODE)
+    assert place
+    assert place.last_error
+    assert "s3cret" not in f"{error.value} {place.last_error}"
+
+
+def test_what_a_backend_says_is_kept_and_logged_without_a_login(
+    blind: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_given: object) -> None:
+        raise SchedulerDown("https://ada:s3cret@scheduler.example/ refuses")
+
+    monkeypatch.setattr(Webhook, "withdraw", refuse)
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    place = store.schedulers.place(NODE)
+    assert place
+    assert place.last_error
+    assert "s3cret" not in f"{place.last_error} {caplog.text}"
+
+
 @pytest.mark.parametrize("secret", ["", "hunter2", "whsec_", "whsec_c2hvcnQ="])
 def test_a_secret_that_protects_nothing_sends_nothing(
     receiver: Receiver, fleet_db: str, monkeypatch: pytest.MonkeyPatch, secret: str
@@ -208,8 +240,11 @@ def test_a_receiver_that_is_away_is_one_error(receiver: Receiver, monkeypatch: p
         backend_of("hook").withdraw("n0", "x")
 
 
-@pytest.mark.parametrize("url", ["https://host:port/", "https://ho\x00st/", "https://"])
+@pytest.mark.parametrize(
+    "url", ["https://host:port/", "https://ho\x00st/", "https://", "https://ada:s3cret@scheduler.example/"]
+)
 def test_an_address_that_is_none_is_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     webhook_settings(monkeypatch, receiver, url=url)
-    with pytest.raises(BadSettings):
+    with pytest.raises(BadSettings) as error:
         backend_of("hook")
+    assert "s3cret" not in str(error.value)

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from muster import store
 from muster.api import reports
 from muster_criteria.health.policy import HealthAction
+from tests.muster import fleet
 from tests.muster.api.conftest import NODE, XID, post
 
 
@@ -42,6 +43,27 @@ def test_of_more_alerts_than_a_body_may_hold_the_first_are_recorded(
     assert (answer.status_code, answer.json()["accepted"], len(answer.json()["refused"])) == (200, 2, 1)
     assert {each.check for each in store.health.of_node(NODE)} == {"alert/A0", "alert/A1"}
     assert post(client, {"reports": [XID] * 3}).status_code == 413, "who can send several does"
+
+
+@pytest.mark.parametrize("instance", ["10.20.0.7:9400", f"{NODE}.hpc.example.org:9400", f"{NODE}:9400"])
+def test_an_alert_names_a_node_as_prometheus_does(client: TestClient, instance: str) -> None:
+    store.nodes.add(fleet.new_node(NODE, sku="h100-sxm-8", host="10.20.0.7"))
+    alert = {"status": "firing", "labels": {"alertname": "GpuHot", "instance": instance}}
+    assert post(client, {"alerts": [alert]}, "alerts").json()["accepted"] == 1
+    assert [each.check for each in store.health.of_node(NODE)] == ["alert/GpuHot"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "action"),
+    [("page", HealthAction.TEST_SOONER), ("Critical", HealthAction.TEST_SOONER), ("error", HealthAction.TEST_SOONER),
+     ("warning", HealthAction.NOTE), ("info", HealthAction.NOTE), ("none", HealthAction.NOTE), ("", HealthAction.NOTE)],
+)  # fmt: skip
+def test_a_severity_that_is_not_known_is_not_taken_for_harmless(
+    client: TestClient, severity: str, action: HealthAction
+) -> None:
+    alert = {"status": "firing", "labels": {"alertname": "GpuHot", "instance": NODE, "severity": severity}}
+    post(client, {"alerts": [alert]}, "alerts")
+    assert store.health.of_node(NODE)[0].action is action
 
 
 def test_an_alert_that_ends_ends_no_other_of_its_name(client: TestClient) -> None:
@@ -108,6 +130,30 @@ def test_states_of_one_body_keep_their_order(client: TestClient) -> None:
     (seen,) = store.health.of_node(NODE)
     assert seen.track is not None
     assert seen.track.bad
+
+
+RECOVERY = {"node": NODE, "check": "xid/154", "device": "gpu3"}
+ALERT = {"status": "firing", "labels": {"alertname": "GpuHot", "instance": NODE, "severity": "warning"}}
+GRAVER = {"labels": {"alertname": "GpuHot", "instance": NODE, "severity": "critical"}}
+
+
+@pytest.mark.parametrize(
+    ("token", "mild", "grave", "severity"),
+    [
+        ("epilog", {**RECOVERY, "value": "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"},
+         {"value": "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"}, "REBOOT"),
+        ("sentinel", {**gpu_event("3", "HOT", False), "isFatal": False}, {"isFatal": True}, "ISOLATE"),
+        ("alerts", ALERT, GRAVER, "ISOLATE"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mild_first", [True, False])
+def test_of_several_readings_in_one_body_the_gravest_counts(
+    client: TestClient, token: str, mild: dict[str, Any], grave: dict[str, Any], severity: str, mild_first: bool
+) -> None:
+    both = [mild, {**mild, **grave}]
+    assert post(client, both if mild_first else both[::-1], token).json()["accepted"] == 2
+    (seen,) = store.health.of_node(NODE)
+    assert (seen.severity, seen.action) == (severity, HealthAction.TEST_SOONER)
 
 
 def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:

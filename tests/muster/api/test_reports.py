@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 from muster import store
 from muster.admission import idle_fleet
 from muster.api import reports
 from muster.integration import report_sources
 from muster.model.states import State
+from muster.store.database.outgoing import PlaceRow
 from muster_criteria.health.policy import HealthAction
 from muster_demo.services import free_port
 from tests.muster.api.conftest import NODE, XID, post, sources
@@ -152,6 +154,24 @@ def test_bodies_and_rates_are_bounded(client: TestClient) -> None:
     assert post(client, XID).status_code == 200, "the rate is each source's own"
 
 
+def test_reports_that_cannot_be_used_count_as_any_other(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports.time, "monotonic", lambda: 1000.0)
+    read: list[Any] = []
+    plain = reports.report_forms.read
+
+    def counted(*given: Any) -> Iterator[Any]:
+        for each in plain(*given):
+            read.append(each)
+            yield each
+
+    monkeypatch.setattr(reports.report_forms, "read", counted)
+    assert post(client, [0] * 6000, "slow").status_code == 413
+    assert len(read) == reports.REPORTS_MAX + 1, "the rest is not read"
+    assert post(client, XID, "slow").status_code == 429, "the minute is used up"
+    assert post(client, [0] * 598, "epilog").status_code == 422
+    assert [post(client, XID).status_code for _ in range(3)] == [200, 200, 429]
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_body_of_more_than_a_minutes_worth_is_accepted_once_the_source_waited_as_told(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, before: int
@@ -193,6 +213,25 @@ def test_names_of_a_cluster_are_its_schedulers(client: TestClient, monkeypatch: 
     assert post(client, {**XID, "node": "n1"}).json()["nodes"] == 1
     assert post(client, XID).status_code == 422
     assert store.health.of_node(NODE)[0].count == 1
+    assert post(client, {"reports": [XID, {**XID, "node": "n\x00"}, {**XID, "node": "n1"}]}).json()["accepted"] == 1
+
+
+def test_no_place_is_read_of_a_node_that_is_not_reported(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "slurm"}}))
+    monkeypatch.setenv("MUSTER_REPORT_SOURCES", sources(epilog={"cluster": "alpha"}))
+    for node, name in ((NODE, "n1"), ("gpu-0002", "n2")):
+        store.schedulers.assign(node, "alpha", name, "Ada", "rack 1")
+    read: list[str] = []
+
+    def note(place: PlaceRow, _context: object) -> None:
+        read.append(place.node)
+
+    event.listen(PlaceRow, "load", note)
+    try:
+        assert post(client, {**XID, "node": "n1"}).json()["nodes"] == 1
+    finally:
+        event.remove(PlaceRow, "load", note)
+    assert "gpu-0002" not in read
 
 
 def test_what_a_body_holds_that_is_refused_is_logged(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:

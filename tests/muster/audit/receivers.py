@@ -47,10 +47,14 @@ def certificate(folder: Path) -> Path:
 
 
 class Receiver:
-    """What a receiver got, and how its next connections or requests end: each takes one of ``faults``."""
+    """What a receiver got, and how its next connections or requests end: each takes one of ``faults``.
+
+    ``most``: bytes of a body that it accepts, 0 for any number.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.most = 0
         self.faults: list[str] = []
         self.got: list[dict[str, Any]] = []
         self.headers: list[str] = []
@@ -117,6 +121,8 @@ def web(pem: Path, port: int = 0) -> Iterator[Receiver]:
                 self.connection.close()
                 return
             body = self.rfile.read(length)
+            if 0 < receiver.most < length:
+                fault = "413"
             if fault.isdigit():
                 self.send_response(int(fault))
                 self.end_headers()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,56 @@ def test_http_that_fails_midway_loses_nothing(tmp_path: Path, monkeypatch: pytes
         assert sum(sent) == len(everything())
         assert first_seen(receiver.got) == everything()
         assert set(receiver.headers) == {"Bearer t0ken"}
+
+
+def test_a_batch_is_no_larger_than_receivers_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that is larger by itself is sent alone."""
+    pem = receivers.certificate(tmp_path)
+    write(1)
+    large = 250
+    with writing() as session:
+        for number in range(500):
+            evidence = {"before": "x" * (2 * stream.BATCH_BYTES if number == large else 3000)}
+            access.write_event(session, NODE, State.REGISTERED, State.REGISTERED, "Ada", "changed", evidence)
+    before = len(everything()) - 500 + large
+    with receivers.web(pem) as receiver:
+        url = f"https://127.0.0.1:{receiver.port}/in"
+        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem})
+        receiver.most = 300_000
+        assert stream.deliver() == {"siem": before}
+        receiver.most = 600_000
+        assert stream.deliver() == {"siem": 500 - large}
+        assert [event["id"] for event in receiver.got] == everything()
+
+
+def test_a_slow_receiver_keeps_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    plain = sinks.FileSink.send
+
+    def send(self: sinks.FileSink, events: Sequence[AuditEvent]) -> None:
+        nonlocal now
+        now += 20.0 if self.path.name == "slow" else 0.0
+        plain(self, events)
+
+    monkeypatch.setattr(sinks.FileSink, "send", send)
+    monkeypatch.setattr(stream, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(stream, "BATCH", 10)
+    configure(monkeypatch, **{name: {"kind": "file", "path": tmp_path / name} for name in ("slow", "quick")})
+    write(200)
+    assert stream.deliver() == {"slow": 30, "quick": len(everything())}
+    assert stream.deliver() == {"slow": 30, "quick": 0}
+
+
+def test_a_token_that_no_header_can_hold_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = receivers.certificate(tmp_path)
+    (tmp_path / "token").write_text("t0ken\nand more\n")
+    with receivers.web(pem) as receiver:
+        url = f"https://127.0.0.1:{receiver.port}/in"
+        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": tmp_path / "token"})
+        write(1)
+        assert stream.deliver() == {"siem": 0}
+        assert lag("siem").last_error
+        assert "t0ken" not in lag("siem").last_error
 
 
 def test_a_day_without_receiver_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,22 @@ def test_an_expired_token_is_renewed(airflow: Airflow) -> None:
         assert airflow.log.count("POST /auth/token") == 2
 
 
+def test_a_token_of_the_settings_may_have_a_line_end(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, plain = httpx.MockTransport(airflow), httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **given: plain(**{**given, "transport": transport}))
+    monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "token-0\n")
+    with AirflowClient.from_settings() as session:
+        assert not session.is_paused("node_qualification")
+
+
+@pytest.mark.parametrize("token", ["t0p\ns3cret", "s3cret\x00", "s3cretö"])
+def test_a_token_that_no_header_can_hold_is_not_shown(airflow: Airflow, token: str) -> None:
+    """A client's own error quotes the header."""
+    with pytest.raises(AirflowRefused) as error:
+        AirflowClient("http://airflow", token=token, transport=httpx.MockTransport(airflow)).dags()
+    assert "s3cret" not in str(error.value)
+
+
 def test_a_pool_is_made_or_changed_and_counts_deferred_tasks(airflow: Airflow) -> None:
     with client(airflow) as session:
         session.ensure_pool("rack-12", 4)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pydantic
 
-from muster import store
+from muster import redaction, store
 from muster.admission import records_only
 from muster.admission.backend import Mark, Seen, each_alone
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_refused
@@ -42,7 +42,8 @@ _ACCEPTED, _CONFLICT = 202, 409
 class WebhookSettings(pydantic.BaseModel):
     """One receiver. ``connection``: the Airflow connection whose password is the secret, whsec_ and base64.
 
-    ``state_url``: shows the nodes as they are; empty: the receiver does not offer it.
+    ``state_url``: shows the nodes as they are; empty: the receiver does not offer it. No address has a login in it:
+    what is sent is signed.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -56,13 +57,15 @@ class WebhookSettings(pydantic.BaseModel):
     @pydantic.field_validator("url", "state_url")
     @classmethod
     def _encrypted(cls, url: str) -> str:
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             usable = not url or bool(httpx.URL(url).host)
-        except httpx.InvalidURL:
+        except (ValueError, httpx.InvalidURL):
             usable = False
         if not usable:
             raise ValueError("it is no address")
+        if parts.username or parts.password:
+            raise ValueError("it has a login in it, and secrets are not kept here: messages are signed instead")
         if url and not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)):
             raise ValueError("give an https:// address; http:// is for this machine only")
         return url
@@ -175,11 +178,12 @@ class Webhook:
         url = httpx.URL(self._chosen.state_url).copy_merge_params({"node": name} if name else {})
         status, body = self._request("GET", str(url), "state", b"")
         if status != httpx.codes.OK:
-            raise SchedulerDown(f"{self._chosen.state_url} answered {status}: {_quoted(body)}")
+            raise SchedulerDown(f"{redaction.of_text(self._chosen.state_url)} answered {status}: {_quoted(body)}")
         try:
             return each_alone(_State.model_validate_json(body).by_name(), _seen)
         except pydantic.ValidationError as error:
-            raise SchedulerDown(f"{self._chosen.state_url} sent no list of nodes: {first_refused(error)}") from None
+            where = redaction.of_text(self._chosen.state_url)
+            raise SchedulerDown(f"{where} sent no list of nodes: {first_refused(error)}") from None
 
     def _send(self, kind: str, name: str, data: Mapping[str, Any], wanted_at: datetime.datetime | None) -> None:
         moment = wanted_at or datetime.datetime.now(datetime.UTC)
@@ -193,21 +197,21 @@ class Webhook:
         if status == _ACCEPTED and not self._chosen.state_url:
             raise SchedulerDown(f"{self._chosen.cluster} has accepted the change of {name} and not carried it out yet")
         if not httpx.codes.is_success(status):
-            raise SchedulerDown(f"{self._chosen.url} answered {status}: {_quoted(answer)}")
+            raise SchedulerDown(f"{redaction.of_text(self._chosen.url)} answered {status}: {_quoted(answer)}")
 
     def _request(self, method: str, url: str, message: str, body: bytes) -> tuple[int, bytes]:
         """Returns status and body of the answer. Raises SchedulerDown, BadScheduler. Redirects are not followed."""
         headers = signed(self._secret(), message, int(time.time()), body)
         headers |= {"content-type": "application/json", "accept-encoding": "identity"}
-        limit = settings().scheduler_timeout_s
+        limit, shown = settings().scheduler_timeout_s, redaction.of_text(url)
         try:
             return http_request.send(
                 method, url, body=body, headers=headers, limit_s=limit, bytes_max=ANSWER_BYTES_MAX
             )  # fmt: skip
         except (OverflowError, TimeoutError):
-            raise SchedulerDown(f"{url} sent more than Muster reads, or took longer than {limit:g} s") from None
+            raise SchedulerDown(f"{shown} sent more than Muster reads, or took longer than {limit:g} s") from None
         except httpx.HTTPError as error:
-            raise SchedulerDown(f"{url} did not answer: {type(error).__name__} {error}") from None
+            raise SchedulerDown(f"{shown} did not answer: {type(error).__name__} {error}") from None
 
     def _secret(self) -> bytes:
         from muster.integration import logins

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import json
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster import redaction
@@ -19,6 +20,7 @@ from muster.model.nodes import NewNode, Node
 from muster.model.states import State
 from muster.rules.transitions import steps
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
@@ -69,6 +71,28 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         query = query.where(NodeRow.rack == rack)
     with reading() as session:
         return [access.to_node(row) for row in session.scalars(query)]
+
+
+def meant(names: Collection[str]) -> dict[str, str]:
+    """{name: the node that another program means by it}.
+
+    That is the node of this name, else the one with this host, else the one that has the part before the first dot as
+    its name or host. A name by which several nodes could be meant, or none, stays as it is.
+    """
+    hosts = set(filter(is_host, names))
+    first = {name: part for name in hosts if is_host(part := name.partition(".")[0])}  # not of an address
+    known: set[str] = set()
+    having: dict[str, set[str]] = collections.defaultdict(set)
+    query = select(NodeRow.name, NodeRow.host, NodeRow.state)
+    with reading() as session:
+        for some in batches(hosts | set(first.values())):
+            for node, host, state in session.execute(query.where(or_(NodeRow.name.in_(some), NodeRow.host.in_(some)))):
+                known.add(node)
+                if state != str(State.RETIRED):  # what answers there now is another machine
+                    having[node].add(node)
+                    having[host].add(node)
+    found = {name: {name} if name in known else having[name] or having[first.get(name, "")] for name in names}
+    return {name: next(iter(nodes)) if len(nodes) == 1 else name for name, nodes in found.items()}
 
 
 def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | None = None) -> Node:

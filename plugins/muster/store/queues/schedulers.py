@@ -7,6 +7,7 @@ same node supersedes one that still waits.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 
 from sqlalchemy import ColumnElement, Connection, or_, select, update
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
@@ -105,6 +107,18 @@ def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -
     if not waiting:
         return found
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
+
+
+def named(cluster: str, names: Iterable[str]) -> dict[str, str]:
+    """{name in the cluster: node} of those among ``names`` that a node has there."""
+    query = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
+    possible = (name for name in names if name.isprintable())  # others PostgreSQL does not take
+    with reading() as session:
+        return {
+            name: node
+            for some in batches(possible)
+            for name, node in session.execute(query.where(PlaceRow.name.in_(some)))
+        }
 
 
 def differences() -> list[Place]:

@@ -27,6 +27,21 @@ from tests.support.refusals import illegal
 from tests.support.servers.postgresql import PostgreSQL
 
 
+@pytest.mark.both_dialects
+def test_the_node_that_another_program_means(fleet_db: str) -> None:
+    hosts = {"gpu-1": "10.0.0.1", "gpu-2": "gpu-2.example", "n3": "gpu-3", "n4": "shared", "n5": "shared"}
+    for name, host in (hosts | {"gpu-6": "old"}).items():
+        store.nodes.add(fleet.new_node(name, host=host))
+    store.nodes.move("gpu-6", State.RETIRED, "Ada", "sold")
+    expected = {
+        "gpu-1": "gpu-1", "10.0.0.1": "gpu-1", "gpu-1.hpc.example": "gpu-1", "gpu-2.example": "gpu-2",
+        "gpu-3.hpc.example": "n3", "shared": "shared", "shared.example": "shared.example", "10.0.0.9": "10.0.0.9",
+        "gpu-6": "gpu-6", "old": "old", "gpu-6.example": "gpu-6.example", "": "", "gpu-1\x00": "gpu-1\x00",
+        "gpu-1.\ud800": "gpu-1.\ud800",
+    }  # fmt: skip
+    assert store.nodes.meant(expected.keys()) == expected
+
+
 @pytest.mark.usefixtures("fleet_db")
 class TestEnrolment:
     def test_adding_again_is_harmless(self) -> None:
