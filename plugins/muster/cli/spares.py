@@ -23,10 +23,10 @@ def spares(
     """Show by SKU how many spares cover all but 1 of 100 jobs, from the fleet's own failures and repair times."""
     from muster import store
 
-    nodes = store.nodes.find()
+    nodes, fell = store.nodes.find(), store.replacing.fell()
     if for_:
         clusters = {place.node: place.cluster for place in store.schedulers.places()}
-        found = replacing.candidates(store.nodes.get(for_), nodes, clusters)
+        found = replacing.candidates(store.nodes.get(for_), nodes, fell, clusters)
         tested = store.verdicts.stage_tests()
         rows = [
             [each.name, where, each.rack, show.when(min(tests.values())) if (tests := tested.get(each.name)) else ""]
@@ -38,7 +38,8 @@ def spares(
         return
     now = store.clock.now()
     chosen = [node for node in nodes if node.simulated == simulated]
-    pools = rules.pools(chosen, store.failures.since(now - rules.PERIOD, former=True), now, days)
+    failed = store.failures.since(now - rules.PERIOD, former=True)
+    pools = rules.pools(chosen, store.failures.served(now), fell, failed, now, days)
     sizes = {pool.sku: job or [pool.service] for pool in pools}
     asked = [(pool, size, rules.needed(size, pool.rates, days)) for pool in pools for size in sizes[pool.sku]]
     show.answer(

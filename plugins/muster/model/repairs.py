@@ -30,7 +30,8 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True)
 class Incident:
-    """One fault of one machine, from its being seen until a repair of it is proved or a person closes it.
+    """One fault of one machine, from its being seen until a repair of it is proved or a person closes it. It goes with
+    its part: ``node`` is where that sits.
 
     ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
     repair counts; empty for evidence that was taken by hand. ``asks``: why a person has to decide what is done next, ""
@@ -66,7 +67,8 @@ class Outcome(enum.StrEnum):
 class Attempt:
     """One repair that was reserved before it was carried out. ``outcome``: None while it is not known.
 
-    ``proved``: whether the tests that can see the fault passed after it; None until they did or did not.
+    ``proved``: whether the tests that can see the fault passed after it; None until they did or did not, and where it
+    did not succeed or the part was replaced: they prove something else then.
     ``days``: on how many days stages of tests were recorded since, of any node; a clock that jumps adds none.
     ``ordered``: how a restart was ordered, from the boot ``before`` on, at ``ordered_at``; None if none was.
     """

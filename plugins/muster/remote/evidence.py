@@ -17,8 +17,8 @@ from muster.model.nodes import Node
 from muster.remote import redfish_logs, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
 from muster.remote.node_side import Connect, NodeSide
-from muster.remote.redfish_client import BmcSilent, Client
-from muster.remote.redfish_documents import linked, paths_of
+from muster.remote.redfish_client import BmcSilent, Client, without_refused
+from muster.remote.redfish_documents import Get, linked, paths_of
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
 
@@ -109,10 +109,11 @@ def of_bmc(
             return
         with Client(bmc, who(bmc), timeout_s=10.0, limit_s=limit_s) as client:
             client.log_in()
+            get = without_refused(client.get, taken.left_out)
             for path in paths:
-                _walk(client, path, taken)
+                _walk(get, path, taken)
             for service in taken.logs:  # last: a log may take all the time that is left
-                _take_log(client, service, taken)
+                _take_log(get, service, taken)
     except (BadBmc, BmcSilent) as error:
         why = str(error)
     except Exception as error:  # whatever a BMC sends costs this piece alone
@@ -127,7 +128,8 @@ def of_bmc(
 class _Taken:
     """What was taken of a BMC: ``documents`` by path, and the services of ``logs`` that are to be read.
 
-    ``beyond``, ``left_out``: what was left out, since there are too many documents, or too many entries in a log.
+    ``beyond``: what was left out, since there are too many documents; ``left_out``: what the BMC has an error for, and
+    entries of a log that are too many.
     """
 
     documents: dict[str, object] = dataclasses.field(default_factory=dict)
@@ -143,36 +145,36 @@ class _Taken:
         return True
 
 
-def _walk(client: Client, path: str, taken: _Taken) -> None:
+def _walk(get: Get, path: str, taken: _Taken) -> None:
     """Add the document, its members, and each member's log services; note their logs."""
-    for member_path in paths_of(_keep(client, path, taken)):
-        member = _keep(client, member_path, taken)
-        for service_path in paths_of(linked(member, "LogServices", client.get)):
-            service = _keep(client, service_path, taken)
+    for member_path in paths_of(_keep(get, path, taken)):
+        member = _keep(get, member_path, taken)
+        for service_path in paths_of(linked(member, "LogServices", get)):
+            service = _keep(get, service_path, taken)
             if service:
                 taken.logs.append(service)
 
 
-def _take_log(client: Client, service: dict[str, object], taken: _Taken) -> None:
+def _take_log(get: Get, service: dict[str, object], taken: _Taken) -> None:
     """Add the pages of a log, with whole entries in the place of links; of too many on one page the newest."""
-    first = linked(service, "Entries", client.get)
+    first = linked(service, "Entries", get)
     path = str(first.get("@odata.id"))
-    for page in redfish_logs.pages(first, client.get):
+    for page in redfish_logs.pages(first, get):
         if taken.full(path):
             return
         taken.documents[path] = dict(page)
         if isinstance(listed := page.get("Members"), list):
-            members, _ = redfish_logs.whole(page, client.get)
+            members, _ = redfish_logs.whole(page, get)
             taken.documents[path] = {**page, "Members": members}
             if left := len(listed) - len(members):
                 taken.left_out.append(f"{left} of the {len(listed)} entries of {path} were left out")
         path = str(page.get("Members@odata.nextLink"))
 
 
-def _keep(client: Client, path: str, taken: _Taken) -> dict[str, object]:
+def _keep(get: Get, path: str, taken: _Taken) -> dict[str, object]:
     if path in taken.documents or taken.full(path):
         return {}
-    found = dict(client.get(path) or {})
+    found = dict(get(path) or {})
     if found:
         taken.documents[path] = found
     return found

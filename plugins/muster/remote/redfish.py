@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish_client import ROOT, BmcSilent, Client, Refused
+from muster.remote.redfish_client import ROOT, BmcSilent, Client, Refused, without_refused
 from muster.remote.redfish_documents import Document, Found, Get, leaks_of, linked, of_chassis, paths_of
 from muster_criteria.chassis import STAGES, UNITS, Chassis, reading
 from muster_criteria.health.bmc import Sensor, Shown
@@ -83,7 +83,7 @@ def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: f
             except Refused as error:
                 # Parts of one name are numbered in their order: those behind what is missing would have wrong numbers.
                 refused.append(str(error))
-            redfish_logs.read(root, _but(get, refused), logs)
+            redfish_logs.read(root, without_refused(get, refused), logs)
         if not (chassis or logs.services or refused):
             trouble = f"the BMC at {bmc.url} lists neither a chassis nor a log"
     except BmcSilent as error:
@@ -108,19 +108,6 @@ def _once(get: Get) -> Get:
         if isinstance(document := known[path], Refused):
             raise document
         return document
-
-    return found
-
-
-def _but(get: Get, refused: list[str]) -> Get:
-    """A document in error is noted in ``refused``, and missing."""
-
-    def found(path: str) -> Document | None:
-        try:
-            return get(path)
-        except Refused as error:
-            refused.append(str(error))
-            return None
 
     return found
 

@@ -17,7 +17,7 @@ import httpx
 
 from muster.errors import MusterError
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish_documents import Document
+from muster.remote.redfish_documents import Document, Get
 from muster_criteria.text import one_line
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -37,6 +37,19 @@ class BmcSilent(MusterError):
 
 class Refused(BmcSilent):
     """The BMC answers, and has an error for one document: it may have the others."""
+
+
+def without_refused(get: Get, refused: list[str]) -> Get:
+    """Returns a ``get`` for which a document in error is missing; ``refused`` takes the reason."""
+
+    def found(path: str) -> Document | None:
+        try:
+            return get(path)
+        except Refused as error:
+            refused.append(str(error))
+            return None
+
+    return found
 
 
 class Client:
@@ -78,7 +91,7 @@ class Client:
     def log_in(self) -> None:
         """Opens a session, since some BMCs log every request with a login; without one, each request has the login.
 
-        Raises BmcSilent if the BMC does not answer.
+        Raises BmcSilent if the BMC does not answer, or refuses the login.
         """
         if not self._who.user:
             return
@@ -88,16 +101,35 @@ class Client:
         token = answer.headers.get("X-Auth-Token")
         if answer.is_success and token:
             self._http.headers["X-Auth-Token"] = token
-            self._session = self.within(answer.headers.get("Location", SESSIONS))
+            self._session = self._of_session(answer.headers.get("Location", ""))
+        elif answer.status_code == httpx.codes.UNAUTHORIZED and self._has_sessions():
+            # By Basic, the same password would count as a second failed login.
+            raise self._silent(f"it answers 401 {answer.reason_phrase} to the login of {self._who.user}")
         else:
             self._http.auth = httpx.BasicAuth(self._who.user, self._who.password)
+
+    def _has_sessions(self) -> bool:
+        """Whether the root, which needs no login, names sessions: a BMC without them has looked at no password."""
+        root = self.get(ROOT) or {}
+        links = root.get("Links")
+        return "SessionService" in root or (isinstance(links, dict) and "Sessions" in links)
+
+    def _of_session(self, location: str) -> httpx.URL:
+        """Returns the URL of a session. Only the path counts: a BMC may know itself by another name than its record."""
+        sessions = self.within(SESSIONS)
+        with contextlib.suppress(httpx.InvalidURL, ValueError):
+            return self._url.copy_with(raw_path=sessions.join(location).raw_path)
+        return sessions
 
     def get(self, path: str) -> Document | None:
         """Returns the document at ``path``; None if there is none, as of bays and boards that a BMC lists and lacks.
 
-        Raises Refused for a document in error, else BmcSilent.
+        Follows one redirect, as to the same path with a slash. Raises Refused for a document in error, else BmcSilent.
         """
-        answer = self._answer("GET", self.within(path))
+        url = self.within(path)
+        answer = self._answer("GET", url)
+        if answer.has_redirect_location and (target := self._here(url, answer.headers["Location"])):
+            answer = self._answer("GET", target)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         if not answer.is_success:
@@ -116,11 +148,16 @@ class Client:
 
     def within(self, link: str) -> httpx.URL:
         """Returns the link's URL. Raises BmcSilent for one that leads the controller to another address."""
+        if url := self._here(self._url, link):
+            return url
+        raise self._silent(f"it leads to another address: {link}")
+
+    def _here(self, base: httpx.URL, link: str) -> httpx.URL | None:
         with contextlib.suppress(httpx.InvalidURL, ValueError):
-            url = self._url.join(link)
+            url = base.join(link)
             if (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port):
                 return url
-        raise self._silent(f"it leads to another address: {link}")
+        return None
 
     def _answer(self, method: str, url: httpx.URL, body: dict[str, str] | None = None) -> httpx.Response:
         return self._runner.run(self._in_time(method, url, body))
@@ -139,7 +176,7 @@ class Client:
             raise self._silent(str(error) or type(error).__name__) from None
 
     async def _whole(self, method: str, url: httpx.URL, body: dict[str, str] | None) -> httpx.Response:
-        """Sends the request and reads the answer as it is sent, not decompressed. Redirects are not followed."""
+        """Sends the request and reads the answer as it is sent, not decompressed. Follows no redirect."""
         async with self._http.stream(method, url, json=body) as answer:
             content = b""
             async for piece in answer.aiter_raw():

@@ -113,17 +113,31 @@ def _fetched(member: Document, get: Get) -> Document:
 
 def _entry(member: Document, severity: str, log: str) -> Entry:
     text = _text(member, "Message") or _text(member, "MessageId") or "without a message"
-    return Entry(_text(member, "Id"), _text(member, "Created"), severity, text, _origin(member), log)
+    id_, created = _text(member, "Id"), _text(member, "Created")
+    return Entry(id_, created, severity, text, _origin(member), log, _repeated(member, created))
+
+
+def _repeated(member: Document, created: str) -> str:
+    """When the entry was changed: HPE's logs count a repeated event up in the entry of its first. That a person marked
+    it as resolved is no event.
+    """
+    if member.get("Resolved") is True:
+        return ""
+    oem = _map(member.get("Oem"))
+    changed = _text(member, "Modified") or _text(_map(oem.get("Hpe") or oem.get("Hp")), "Updated")
+    return "" if changed == created else changed
 
 
 def _origin(member: Document) -> str:
     """What an entry is about: the end of the link to its origin, or the sensor that it names."""
-    links = member.get("Links")
-    link = links.get("OriginOfCondition") if isinstance(links, dict) else None
-    path = link.get("@odata.id") if isinstance(link, dict) else None
+    path = _map(_map(member.get("Links")).get("OriginOfCondition")).get("@odata.id")
     if isinstance(path, str) and path.strip("/"):
         return one_line(unquote(path.rstrip("/").rpartition("/")[2]))[:80]
     return _text(member, "SensorType")[:80] or "bmc"
+
+
+def _map(value: object) -> Document:
+    return value if isinstance(value, dict) else {}
 
 
 def _text(member: Document, key: str) -> str:

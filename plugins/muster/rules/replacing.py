@@ -38,14 +38,22 @@ def vacancies(crossings: Iterable[Crossing], states: Mapping[str, State]) -> lis
     return [Vacancy(each.node, each.at) for each in open_.values() if states.get(each.node) in BROKEN]
 
 
+def is_free(node: Node, fell: Collection[str]) -> bool:
+    """Whether a node may take a place: qualified, and it did not fall out of service, as for a warning (``fell``).
+
+    Not one whose tests are paused, since somebody works on it, and none that is marked as a lemon.
+    """
+    return node.state is State.QUALIFIED and node.name not in fell and not (node.pause or node.lemon)
+
+
 def candidates(
-    gone: Node, nodes: Collection[Node], clusters: Mapping[str, str] | None = None
+    gone: Node, nodes: Collection[Node], fell: Collection[str], clusters: Mapping[str, str] | None = None
 ) -> list[tuple[Node, str]]:
-    """Returns the qualified nodes that may take the place of ``gone``, each with what it shares with it.
+    """Returns the nodes that may take the place of ``gone``, each with what it shares with it. ``fell``: see is_free.
 
     Same SKU, both real or both simulated, and in the same scheduler's cluster (``clusters``: by node). Those of the
     same block come first, then of the same pod, then the others; within these the spares, then the longest in the
-    fleet. A node whose tests are paused is left out, since somebody works on it, and so is one marked as a lemon.
+    fleet.
     """
     of = clusters or {}
 
@@ -59,8 +67,8 @@ def candidates(
 
     fit = [
         node for node in nodes
-        if node.state is State.QUALIFIED and node.sku == gone.sku and node.simulated == gone.simulated
-        and node.name != gone.name and not (node.pause or node.lemon) and of.get(node.name, "") == of.get(gone.name, "")
+        if is_free(node, fell) and node.sku == gone.sku and node.simulated == gone.simulated
+        and node.name != gone.name and of.get(node.name, "") == of.get(gone.name, "")
     ]  # fmt: skip
     fit.sort(key=lambda node: (place(node)[0], not node.labels.get(SPARE_LABEL), node.added_at, node.name))
     return [(node, place(node)[1]) for node in fit]
@@ -69,19 +77,21 @@ def candidates(
 def proposals(
     open_: Iterable[Vacancy],
     nodes: Mapping[str, Node],
+    fell: Collection[str],
     clusters: Mapping[str, str],
     fitness: Callable[[str], Fitness | None],
 ) -> list[Replacement]:
     """Returns a replacement for each place that has one, the longest open first; each node is proposed once.
 
-    ``fitness``: the evidence for a node, None if it may not be proposed. It is asked for no more nodes than needed.
+    ``fell``: see is_free. ``fitness``: the evidence for a node, None if it may not be proposed. It is asked for no more
+    nodes than needed.
     """
-    free = {node.name: node for node in nodes.values() if node.state is State.QUALIFIED}
+    free = {node.name: node for node in nodes.values() if is_free(node, fell)}
     found: list[Replacement] = []
     for gone in open_:
         if len(found) >= SHOWN_MAX:
             break
-        for node, shared in candidates(nodes[gone.node], free.values(), clusters):
+        for node, shared in candidates(nodes[gone.node], free.values(), fell, clusters):
             del free[node.name]
             if proven := fitness(node.name):
                 found.append(Replacement(gone, node.name, shared, proven))

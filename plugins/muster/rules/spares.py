@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
+from muster.rules.replacing import is_free
 from muster_criteria.counts import rate_limits
 
 ENOUGH = 0.99
@@ -84,7 +85,7 @@ SAMPLES = 1000
 
 def measured(came: Sequence[datetime.datetime], failures: Sequence[Failure], now: datetime.datetime,
              period: datetime.timedelta) -> Rates:  # fmt: skip
-    """Returns the rates of nodes that ``came`` then, from their failures within the period until ``now``.
+    """Returns the rates of nodes that ``came`` into service then, from their failures within the period until ``now``.
 
     The fleet's own failures are weighed with the public record. A repair that is not over counts until now.
     """
@@ -139,8 +140,8 @@ def covered(pool: int, most: int, rates: Rates, days: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """Of one SKU: nodes in ``service`` or broken, those that are ``qualified`` and wait, how they fail, how many spares
-    a job of ``service`` nodes over ``days`` days needs, and the largest job that the qualified cover.
+    """Of one SKU: nodes in ``service``, those that are ``qualified`` and may take a place, how they fail, how many
+    spares a job of ``service`` nodes over ``days`` days needs, and the largest job that the qualified cover.
     """
 
     sku: str
@@ -152,12 +153,17 @@ class Pool:
     covers: int
 
 
-def rates_of(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.datetime) -> Rates:
-    """Returns the rates of these nodes, retired and new ones apart, over ``PERIOD``, since each was enrolled.
+def rates_of(
+    nodes: Collection[Node], served: Mapping[str, datetime.datetime], failures: Sequence[Failure],
+    now: datetime.datetime,
+) -> Rates:  # fmt: skip
+    """Returns the rates of these nodes over ``PERIOD``, without retired ones and those that never served.
 
-    ``failures``: as of ``pools``.
+    ``served``: when each first entered production: only from then on can it fail in service. ``failures``: as of
+    ``pools``.
     """
-    came = {node.name: node.added_at for node in nodes if node.state not in (State.RETIRED, State.REGISTERED)}
+    names = [node.name for node in nodes if node.state is not State.RETIRED and node.name in served]
+    came = {name: served[name] for name in names}
     return measured([*came.values()], [each for each in failures if each.node in came], now, PERIOD)
 
 
@@ -167,10 +173,14 @@ PERIOD = datetime.timedelta(days=365)
 """Failures of so long say how many spares are needed."""
 
 
-def pools(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.datetime, days: float) -> list[Pool]:
+def pools(
+    nodes: Collection[Node], served: Mapping[str, datetime.datetime], fell: Collection[str],
+    failures: Sequence[Failure], now: datetime.datetime, days: float,
+) -> list[Pool]:  # fmt: skip
     """Returns the pool of each SKU of which nodes are in service, the largest first.
 
-    ``failures``: of machines that had the nodes' names before too, since a spare takes a place, not a machine's.
+    ``served``: as of ``rates_of``; ``fell``: as of ``replacing.is_free``; ``failures``: of machines that had the nodes'
+    names before too, since a spare takes a place, not a machine's.
     """
     found = []
     for sku in sorted({node.sku for node in nodes}):
@@ -178,8 +188,8 @@ def pools(nodes: Collection[Node], failures: Sequence[Failure], now: datetime.da
         serving = sum(node.state in SERVING for node in of)
         if not serving:
             continue
-        rates = rates_of(of, failures, now)
-        qualified = sum(node.state is State.QUALIFIED for node in of)
+        rates = rates_of(of, served, failures, now)
+        qualified = sum(is_free(node, fell) for node in of)
         found.append(Pool(sku, serving, qualified, rates, days, needed(serving, rates, days),
                           covered(qualified, serving, rates, days)))  # fmt: skip
     return sorted(found, key=lambda pool: -pool.service)

@@ -22,7 +22,7 @@ from muster.reporting import notices
 from muster.rules import replacing as rules
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from tests.muster import fleet
 from tests.support.refusals import illegal
 
@@ -164,6 +164,18 @@ def test_what_is_tested_fell_out_of_service_or_is_asked_about_is_not_proposed() 
     store.leases.acquire_all(["tested"], RunKey("cluster_qualification", "block 8"))
     assert store.replacing.proposal_for("a") is not None  # "fell" was tested again, and is as good as any
     assert store.replacing.proposal_for("a").spare == "fell"  # type: ignore[union-attr]
+
+
+def test_a_node_that_a_warning_took_out_of_service_is_no_spare() -> None:
+    serving("a", "warned")
+    lease = fleet.begin("warned", "warned__again")
+    fleet.do_stage(lease, "intake", Verdict.WARN, findings=(fleet.finding(severity=Severity.WARNING),))
+    store.runs.finish(lease.key, Verdict.WARN, "gpu3 is slow.")
+    store.leases.release(lease.key, "over")
+    assert state("warned") is State.QUALIFIED
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    assert store.replacing.fell() == {"warned"}
+    assert store.replacing.proposals() == []
 
 
 def test_a_question_that_nobody_answered_in_time_disables_no_spare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,8 +41,12 @@ def documents(number: int, first: int, *, links: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def taken(known: dict[str, Any]) -> Piece:
+def taken(known: dict[str, Any], error: str = "") -> Piece:
+    """``error``: the path of a document for which the BMC has an error."""
+
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path == error:
+            return 500, {}, b""
         return (200, {}, json.dumps(known[path]).encode()) if path in known else (404, {}, b"")
 
     with bmcs.answering(reply) as server:
@@ -60,6 +64,17 @@ def test_a_log_is_taken_with_its_text_from_links_and_further_pages(links: bool, 
     piece = taken(documents(5, first, links=links))
     assert piece.why == ""
     assert all(f"fault {each}" in piece.content.decode() for each in range(5))
+
+
+def test_a_document_in_error_costs_no_other() -> None:
+    """As of a baseboard of GPUs, a second system, that does not answer the BMC."""
+    board = "/redfish/v1/Systems/HGX_Baseboard_0"
+    known = documents(1, 1, links=False)
+    known["/redfish/v1/Systems"]["Members"].insert(0, link(board))
+    piece = taken(known, error=board)
+    system = "/redfish/v1/Systems/1"
+    assert set(json.loads(piece.content)) == {"/redfish/v1/Systems", system, f"{system}/LogServices/IML", LOG}
+    assert board in piece.why
 
 
 def test_what_is_left_out_of_a_long_log_is_said() -> None:

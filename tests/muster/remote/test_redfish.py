@@ -250,6 +250,47 @@ def test_a_session_is_opened_once_and_ended() -> None:
     assert bmc.requests == [f"POST {opened}", "/redfish/v1/", f"DELETE {opened}/7"]
 
 
+@pytest.mark.parametrize("location", ["https://bmc-7.example/sessions/7", "/sessions/7"])
+def test_a_session_is_ended_at_this_bmc_by_whatever_name_it_calls_itself(tmp_path: Path, location: str) -> None:
+    documents = bmcs.write(tmp_path, fans=[bmcs.fan()])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.endswith("/Sessions"):
+            return 201, {"X-Auth-Token": "t", "Location": location}, b"{}"
+        document = documents / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+
+    with bmcs.answering(reply) as bmc:
+        assert read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+        assert bmc.requests[-1] == "DELETE /sessions/7"
+
+
+def test_a_password_that_a_session_refuses_is_sent_no_second_time() -> None:
+    """Each refused login counts, and several lock the account."""
+    root = json.dumps({"Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}}}).encode()
+    with bmcs.answering(lambda path: (401, {}, b"") if path.endswith("/Sessions") else (200, {}, root)) as bmc:
+        with pytest.raises(BmcSilent):
+            read_chassis(Bmc(url=bmc.url), Login("root", "old"), timeout_s=5)
+        assert bmc.requests == ["POST /redfish/v1/SessionService/Sessions", "/redfish/v1/"]
+
+
+def test_one_redirect_within_the_bmc_is_followed(tmp_path: Path) -> None:
+    """As to the same path with a slash; a document that leads on is in error."""
+    documents = bmcs.write(tmp_path, fans=[bmcs.fan()])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if not path.endswith("/"):
+            return 308, {"Location": f"{path}/"}, b""
+        return 200, {}, (documents / path.removeprefix("/redfish/v1").strip("/") / "index.json").read_bytes()
+
+    with bmcs.answering(reply) as bmc:
+        assert read(bmc.url)["fan_state", "fan0"].text == "ok"
+    with bmcs.answering(lambda path: (308, {"Location": f"{path}x"}, b"")) as bmc:
+        with pytest.raises(BmcSilent):
+            read(bmc.url)
+        assert bmc.requests == ["/redfish/v1/", "/redfish/v1/x"]
+
+
 @pytest.mark.parametrize("link", ["http://[", "\ud800", "//elsewhere/redfish", "file:///etc/passwd"])
 def test_a_link_that_is_no_path_of_this_bmc_is_refused(link: str) -> None:
     root = json.dumps({"Chassis": {"@odata.id": link}}).encode()

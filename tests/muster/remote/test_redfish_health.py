@@ -16,7 +16,8 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import read_health
 from muster.remote.redfish_client import BYTES_MAX
 from muster.remote.redfish_logs import PAGES_MAX
-from muster_criteria.health.bmc import Sensor, Shown
+from muster_criteria.health.bmc import NOTHING_KNOWN, Sensor, Shown, read
+from muster_criteria.health.policy import Bmcs
 from tests.support.servers import bmc as bmcs
 
 
@@ -136,6 +137,39 @@ def test_of_a_log_of_too_many_entries_the_newest_are_read(links: bool, times: st
     redfish_logs.read(documents["/"], documents.get, logs)
     assert [each.id for each in logs.entries.values()] == [str(newest)]
     assert logs.long == (["/e"] if missed else [])
+
+
+def one_entry(entry: dict[str, Any]) -> redfish_logs.Logs:
+    """What is read of a BMC whose only log has that entry."""
+    documents: dict[str, Any] = {
+        "/": {"Systems": link("/s")}, "/s": {"Members": [link("/s/1")]}, "/s/1": {"LogServices": link("/l")},
+        "/l": {"Members": [link("/l/1")]}, "/l/1": {"Entries": link("/e")}, "/e": {"Members": [entry]},
+    }  # fmt: skip
+    logs = redfish_logs.Logs()
+    redfish_logs.read(documents["/"], documents.get, logs)
+    return logs
+
+
+@pytest.mark.parametrize("vendor", ["Hpe", "Hp", ""])
+def test_an_event_that_a_log_counts_up_in_the_entry_of_its_first_is_new_again(vendor: str) -> None:
+    """As HPE's logs do it: ``Oem.Hpe.Count`` and ``Updated``."""
+    first = bmcs.entry("12", "Critical", "Uncorrectable ECC", created="2026-01-01T00:00:00Z")
+    known, events = NOTHING_KNOWN, list[int]()
+    for month in (1, 1, 2, 2, 5):
+        at = f"2026-{month:02d}-01T00:00:00Z"
+        changed = {"Oem": {vendor: {"Count": month, "Updated": at}}} if vendor else {"Modified": at}
+        logs = one_entry(first | changed)
+        found, known = read(Shown(entries=tuple(logs.entries.values()), logs=tuple(logs.read)), known, Bmcs())
+        events.append(sum(each.bad is None for each in found))
+    assert events == [0, 0, 1, 0, 1]
+
+
+def test_an_entry_that_a_person_marks_as_resolved_is_the_same() -> None:
+    """As OpenBMC's: its ``Modified`` is that of the mark."""
+    entry = bmcs.entry("12", "Critical", "Uncorrectable ECC")
+    fresh, resolved = {"Modified": entry["Created"]}, {"Modified": "2026-12-01T00:00:00Z", "Resolved": True}
+    keys = {found.key for each in (fresh, resolved) for found in one_entry(entry | each).entries.values()}
+    assert len(keys) == 1
 
 
 def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:

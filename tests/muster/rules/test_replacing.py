@@ -87,15 +87,15 @@ def test_a_replacement_comes_from_the_same_block_then_the_same_pod_and_spares_fi
         node("far"), node("pod", block="b2", pod="p1"), node("block", block="b1", pod="p1"),
         node("spare", block="b1", spare="yes"), node("other", sku="b200", block="b1"), paused,
         node("serving", State.PRODUCTION, block="b1"),
-        dataclasses.replace(node("simulated", block="b1"), simulated=True),
+        dataclasses.replace(node("simulated", block="b1"), simulated=True), node("fell", block="b1"),
     ]  # fmt: skip
-    found = rules.candidates(gone, nodes)
+    found = rules.candidates(gone, nodes, {"fell"})
     assert [each.name for each, _ in found] == ["spare", "block", "pod", "far"]
     assert len({where for _, where in found}) == 3
 
 
 def test_a_node_of_another_cluster_s_scheduler_takes_no_place() -> None:
-    found = rules.candidates(node("gone", State.REPAIR), [node("x"), node("y")], {"gone": "alpha", "y": "alpha"})
+    found = rules.candidates(node("gone", State.REPAIR), [node("x"), node("y")], (), {"gone": "alpha", "y": "alpha"})
     assert [each.name for each, _ in found] == ["y"]
 
 
@@ -109,6 +109,6 @@ def test_each_place_gets_a_node_of_its_own_that_may_be_proposed() -> None:
         return None if name == "refused" else ADMITTED
 
     open_ = [Vacancy(name, NOW) for name in ("g1", "g2", "g3")]
-    found = rules.proposals(open_, nodes, {}, fitness)
+    found = rules.proposals(open_, nodes, (), {}, fitness)
     assert [(each.gone.node, each.spare) for each in found] == [("g1", "s1"), ("g2", "s2")]
     assert len(asked) == len(set(asked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.model.failures import Failure
-from muster.model.nodes import Node
+from muster.model.nodes import Lemon, Node, Pause
 from muster.model.states import State
+from muster.rules import replacing
 from muster.rules import spares as rules
 from muster.rules.spares import correlation, spares
 
@@ -105,7 +107,31 @@ def test_the_largest_job_that_is_covered_is_and_the_next_is_not(pool: int, most:
 def test_each_sku_has_its_own_pool() -> None:
     nodes = [*(node(f"n{at}") for at in range(40)), node("q", State.QUALIFIED), node("b", sku="b200"),
              node("gone", State.RETIRED, "gb200")]  # fmt: skip
-    h100, b200 = rules.pools(nodes, failed(*[(9.0, 8.0)] * 30), NOW, 7.0)
+    served = {each.name: each.added_at for each in nodes}
+    h100, b200 = rules.pools(nodes, served, (), failed(*[(9.0, 8.0)] * 30), NOW, 7.0)
     assert (h100.sku, h100.service, h100.qualified, h100.rates.failures) == ("h100", 40, 1, 30)
     assert (b200.sku, b200.qualified, b200.rates.failures, b200.covers) == ("b200", 0, 0, 0)
     assert h100.needed > 1 > b200.covers
+
+
+@pytest.mark.parametrize("waited", [0, 300])
+def test_a_node_can_fail_in_service_from_when_it_first_served_whenever_it_was_enrolled(waited: int) -> None:
+    came = NOW - 30 * DAY
+    nodes = [dataclasses.replace(node(f"n{at}"), added_at=came - waited * DAY) for at in range(400)]
+    never = node("never", State.QUALIFIED)
+    rates = rules.rates_of([*nodes, never], {each.name: came for each in nodes}, failed(*[(20.0, 15.0)] * 24), NOW)
+    assert rates == rules.measured([came] * 400, failed(*[(20.0, 15.0)] * 24), NOW, rules.PERIOD)
+
+
+def test_a_node_that_is_tested_after_its_repair_still_counts() -> None:
+    back, served = node("n0", State.REGISTERED), {"n0": NOW - 30 * DAY}
+    assert rules.rates_of([back], served, failed((9.0, 8.0)), NOW).failures == 1
+
+
+def test_a_spare_is_what_may_take_a_place() -> None:
+    waits = node("waits", State.QUALIFIED)
+    paused = dataclasses.replace(node("paused", State.QUALIFIED), pause=Pause("Ada", NOW + DAY, "a customer's"))
+    lemon = dataclasses.replace(node("lemon", State.QUALIFIED), lemon=Lemon("Ada", NOW, "again"))
+    nodes = [node("n0"), waits, paused, lemon, node("fell", State.QUALIFIED)]
+    (pool,) = rules.pools(nodes, {}, {"fell"}, [], NOW, 7.0)
+    assert pool.qualified == len(replacing.candidates(nodes[0], nodes, {"fell"})) == 1

@@ -1,8 +1,8 @@
 """What a node's BMC shows between tests: its sensors as states, new entries of its logs as events. Pure.
 
-A sensor without a reading is neither good nor bad. What a log held when it was read whole first is not new: the tests
-before the node entered service have judged that machine. Each log begins by itself: one that the BMC has an error for
-hides the entries of no other.
+A sensor without a reading is neither good nor bad. What a log held when it was read whole first, since the node entered
+service, is not new: the tests before have judged that machine. Each log begins by itself: one that the BMC has an error
+for hides the entries of no other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sensor:
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say; ``log``: a short
-    name of its log, that stays.
+    name of its log, that stays; ``repeated``: when what it tells was seen last, "" where that was at ``created``.
     """
 
     id: str
@@ -56,11 +56,12 @@ class Entry:
     text: str
     origin: str = "bmc"
     log: str = ""
+    repeated: str = ""
 
     @property
     def key(self) -> str:
         """A fingerprint. Neither number nor time alone would do: a cleared log counts again, and clocks are set."""
-        whole = "\0".join((self.id, self.created, self.severity, self.text))
+        whole = "\0".join((self.id, self.created, self.severity, self.text, *filter(None, (self.repeated,))))
         return f"{zlib.crc32(whole.encode('utf-8', 'replace')):08x}"
 
 
@@ -79,8 +80,8 @@ class Shown:
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What earlier readings left. ``keys``: of the entries; ``logs``: those that were read whole once; ``present``:
-    power supplies that were there once.
+    """What earlier readings left. ``keys``: of the entries; ``logs``: those that were read whole once, and ``present``:
+    power supplies that were there once, since the node entered service.
     """
 
     keys: tuple[str, ...] = ()

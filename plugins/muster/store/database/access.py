@@ -19,7 +19,7 @@ from muster.model.states import BROKEN, SERVING, State
 from muster.rules import transitions as lifecycle
 from muster.store.database import clock
 from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
-from muster.store.database.health import HealthRow, SweepRow
+from muster.store.database.health import BmcRow, HealthRow, SweepRow
 from muster.store.database.models import (
     EventRow,
     FindingRow,
@@ -177,8 +177,8 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
 
 def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> None:
     """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
-    followed counts in it, and what the node has now is what it has to have. ``by_person``: nothing counts, since a
-    person who saw it verified the node.
+    followed counts in it, and what the node has now is what it has to have. What the logs of its BMC hold when they are
+    read next is not new. ``by_person``: nothing counts, since a person who saw it verified the node.
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
@@ -190,6 +190,8 @@ def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> 
         session.execute(update(HealthRow).where(*untested).values(spell=node.spell))
     if (swept := session.get(SweepRow, node.name)) is not None:
         swept.counters = presence.forgotten(swept.counters)
+    if (bmc := session.get(BmcRow, node.name)) is not None:
+        bmc.logs, bmc.present = [], []
 
 
 def accept(session: Session, node: NodeRow) -> None:

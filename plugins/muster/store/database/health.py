@@ -80,8 +80,8 @@ class SweepRow(Base):
 class BmcRow(Base):
     """Where the last reading of a machine's BMC ended, as ``muster.model.health.BmcCursor`` has it.
 
-    ``keys``: of the log entries that were read; ``logs``: those that were read whole; ``present``: power supplies that
-    were there.
+    ``keys``: of the log entries that were read; ``logs``: those that were read whole, and ``present``: power supplies
+    that were there, since the node's spell in service began.
     """
 
     __tablename__ = "bmcs"

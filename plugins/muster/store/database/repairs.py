@@ -12,17 +12,19 @@ from muster.store.database.base import Base, BigId
 
 
 class IncidentRow(Base):
-    """One fault of one machine; at most one of a fault and device is open. ``missing``: what the bundle lacks.
+    """One fault of one machine; at most one of a fault, device and part is open. ``missing``: what the bundle lacks.
 
-    ``asks``: why a person has to decide, "" while Muster goes on by itself. ``waits``: why the next repair does not
-    begin yet, as it was last seen at ``waits_at``. ``after``: the last stage of any node that
-    was recorded before it was opened: what proves it has a higher number.
+    ``node``, ``machine`` and ``device``: where its part sits, or sat last. ``asks``: why a person has to decide, ""
+    while Muster goes on by itself. ``waits``: why the next repair does not begin yet, as it was last seen at
+    ``waits_at``. ``after``: the last stage of any node that was recorded before it was opened, or of its node before
+    its part came there: what proves it has a higher number.
     """
 
     __tablename__ = "incidents"
     __table_args__ = (
         Index("ix_incidents_node", "node"),
-        Index("uq_incidents_open", "node", "machine", "fault_class", "device", unique=True,
+        Index("ix_incidents_part", "part"),
+        Index("uq_incidents_open", "node", "machine", "fault_class", "device", "part", unique=True,
               sqlite_where=text("closed_at IS NULL"), postgresql_where=text("closed_at IS NULL")),
     )  # fmt: skip
 

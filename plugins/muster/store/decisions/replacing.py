@@ -37,6 +37,12 @@ def proposal_for(gone: str) -> Replacement | None:
     return next((each for each in proposals() if each.gone.node == gone), None)
 
 
+def fell() -> frozenset[str]:
+    """Returns the qualified nodes that left service for a warning: they have passed no test since."""
+    with reading() as session:
+        return _fell(session)
+
+
 def admit(proposed: Replacement) -> Node:
     """Let a spare take the place of a node that left production, by the gate, without a person.
 
@@ -67,7 +73,19 @@ def _proposals(session: Session) -> list[Replacement]:
     nodes = {name: access.to_node(row) for name, row in by_name.items()}
     clusters = {row.node: row.cluster for row in session.execute(select(PlaceRow.node, PlaceRow.cluster))}
     known = functools.partial(_fitness, session, by_name)
-    return rules.proposals(_vacancies(session), nodes, clusters, known)
+    return rules.proposals(_vacancies(session), nodes, _fell(session), clusters, known)
+
+
+def _fell(session: Session) -> frozenset[str]:
+    moved = (
+        select(func.max(EventRow.id))
+        .join(NodeRow, NodeRow.name == EventRow.node)
+        .where(NodeRow.state == str(State.QUALIFIED), EventRow.from_state != EventRow.to_state)
+        .group_by(EventRow.node)
+    )
+    serving = [str(state) for state in SERVING]
+    left = select(EventRow.node).where(EventRow.id.in_(moved), EventRow.from_state.in_(serving))
+    return frozenset(session.scalars(left))
 
 
 def _vacancies(session: Session) -> list[Vacancy]:
@@ -105,10 +123,8 @@ def _vacancies(session: Session) -> list[Vacancy]:
 
 
 def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness | None:
-    """The evidence for a qualified node; None for one that fell out of service, is tested, asked about or refused."""
-    last = select(func.max(EventRow.id)).where(EventRow.node == name, EventRow.from_state != EventRow.to_state)
-    came_from = session.scalar(select(EventRow.from_state).where(EventRow.id == last.scalar_subquery()))
-    if came_from in SERVING or access.live_lease(session, name) is not None or questions.waits(session, name):
+    """The evidence for a qualified node; None for one that is tested, asked about or refused."""
+    if access.live_lease(session, name) is not None or questions.waits(session, name):
         return None
     decision = admission.decide(session, rows[name])
     if isinstance(decision, Refuse):

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
@@ -64,6 +64,18 @@ def within(session: Session, moment: datetime.datetime, node: str = "", *, forme
         if left is not None:
             found.append(_Spell(left))
     return _failures(session, found)
+
+
+def served(until: datetime.datetime) -> dict[str, datetime.datetime]:
+    """Returns when each node, whichever machine had its name, first entered production, for those that had by then."""
+    entered = (
+        select(EventRow.node, func.min(EventRow.at))
+        .where(EventRow.to_state == str(State.PRODUCTION), EventRow.from_state != EventRow.to_state)
+        .where(EventRow.at < until)
+        .group_by(EventRow.node)
+    )
+    with reading() as session:
+        return dict(session.execute(entered).tuples())
 
 
 _SERVING = sorted(map(str, SERVING))

@@ -29,6 +29,7 @@ from muster_criteria.context.waivers import subject_of
 from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 
 TEXT_MAX = 500
+PROVED = "its repair is proved"
 ACTOR = "muster-repair"
 TESTED_IN = [str(state) for state in IN_FLIGHT]
 PROOF_BEGINS = datetime.timedelta(hours=6)
@@ -43,11 +44,11 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
-        found = _open(session, row, fault)
-        if found is not None and (part := incidents.replaced_by(session, found)):
-            _close(session, row, found, f"its part was replaced by {part}", ACTOR)
-            session.flush()
-            found = None
+        for each in _open(session, row, fault):
+            if part := incidents.replaced_by(session, each):
+                _close(session, row, each, f"its part was replaced by {part}", ACTOR)
+        session.flush()
+        found = next(iter(_open(session, row, fault)), None)
         text = "is taken up again"
         if found is None:
             found = IncidentRow(
@@ -148,8 +149,8 @@ def foreseen(node: str, fault: Fault) -> tuple[Fault, list[Attempt]]:
     """(the fault with its part, the attempts that count) as an incident of it would have them. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
-        found = _open(session, row, fault)
-        known = found.part if found is not None and not incidents.replaced_by(session, found) else None
+        found = (each.part for each in _open(session, row, fault) if not incidents.replaced_by(session, each))
+        known = next(found, None)
         part = _part(session, node, fault) if known is None else known
         return dataclasses.replace(fault, part=part), _attempts(session, row.name, row.machine, part)
 
@@ -264,7 +265,8 @@ def settle_lost(node: str) -> list[Attempt]:
 def prove(node: str) -> list[int]:
     """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode.
 
-    A repair is disproved by a stage that can see the fault and found its part at fault again, and by nothing else.
+    A repair is disproved by a stage that can see the fault and found its part at fault again, and by nothing else. One
+    that did not succeed, or whose part was replaced since, is not what was proved.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -275,12 +277,15 @@ def prove(node: str) -> list[int]:
                 select(AttemptRow).where(AttemptRow.incident == found.id).order_by(AttemptRow.id.desc()).limit(1)
             )
             if rules.proved(to_incident(found), verdicts, incidents.after(session, found)):
-                _close(session, row, found, "its repair is proved", ACTOR)
+                part = incidents.replaced_by(session, found)
+                _close(session, row, found, f"its part was replaced by {part}" if part else PROVED, ACTOR)
                 closed.append(found.id)
-            elif not any(each.stage in found.prove for each in incidents.failed_again(session, row, found, verdicts)):
-                continue
-            if last is not None:
-                last.proved = found.closed_at is not None
+                if last is not None and last.outcome == str(Outcome.SUCCEEDED) and not part:
+                    last.proved = True
+            elif last is not None and any(
+                each.stage in found.prove for each in incidents.failed_again(session, row, found, verdicts)
+            ):
+                last.proved = False
         return closed
 
 
@@ -321,10 +326,11 @@ def _attempts(session: Session, node: str, machine: int, part: str) -> list[Atte
     return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
 
 
-def _open(session: Session, node: NodeRow, fault: Fault) -> IncidentRow | None:
-    """The open incident of that class and device of the node's machine."""
+def _open(session: Session, node: NodeRow, fault: Fault) -> Sequence[IncidentRow]:
+    """The open incidents of that class and device of the node's machine, of another part each."""
     same = (IncidentRow.fault_class == fault.fault_class) & (IncidentRow.device == fault.device)
-    return session.scalar(_of_machine(node).where(same, IncidentRow.closed_at.is_(None)))
+    query = _of_machine(node).where(same, IncidentRow.closed_at.is_(None))
+    return session.scalars(query.order_by(IncidentRow.id)).all()
 
 
 def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: str) -> None:

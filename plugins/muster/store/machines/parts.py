@@ -20,6 +20,8 @@ from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.health import ENDED, HealthRow
 from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
+from muster.store.database.repairs import IncidentRow
+from muster_criteria.context.waivers import subject_of
 from muster_criteria.devices import kind_of
 
 SYSTEM, BOARD = "system", "board"
@@ -290,7 +292,9 @@ def sits_now(session: Session, kind: str, serial: str) -> tuple[str, str] | None
 def _place_one(session: Session, node: str, slot: str, serial: str, previous: str | None) -> list[str]:
     moment = access.now()
     kind = kind_of(slot)
+    row = access.node_row(session, node)
     part = session.scalar(select(PartRow).where(PartRow.kind == kind, PartRow.serial == serial))
+    new = part is None
     if part is None:
         part = PartRow(kind=kind, serial=serial, first_seen=moment)
         session.add(part)
@@ -303,7 +307,7 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
     if where is not None:
         _take_out(session, where, part, moment)
         sentences.append(f"{serial} moved from {where.slot} of {where.node} to {slot} of {node}")
-    last = access.last_stage(session, access.node_row(session, node))
+    last = access.last_stage(session, row)
     if previous is not None:
         here = PlacementRow.node == node, PlacementRow.slot == slot, PlacementRow.until.is_(None)
         sitting = session.execute(select(PlacementRow, PartRow).join(PartRow).where(*here)).first()
@@ -313,7 +317,22 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
     session.flush()
     session.add(PlacementRow(part_id=part.id, node=node, slot=slot, since=moment, seen_at=moment, after=last))
     session.flush()
+    if not new:
+        _follow(session, row, slot, subject_of(slot, {slot: serial}), last)
     return sentences
+
+
+def _follow(session: Session, node: NodeRow, slot: str, part: str, last: int) -> None:
+    """An open incident goes with its part: the tests of the machine in which it sits now have to prove its repair."""
+    another = or_(IncidentRow.node != node.name, IncidentRow.machine != node.machine)
+    query = select(IncidentRow).where(IncidentRow.part == part, IncidentRow.closed_at.is_(None), another)
+    for found in session.scalars(query.order_by(IncidentRow.id)).all():
+        text = f"incident {found.id} goes with {part} from {found.node} to {slot} of {node.name}"
+        for name in dict.fromkeys((found.node, node.name)):
+            access.remark(session, access.node_row(session, name), "muster", text, {"incident": found.id})
+        found.node, found.machine, found.simulated, found.device = node.name, node.machine, node.simulated, slot
+        found.after, found.asks, found.waits = max(found.after, last), "", ""
+        session.flush()
 
 
 def _placements(query: Select[PlacementRow, PartRow]) -> list[Placement]:

@@ -19,6 +19,7 @@ from muster.rules.certificate import WATCHED
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
+from muster.store.decisions import replacing
 from muster.store.fleet import failures, passes
 from muster.store.machines import nodes as machines
 from muster.store.testing import trainings
@@ -59,11 +60,6 @@ def _lives(
     """As ``lives``; the failures in service of a year of all present machines; and these nodes."""
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
     query = select(NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.added_at, NodeRow.labels)
-    entered = (
-        select(EventRow.node, func.min(EventRow.at))
-        .where(EventRow.to_state == "production", EventRow.from_state != "production", EventRow.at < until)
-        .group_by(EventRow.node)
-    )
     with reading() as session:
         then = _states_at(session, until)
         nodes = {
@@ -75,8 +71,8 @@ def _lives(
         }
         # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
         adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
-        served = {name: at for name, at in session.execute(entered) if name in nodes}
         moves = _moves(session, since, until)
+    served = {name: at for name, at in failures.served(until).items() if name in nodes}
     delivered = {name: at for name, at in served.items() if name not in adopted and since <= at}
     failed = failures.since(until - spares.PERIOD)
     year = [each for each in failed if each.node in nodes and each.at < until]
@@ -85,7 +81,7 @@ def _lives(
         each for each in failures.since(until - spares.PERIOD, former=True) if each.node in nodes and each.at < until
     ]
     own = [node for node in machines.find() if node.name in nodes]
-    pools, jobs = _needs(own, former, until, simulated=simulated)
+    pools, jobs = _needs(own, served, former, until, simulated=simulated)
     made = facts.Facts(
         since, until, nodes, moves, [], [], delivered, shlex.join(scope),
         repairs=[facts.Repair(each.node, each.group, each.at, *_by(until, each.back, each.gone)) for each in former],
@@ -206,10 +202,11 @@ def _escapes(
 
 
 def _needs(
-    nodes: Sequence[Node], failed: Sequence[Failure], until: datetime.datetime, *, simulated: bool
-) -> tuple[list[facts.Pool], list[facts.Jobs]]:
+    nodes: Sequence[Node], served: Mapping[str, datetime.datetime], failed: Sequence[Failure],
+    until: datetime.datetime, *, simulated: bool,
+) -> tuple[list[facts.Pool], list[facts.Jobs]]:  # fmt: skip
     """The spares of nodes as they are now, and what jobs on them get."""
-    found = spares.pools(nodes, failed, until, spares.JOB_DAYS)
+    found = spares.pools(nodes, served, replacing.fell(), failed, until, spares.JOB_DAYS)
     pools = [
         facts.Pool(pool.sku, pool.service, pool.qualified, pool.rates.failures, pool.rates.repair_days, pool.days,
                    pool.needed, pool.covers)

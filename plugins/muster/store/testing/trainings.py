@@ -70,7 +70,8 @@ def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
         earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
         alike = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
         nodes = [access.to_node(row) for row in session.scalars(alike)]
-    rates = spares.rates_of(nodes, failures.since(now - spares.PERIOD, former=True), now)
+    failed = failures.since(now - spares.PERIOD, former=True)
+    rates = spares.rates_of(nodes, failures.served(now), failed, now)
     return {
         "rate": dataclasses.asdict(rate_of(rates, simulated=run.simulated)), "gpus_a_node": gpus_a_node,
         "earlier": {name: list(value) for name, value in earlier.items()},

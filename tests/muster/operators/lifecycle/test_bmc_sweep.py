@@ -92,6 +92,30 @@ def test_sensors_are_states_and_a_new_entry_of_a_log_is_an_event(tmp_path: Path)
     assert store.nodes.get("n1").state is State.PRODUCTION
 
 
+def test_what_a_bmc_wrote_or_lost_while_its_node_was_out_of_service_is_not_new_after_it(tmp_path: Path) -> None:
+    folder = bmcs.write(tmp_path / "bmc", fans=[bmcs.fan()], supplies=[bmcs.supply(), bmcs.supply("PSU 2")])
+    entries = [bmcs.entry("1", "Critical", "an old fault")]
+    bmcs.write_log(folder, "Systems/1", "SEL", entries)
+    with bmcs.static(folder) as url:
+        serve("n1", url)
+        bmc_sweep.sweep_bmcs()
+        store.nodes.move("n1", State.QUARANTINE, "Ada", "it hangs")
+        entries += [bmcs.entry("2", "Critical", "AC lost"), bmcs.entry("3", "Warning", "chassis opened")]
+        bmcs.write_log(folder, "Systems/1", "SEL", entries)
+        power = {"PowerSupplies": [bmcs.supply(), bmcs.supply("PSU 2", None, None, state="Absent")]}
+        (folder / "Chassis/1/Power/index.json").write_text(json.dumps(power))
+        store.nodes.move("n1", State.REGISTERED, "Ada", "repaired")
+        fleet.qualify("n1", "n1__again")
+        store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
+        again("n1")
+        assert bmc_sweep.sweep_bmcs().startswith("1 BMCs, of which 0")
+        assert seen("n1") == {}
+        bmcs.write_log(folder, "Systems/1", "SEL", [*entries, bmcs.entry("4", "Critical", "AC lost again")])
+        again("n1")
+        bmc_sweep.sweep_bmcs()
+    assert {check: each.value for check, each in seen("n1").items()} == {"bmc_log/critical": "AC lost again"}
+
+
 def test_a_bmc_that_hangs_is_a_state_of_its_own_and_costs_no_other(tmp_path: Path, silent: str) -> None:
     with bmcs.static(bmcs.write(tmp_path / "bmc", fans=[bmcs.fan(health="Critical")])) as url:
         serve("hangs", silent)

@@ -31,7 +31,7 @@ def test_the_gate_asks_a_person_until_the_mark_is_cleared() -> None:
     assert marked.lemon is not None
     assert (marked.lemon.person, marked.state) == ("Ada", State.QUALIFIED)
     assert [point for point in open_points() if point not in before] == [f"it is {marked.lemon}"]
-    assert replacing.candidates(store.nodes.get(NODE), [marked]) == []
+    assert replacing.candidates(store.nodes.get(NODE), [marked], ()) == []
     cleared = store.lemons.clear(NODE, "Ben", "new board")
     assert (cleared.lemon, open_points()) == (None, before)
     marking, ending = store.nodes.events(NODE)[-2:]

@@ -255,7 +255,8 @@ CREATE TABLE incidents (
 	CONSTRAINT fk_incidents_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
 CREATE INDEX ix_incidents_node ON incidents (node);
-CREATE UNIQUE INDEX uq_incidents_open ON incidents (node, machine, fault_class, device) WHERE closed_at IS NULL;
+CREATE INDEX ix_incidents_part ON incidents (part);
+CREATE UNIQUE INDEX uq_incidents_open ON incidents (node, machine, fault_class, device, part) WHERE closed_at IS NULL;
 CREATE TABLE leases (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
 	node TEXT NOT NULL,
