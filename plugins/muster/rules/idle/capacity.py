@@ -66,7 +66,8 @@ class Room:
     """What the tests that are under way leave of the limits.
 
     ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
-    run holds; ``out``: these and those that wait for one in revalidation, out of production. ``drawn``: by power
+    run holds; ``out``: these and those that wait for one in revalidation, out of production, and may get it: one whose
+    test was refused or is paused waits for something else, and would take the place of all others. ``drawn``: by power
     domain, in kW. ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with
     it than signs say.
     """
@@ -93,8 +94,9 @@ class Room:
         ``leased`` ones, those ``queued`` for a slot draw none.
         """
         serving = [node for node in nodes if node.state in SERVING]
-        waiting = (node.name for node in serving if node.state is State.REVALIDATION and not node.pause)
-        out_now = {*leased, *waiting}
+        refused = {name for name, sign in signs.items() if sign.refused}
+        waiting = {node.name for node in serving if node.state is State.REVALIDATION and not node.pause}
+        out_now = {*leased, *(waiting - refused)}
         out = [node for node in serving if node.name in out_now]
         drawn: dict[str, float] = collections.defaultdict(float)
         for node in nodes:

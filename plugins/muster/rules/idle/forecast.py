@@ -35,12 +35,16 @@ def forecast(
     line = collections.deque(order)
     tests: list[tuple[datetime.datetime, Planned]] = []
     changed = True  # since the line was looked through
+    shut = ""  # why no test started, where one might have
     for step in range(_steps(hours * 60.0)):
         at = known.now + step * STEP
         for node in ends.pop(step, ()):
             room.free(node, known.sign(node))
             changed = True
-        if not changed or closed_at(at):
+        if not changed:
+            continue
+        if why := closed_at(at):
+            shut = why
             continue
         held = []  # by a limit: they keep their places, before the others
         while line:
@@ -57,10 +61,10 @@ def forecast(
             ends[step + _steps(test.minutes)].append(node)
         line.extendleft(reversed(held))
         changed = False
-    later = f"{len(tests)} tests come first in the next {hours:g} hours"
+    later = f"{len(tests)} tests come first in the next {hours:g} hours" if tests else shut
     for node in map(ready.__getitem__, line):
         limit = room.barrier(node, known.sign(node))
-        passed_over[node.name] = room.why(node, *limit) if limit and limit[0] != FULL else later
+        passed_over[node.name] = room.why(node, *limit) if limit and (limit[0] != FULL or not tests) else later
     return tests, passed_over
 
 

@@ -44,8 +44,8 @@ OUTER = 0.25, 48.0
 COMPARED_H = 365 * 24.0
 """For about so long what was predicted and what happened are kept, to be compared."""
 SLOPE_STRENGTH, SLOPE_LEAST = 8.0, -0.5
-"""The prior of the slope: 0, with a standard deviation of 1/√8. Its least value: a fault that strikes a part of the fleet
-in one day strikes mostly what never failed, and with a slope below -1 the nodes at most risk would be tested last."""
+"""The prior of the slope: 0, with a standard deviation of 1/√8. Its least value: a fault that strikes a part of the
+fleet in one day strikes mostly what never failed, and below -1 the nodes at most risk would be tested last."""
 SLOPE_FIT = 20
 """Newton steps, far more than it takes."""
 LEVEL_STRENGTH = 30.0

@@ -257,6 +257,21 @@ def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
         assert choice.passed_over["b"] == signs["b"].refused
 
 
+@pytest.mark.parametrize("change", ["", "driver 590.1"])
+def test_nodes_out_of_service_whose_tests_are_refused_take_no_others_turn(change: str) -> None:
+    """A user's job may keep them for days; of a new driver they are no canaries either, since nothing tests them."""
+    refused = Signs(refused="not tested: job 4711 of alice", change=change)
+    waiting = [node(f"w{at}", State.REVALIDATION) for at in range(CANARIES)]
+    fleet = [*waiting, *(node(f"n{at}") for at in range(20))]
+    signs = dict.fromkeys((each.name for each in fleet), Signs(change=change))
+    signs |= {each.name: refused for each in waiting}
+    idle = {each.name: IDLE for each in fleet}
+    known = Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs)
+    (chosen,) = choose(known).chosen
+    assert chosen.node.startswith("n")
+    assert {each.name: forecast(known)[1][each.name] for each in waiting} == {w.name: refused.refused for w in waiting}
+
+
 def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due() -> None:
     pause = Pause("Ada", NOW + HOUR, "a technician is there")
     nodes = [
