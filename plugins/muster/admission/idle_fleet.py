@@ -15,7 +15,9 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Idle, Known, Passes
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
+from muster.store.fleet.signs import Tried
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
@@ -57,7 +59,10 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         test = tests.get(node)
         # A test that began before the request does not answer it.
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
-        signs[node] = Signs(requested=why, tried=tried, skipped=test.skipped if test else 0)
+        signs[node] = Signs(
+            requested=why, tried=tried, skipped=test.skipped if test else 0,
+            in_vain=_in_vain(test, tested.get(node, {})) if test else {},
+        )  # fmt: skip
     asked = {
         each.node: f"a person is asked: {each.question}" for each in store.schedulers.differences() if each.question
     }
@@ -105,6 +110,20 @@ def _due(
         if not tested_since:
             due[node] = f"its certificate holds no longer: {why}", end
     return due | {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
+
+
+def _in_vain(test: Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
+    """{stage: when the last test of it ended, if that gave no result of it}.
+
+    Tests that are skipped so often in a row count as one of each stage: there is no hurry with the next.
+    """
+    found = {
+        stage: ended
+        for stage, (began, ended) in test.stages.items()
+        if stage in STAGES and (stage not in tested or tested[stage] < began)
+    }
+    often = test.skipped_at if test.skipped >= INCONCLUSIVE_BUDGET else None
+    return found | dict.fromkeys(STAGES, often) if often else found
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:

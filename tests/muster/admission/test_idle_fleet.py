@@ -111,6 +111,23 @@ def test_a_whole_test_is_due_until_every_stage_passed_after_the_last_report(step
             assert ("xid/79" in found.requested) is bool(untested), steps[: at + 1]
 
 
+@pytest.mark.both_dialects
+def test_a_test_without_a_result_is_in_vain_for_its_stages_until_one_has_a_result() -> None:
+    assert dict(sign().in_vain) == {}
+    retest("part", Verdict.INCONCLUSIVE, stages=("intake", "burn_in"))
+    assert set(sign().in_vain) == {"intake", "burn_in"}
+    retest("whole", Verdict.INCONCLUSIVE)
+    assert set(sign().in_vain) == set(STAGES)
+    retest("sound", Verdict.PASS, stages=("intake",))
+    assert set(sign().in_vain) == set(STAGES) - {"intake"}
+    retest("all", Verdict.WARN)
+    assert dict(sign().in_vain) == {}
+    for number in range(INCONCLUSIVE_BUDGET):
+        assert dict(sign().in_vain) == {}
+        retest(f"preempted {number}", Verdict.SKIPPED, stages=("intake",))
+    assert set(sign().in_vain) == set(STAGES)
+
+
 def test_skipped_tests_are_counted_until_another_test() -> None:
     assert sign().skipped == 0
     retest("one", Verdict.SKIPPED, stages=("intake",))

@@ -24,6 +24,7 @@ class Signs:
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
+    ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
@@ -31,6 +32,7 @@ class Signs:
     requested: str = ""
     tried: datetime.datetime | None = None
     skipped: int = 0
+    in_vain: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     refused: str = ""
     change: str = ""
     proven: int = 0
