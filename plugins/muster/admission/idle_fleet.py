@@ -15,9 +15,11 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Idle, Known, Passes
+from muster.rules.preview import stage_minutes
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
-from muster.store.fleet.signs import Tried
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ def limits(now: datetime.datetime) -> Limits:
     )
 
 
-def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
-    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings.
+def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Known:
+    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings. ``level``: of the
+    tests, "" for that of the settings.
 
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
@@ -86,7 +89,17 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         leased={lease.node for lease in store.leases.live()},
         queued=store.leases.queued(),
         barred=lambda node: breakers[node.simulated],
+        minutes=_minutes(nodes, level or settings().revalidation_level),
     )
+
+
+def _minutes(nodes: Sequence[Node], level: str) -> dict[str, dict[str, float]]:
+    """{SKU: {stage: its minutes}}, without a SKU that cannot be read: a test of such a node is refused."""
+    found: dict[str, dict[str, float]] = {}
+    for sku in {node.sku for node in nodes}:
+        with contextlib.suppress(SkuError):
+            found[sku] = stage_minutes(load_sku(sku, settings().sku_folders), level)
+    return found
 
 
 def _due(
@@ -112,7 +125,7 @@ def _due(
     return due | {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
 
 
-def _in_vain(test: Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
+def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
     """{stage: when the last test of it ended, if that gave no result of it}.
 
     Tests that are skipped so often in a row count as one of each stage: there is no hurry with the next.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import uuid
@@ -126,6 +127,15 @@ def test_a_test_without_a_result_is_in_vain_for_its_stages_until_one_has_a_resul
         assert dict(sign().in_vain) == {}
         retest(f"preempted {number}", Verdict.SKIPPED, stages=("intake",))
     assert set(sign().in_vain) == set(STAGES)
+
+
+def test_the_minutes_are_those_of_the_nodes_model_at_the_level_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [store.nodes.get(NODE)]
+    monkeypatch.setenv("MUSTER_REVALIDATION_LEVEL", "standard")
+    standard = known(nodes, now()).minutes["cpu-generic"]
+    assert standard["burn_in"] > known(nodes, now(), "short").minutes["cpu-generic"]["burn_in"] > 0.0
+    unknown = dataclasses.replace(nodes[0], sku="none-such")
+    assert known([unknown], now()).minutes == {}
 
 
 def test_skipped_tests_are_counted_until_another_test() -> None:

@@ -40,7 +40,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     claims.controller_ready()
     now = store.clock.now()
     nodes = {node.name: node for node in store.nodes.find()}
-    choice = planning.choose(known(list(nodes.values()), now))
+    choice = planning.choose(known(list(nodes.values()), now, level))
     chosen = choice.chosen[: dags.MAPPED_MAX]
     for planned in chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)

@@ -44,10 +44,11 @@ NO_SIGNS = Signs()
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free. ``after``: a node whose every stage passed later than this is fresh, and one
-    whose test is requested rests for this long after each try. ``whole_after``: each node takes the whole test this
-    often, if all these take no more than half of the minutes. ``node_kw``: a node's power under load; ``domain_kw``:
-    what the load of all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
+    idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested. ``after``: a
+    node whose every stage passed later than this is fresh, and one whose test is requested rests for this long after
+    each try. ``whole_after``: each node takes the whole test this often, if all these take no more than half of the
+    minutes. ``node_kw``: a node's power under load; ``domain_kw``: what the load of all tests may draw from each power
+    domain. ``closed``: why no test starts now, "" if one may.
     """
 
     share: float

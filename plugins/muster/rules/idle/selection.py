@@ -25,7 +25,7 @@ from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     from muster.rules.idle import worth
-    from muster.rules.idle.history import Clocks
+    from muster.rules.idle.history import Clocks, Numbers
     from muster.rules.idle.past import Risk
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
@@ -83,7 +83,8 @@ class Known:
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
     production, or "". ``risk``: what the fleet's failures say, None for what public records say of any node. Nodes in
     revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, as new ones do in their
-    burn-in, but for those ``queued`` for a slot.
+    burn-in, but for those ``queued`` for a slot. ``minutes``: by SKU and stage, at the level of the tests; a SKU that
+    is missing has those of the accuracy bench.
     """
 
     nodes: Sequence[Node]
@@ -96,6 +97,7 @@ class Known:
     queued: Collection[str] = ()
     risk: Risk | None = None
     barred: Callable[[Node], str] = nothing_bars
+    minutes: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def sign(self, node: Node) -> Signs:
         """Returns the node's signs; NO_SIGNS if there is none."""
@@ -121,6 +123,7 @@ def choose(known: Known) -> Choice:
     room = known.room()
     chosen: list[Planned] = []
     order, planned = ranked(ready, known)
+    passed_over |= too_long(ready, order, known.limits)
     for place in order:
         node = ready[place]
         sign = known.sign(node)
@@ -170,9 +173,28 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
     )
 
 
+def cost_of(nodes: Sequence[Node], known: Known) -> Numbers:
+    """Returns the minutes of each set of stages (``worth.subsets()``) on these nodes, in their order."""
+    import numpy as np
+
+    from muster.rules.idle import worth
+
+    usual = dict(zip(STAGES, worth.usual_minutes().tolist(), strict=True))
+    place = {sku: at for at, sku in enumerate({node.sku for node in nodes})}
+    minutes = [[known.minutes.get(sku, usual)[stage] for stage in STAGES] for sku in place]
+    of_sku = worth.cost_of(np.array(minutes).reshape(-1, len(STAGES)))
+    return of_sku[np.array([place[node.sku] for node in nodes], dtype=np.int64)]
+
+
+def too_long(ready: Sequence[Node], order: Sequence[int], limits: Limits) -> dict[str, str]:
+    """{node: why it has no place in the order}."""
+    why = f"each set of its stages takes more than {limits.minutes:g} minutes, and its whole test is not overdue"
+    return {ready[at].name: why for at in set(range(len(ready))).difference(order)} if len(order) < len(ready) else {}
+
+
 def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tuple[list[int], Callable[[int], Planned]]:
     """Returns the places of ``ready``, most urgent first, and what makes the plan of one: of a large fleet few are
-    needed.
+    needed. Those have none of which no set of stages fits into ``Limits.minutes``, and no whole test is due.
 
     ``by_slots``: the overdue and the others take turns by test, as for those that begin at one time; else by minutes.
     """
@@ -183,9 +205,12 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
     now, limits, signs = known.now, known.limits, [known.sign(node) for node in ready]
     facts = facts_of(ready, known)
     model = known.risk.model if known.risk else hazard.public_prior().model
-    of = worth.worth(facts, model, limits.minutes)
     first = np.array([2 * (node.state is State.REVALIDATION) + bool(sign.requested)
                       for node, sign in zip(ready, signs, strict=True)], dtype=np.int64)  # fmt: skip
+    whole, cost = first > 0, cost_of(ready, known)
+    fits = cost <= limits.minutes
+    fits[:, 0] |= whole
+    of = worth.worth(facts, model, fits)
     never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready], dtype=np.bool_)
     again = np.array([_again(node, known) for node in ready], dtype=np.bool_)
     # Who comes when goes by when it was looked at, also in vain; what is said of it, by what its tests showed.
@@ -196,16 +221,15 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
         seen = facts_of(nodes, looked)
         due[tried] = [len(looked.passes[node.name]) < len(STAGES) for node in nodes]
         hours[tried] = seen.hours_since.max(axis=1)
-        of.value[tried] = worth.worth(seen, model, limits.minutes).value
-    whole = first > 0
+        of.value[tried] = worth.worth(seen, model, fits[tried]).value
     first[[at for at in np.flatnonzero(whole).tolist() if _waits_its_turn(ready[at], signs[at])]] = 0
     overdue = (due | whole | (hours >= limits.whole_after.total_seconds() / 3600.0)) & (first == 0)
     slots = known.room().at_once
     free = max(slots - int((first > 0).sum()), 0)
-    turn = worth.in_turn(of.value, hours, overdue, free * limits.minutes if free else 0.0, again=again,
+    turn = worth.in_turn(of.value, cost, hours, overdue, free * limits.minutes if free else 0.0, again=again,
                          under_way=_under_way(known, slots), by_slots=by_slots)  # fmt: skip
     # Lists, since a single value of an array is slow to read, and a large fleet reads many.
-    subsets, minutes = worth.subsets(), worth.minutes_of().tolist()
+    subsets = worth.subsets()
     late, best = (turn.late | whole).tolist(), turn.stages.tolist()
     suspected, days = (each.tolist() for each in (of.suspicion, facts.hours_since.max(axis=1) / 24.0))
     last_back = np.minimum(facts.clocks.since_any, facts.clocks.since_swap)
@@ -224,7 +248,7 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
         why = signs[at].requested or f"{suspected[at]:.2%} likely to have a hidden defect: {past}"
         if ready[at].state is State.REVALIDATION:
             why = "it waits in revalidation, out of production until it passes"
-        return Planned(ready[at].name, subsets[chosen], minutes[chosen], suspected[at], why)
+        return Planned(ready[at].name, subsets[chosen], float(cost[at, chosen]), suspected[at], why)
 
     return turn.order[np.argsort(-first[turn.order], kind="stable")].tolist(), planned
 

@@ -55,7 +55,8 @@ def test_the_fleet_s_own_chances_are_kept_and_decide_which_tests_are_worth_it() 
     facts = worth.Facts(np.full((2, len(STAGES)), 500.0), np.full(2, 5000.0), risk.clocks(nodes))
     alone = worth.subsets().index(("intake", "integrity"))
     models = (kept, dataclasses.replace(kept, chances=None))
-    own, usual = (worth.worth(facts, model, 60.0).value[0, alone] for model in models)
+    fits = np.ones(len(worth.subsets()), dtype=np.bool_)
+    own, usual = (worth.worth(facts, model, fits).value[0, alone] for model in models)
     assert own < usual
 
 

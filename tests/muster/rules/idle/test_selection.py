@@ -208,6 +208,23 @@ def test_requested_tests_without_a_result_that_run_already_count_as_their_half()
     assert [each.node in signs for each in choice.chosen] == [False, False]
 
 
+def test_a_test_takes_the_minutes_of_the_nodes_model_at_the_level() -> None:
+    """No longer than an idle node stays free, but for whole tests that are overdue, requested or bring a node back."""
+    long = dict.fromkeys(STAGES, 60.0)
+    waits = node("waits", State.REVALIDATION)
+    large = [dataclasses.replace(each, sku="large") for each in (node("due"), node("asked"), node("fresh"), waits)]
+    fleet = [*large, node("usual")]
+    tested = {each.name: passed(700 if each.name == "due" else 50) for each in fleet}
+    known = Known(fleet, NOW, {each.name: IDLE for each in fleet}, tested, Limits(share=1.0, minutes=45.0),
+                  signs={"asked": Signs(requested="requested: ECC?")}, minutes={"large": long})  # fmt: skip
+    chosen = {each.node: each for each in choose(known).chosen}
+    assert {name: each.minutes for name, each in chosen.items() if name != "usual"} == dict.fromkeys(
+        ("waits", "asked", "due"), 300.0
+    )
+    assert chosen["usual"].minutes <= 45.0
+    assert set(choose(known).passed_over) == set(forecast(known)[1]) == {"fresh"}
+
+
 def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:
     passes = {"a": passed(9000), "b": passed(1)}
     signs = {"b": Signs(requested="its certificate holds no longer")}
