@@ -41,5 +41,9 @@ with DAG(
         return revalidation.pick(dag_run.run_id, params["level"])
 
     TriggerDagRunOperator.partial(
-        task_id="revalidate", trigger_dag_id=dags.NODE_REVALIDATION, logical_date=None, skip_when_already_exists=True
+        task_id="revalidate",
+        trigger_dag_id=dags.NODE_REVALIDATION,
+        logical_date=None,
+        skip_when_already_exists=True,
+        fail_when_dag_is_paused=True,  # else the runs would wait, and begin all at once
     ).expand_kwargs(pick())

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import re
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_WINDOW = re.compile(r"(?P<first>[A-Z][a-z]{2})(-(?P<last>[A-Z][a-z]{2}))? (\d\d):(\d\d)-(\d\d):(\d\d)")
+_WINDOW = re.compile(r"(?P<first>[A-Z][a-z]{2})(-(?P<last>[A-Z][a-z]{2}))? (\d\d):([0-5]\d)-(\d\d):([0-5]\d)")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """One window, as ``written``: its days (0: Monday), and the minutes of the day from ``start`` to before ``end``."""
+
+    written: str
+    days: frozenset[int]
+    start: int
+    end: int
+
+    def holds(self, moment: datetime.datetime) -> bool:
+        return moment.weekday() in self.days and self.start <= moment.hour * 60 + moment.minute < self.end
 
 
 def closed(windows: str, now: datetime.datetime) -> str:
     """Returns why no test starts at ``now``, "" if one may. Raises ValueError, in one sentence, for a bad window."""
-    minute = now.hour * 60 + now.minute
-    for window in filter(None, (each.strip() for each in windows.split(";"))):
-        days, start, end = _parsed(window)
-        if now.weekday() in days and start <= minute < end:
-            return f"no test starts in the blackout window {window} UTC"
-    return ""
+    holding = [window for window in _parsed(windows) if window.holds(now)]
+    return f"no test starts in the blackout window {holding[0].written} UTC" if holding else ""
 
 
 def closed_until(windows: str, now: datetime.datetime) -> datetime.datetime | None:
@@ -24,11 +34,10 @@ def closed_until(windows: str, now: datetime.datetime) -> datetime.datetime | No
 
     Raises ValueError as ``closed``.
     """
-    each = [_parsed(window) for window in filter(None, (part.strip() for part in windows.split(";")))]
+    each = _parsed(windows)
     moment = now
     for _ in range(14 * len(each)):
-        minute = moment.hour * 60 + moment.minute
-        ends = [end for days, start, end in each if moment.weekday() in days and start <= minute < end]
+        ends = [window.end for window in each if window.holds(moment)]
         if not ends:
             break
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -36,14 +45,21 @@ def closed_until(windows: str, now: datetime.datetime) -> datetime.datetime | No
     return moment if moment != now else None
 
 
-def _parsed(window: str) -> tuple[set[int], int, int]:
-    found = _WINDOW.fullmatch(window)
+def _parsed(windows: str) -> list[_Window]:
+    """All of the windows: a bad one is refused whatever the time is."""
+    return [_window(written) for written in filter(None, (part.strip() for part in windows.split(";")))]
+
+
+def _window(written: str) -> _Window:
+    found = _WINDOW.fullmatch(written)
     names = [found["first"], found["last"] or found["first"]] if found else []
     if not found or any(name not in DAYS for name in names):
-        raise ValueError(f"{window!r} is no blackout window; write it like 'Mon-Fri 08:00-18:00'")
+        raise ValueError(f"{written!r} is no blackout window; write it like 'Mon-Fri 08:00-18:00'")
     first, last = (DAYS.index(name) for name in names)
-    days = set(range(first, last + 1)) if first <= last else {*range(first, 7), *range(last + 1)}
+    days = range(first, last + 1) if first <= last else (*range(first, 7), *range(last + 1))
     start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (4, 6))
-    if not 0 <= start < end <= 24 * 60:
-        raise ValueError(f"{window!r} ends before it begins; split a window at midnight")
-    return days, start, end
+    if end > 24 * 60:
+        raise ValueError(f"{written!r} ends after 24:00; split a window at midnight")
+    if start >= end:
+        raise ValueError(f"{written!r} ends before it begins; split a window at midnight")
+    return _Window(written, frozenset(days), start, end)

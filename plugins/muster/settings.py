@@ -156,7 +156,10 @@ class _Revalidation(pydantic.BaseModel):
         description="days after which an idle node takes the whole test again; half the minutes at most",
     )
     revalidation_minutes: float = pydantic.Field(
-        default=45.0, ge=6.0, description="minutes for which an idle node is likely to stay free: its test is no longer"
+        default=45.0,
+        gt=0,
+        description="minutes for which an idle node is likely to stay free: no test is longer, but for whole ones that "
+        "are overdue or requested",
     )
     revalidation_blackouts: str = pydantic.Field(
         default="", description="UTC windows in which no idle test starts: Mon-Fri 08:00-18:00; Sun 00:00-24:00"

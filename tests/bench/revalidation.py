@@ -28,6 +28,7 @@ from muster.rules.idle.selection import Idle, Known
 from muster.settings import Settings
 from muster_criteria.stages import STAGES
 
+COST = worth.cost_of(worth.usual_minutes())
 YEAR_H, STEP_H = 24 * 365, 2
 SIMULATED_MAX = 2_000
 SHIPPED = Settings.model_fields
@@ -133,7 +134,7 @@ class World:
                 self.failed += [(node, int(group), float(step * STEP_H)) for group in np.flatnonzero(found)]
                 self.defects[node] = False
                 self.since[node] = 0.0
-        self.minutes += float(worth.minutes_of()[stages])
+        self.minutes += float(COST[stages])
 
 
 Ranked = tuple[Whole, Whole, np.ndarray[tuple[int], np.dtype[np.bool_]]]
@@ -166,9 +167,9 @@ class Planner:
         assert self.history is not None
         clocks = self.history.clocks(idle, np.full(len(idle), float(step * STEP_H) + 1e-3))
         facts = worth.Facts(world.since[idle], world.age_h[idle], clocks)
-        value = worth.worth(facts, self.model, MINUTES).value
+        value = worth.worth(facts, self.model, COST <= MINUTES).value
         oldest = facts.hours_since.max(axis=1)
-        turn = worth.in_turn(value, oldest, oldest >= WHOLE_AFTER_H, minutes)
+        turn = worth.in_turn(value, COST, oldest, oldest >= WHOLE_AFTER_H, minutes)
         return turn.order, turn.stages, turn.late
 
 
@@ -202,7 +203,7 @@ def year(nodes: int, seed: int, share: float, name: str, allowed: Numbers) -> tu
         else:
             order, stages, late = {"stalest": stalest, "random": at_random}[name](world, rested, step)
         for place in order.tolist():
-            cost = float(worth.minutes_of()[stages[place]])
+            cost = float(COST[stages[place]])
             if cost > left:
                 break
             left -= cost

@@ -25,7 +25,11 @@ def test_blackout_windows(windows: str, shut: bool) -> None:
     assert bool(closed(windows, NOW)) is shut
 
 
-@pytest.mark.parametrize("windows", ["Mo 08:00-10:00", "Mon 8-10", "Mon 10:00-08:00", "Mon-Fri", "Mon 00:00-25:00"])
-def test_a_bad_window_is_one_sentence(windows: str) -> None:
+BAD = ("Mo 08:00-10:00", "Mon 8-10", "Mon 10:00-08:00", "Mon-Fri", "Mon 00:00-25:00", "Mon 08:75-10:00")
+
+
+@pytest.mark.parametrize("windows", [*BAD, *(f"Mon 00:00-24:00; {bad}" for bad in BAD)])
+def test_a_bad_window_is_one_sentence_whatever_the_time_is(windows: str) -> None:
+    """The second one too, while the first is open: a setting that is accepted must not fail hours later."""
     with pytest.raises(ValueError, match=r"Mon|Mo "):
         closed(windows, NOW)

@@ -15,7 +15,11 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Idle, Known, Passes
+from muster.rules.preview import stage_minutes
+from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
+from muster_criteria.sku_files.model import SkuError
+from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
@@ -41,8 +45,9 @@ def limits(now: datetime.datetime) -> Limits:
     )
 
 
-def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
-    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings.
+def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Known:
+    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings. ``level``: of the
+    tests, "" for that of the settings.
 
     A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
     test, or whose certificate holds no longer, takes the whole test before the others.
@@ -57,7 +62,10 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         test = tests.get(node)
         # A test that began before the request does not answer it.
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
-        signs[node] = Signs(requested=why, tried=tried, skipped=test.skipped if test else 0)
+        signs[node] = Signs(
+            requested=why, tried=tried, skipped=test.skipped if test else 0,
+            in_vain=_in_vain(test, tested.get(node, {})) if test else {},
+        )  # fmt: skip
     asked = {
         each.node: f"a person is asked: {each.question}" for each in store.schedulers.differences() if each.question
     }
@@ -81,7 +89,17 @@ def known(nodes: Sequence[Node], now: datetime.datetime) -> Known:
         leased={lease.node for lease in store.leases.live()},
         queued=store.leases.queued(),
         barred=lambda node: breakers[node.simulated],
+        minutes=_minutes(nodes, level or settings().revalidation_level),
     )
+
+
+def _minutes(nodes: Sequence[Node], level: str) -> dict[str, dict[str, float]]:
+    """{SKU: {stage: its minutes}}, without a SKU that cannot be read: a test of such a node is refused."""
+    found: dict[str, dict[str, float]] = {}
+    for sku in {node.sku for node in nodes}:
+        with contextlib.suppress(SkuError):
+            found[sku] = stage_minutes(load_sku(sku, settings().sku_folders), level)
+    return found
 
 
 def _due(
@@ -105,6 +123,20 @@ def _due(
         if not tested_since:
             due[node] = f"its certificate holds no longer: {why}", end
     return due | {node: (f"requested: {each.requested}", each.since) for node, each in idle.items() if each.requested}
+
+
+def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
+    """{stage: when the last test of it ended, if that gave no result of it}.
+
+    Tests that are skipped so often in a row count as one of each stage: there is no hurry with the next.
+    """
+    found = {
+        stage: ended
+        for stage, (began, ended) in test.stages.items()
+        if stage in STAGES and (stage not in tested or tested[stage] < began)
+    }
+    often = test.skipped_at if test.skipped >= INCONCLUSIVE_BUDGET else None
+    return found | dict.fromkeys(STAGES, often) if often else found
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:

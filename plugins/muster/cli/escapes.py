@@ -21,7 +21,7 @@ def escapes(
 
     since = store.clock.now() - datetime.timedelta(days=days)
     of = {node.name for node in store.nodes.find() if node.simulated == simulated}
-    found = store.passes.missed([each for each in store.failures.since(since) if each.node in of], since)
+    found = store.passes.missed([each for each in store.failures.since(since) if each.node in of])
     show.answer(
         found,
         ["node", "fault", "failed", "level", "stage", "passed", "in run"],

@@ -38,6 +38,16 @@ def asked_by(node: str, question: str) -> str:
     return f"{node}{ASKED_BY}{question.replace('+', '-').replace(':', '-')}"
 
 
+def of_pick(node: str, why: str, pick: str) -> str:
+    """Returns the DAG run id of the test of ``node`` that run ``pick`` of idle_revalidation starts: "n1__idle__…"."""
+    return f"{node}__{why}__{slug(pick)}"
+
+
+def is_of_pick(run_id: str, node: str) -> bool:
+    """Whether idle_revalidation started that run of ``node``: no reason of a person has "__" in its slug."""
+    return re.fullmatch(re.escape(node) + "__[a-z]+__.*", run_id) is not None
+
+
 def of_delivery(node: str, delivery: str) -> str:
     """Returns the DAG run id of ``node``'s test for ``delivery``, of which each has its own: "n1__delivery-po-4711"."""
     return f"{node}__delivery-{slug(delivery, exact=True)}"

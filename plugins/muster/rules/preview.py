@@ -69,6 +69,16 @@ def stage_plans(sku: Sku, level: str) -> tuple[StagePlan, ...]:
     )
 
 
+def stage_minutes(sku: Sku, level: str) -> dict[str, float]:
+    """Returns the minutes that each stage takes at least at that level: the time under load, and starting and
+    collecting. Raises SkuError for an unknown level.
+    """
+    return {
+        plan.stage: (programme.START_AND_COLLECT_S + sum(probe.timed_s for probe in plan.probes)) / 60.0
+        for plan in stage_plans(sku, level)
+    }
+
+
 def block_plans(sku: Sku, level: str, members: Sequence[str]) -> tuple[StagePlan, ...]:
     """Returns what each member of a block runs at that level: the rounds of pairs, as many as there may be, and all
     together. Raises ValueError for an unknown level or fewer than two members.

@@ -27,6 +27,7 @@ WINDOW_H = 2.0
 IDLE_SHARE = 0.12
 """Of the units in any ``WINDOW_H``; in a longer step it is a unit's chance to be idle at some time of it."""
 IDLE_MINUTES = 45.0
+COST = worth.cost_of(worth.usual_minutes())
 LEADS_H = (48.0, 720.0)
 REST_H = 4.0
 """A unit is not tested again so soon after a whole test."""
@@ -162,8 +163,9 @@ class _Seed:
             if name == "planner":
                 age = now - self.units.start[here[places]]
                 facts = worth.Facts(since, age, seen)
-                value = worth.worth(facts, model, IDLE_MINUTES).value
-                turn = worth.in_turn(value, since.max(axis=1), since.max(axis=1) >= WHOLE_AFTER_H, left)
+                value = worth.worth(facts, model, COST <= IDLE_MINUTES).value
+                oldest = since.max(axis=1)
+                turn = worth.in_turn(value, COST, oldest, oldest >= WHOLE_AFTER_H, left)
                 order, stages, late = turn.order, turn.stages, turn.late
             elif name == "stalest":
                 order = np.argsort(-since.max(axis=1), kind="stable")
@@ -174,7 +176,7 @@ class _Seed:
             else:
                 order = self._known(now, here[places], fate)
             took = self._test(now, here, places[order], stages[order], left, lucky, fate)
-            fate.scored += float(worth.minutes_of()[stages[order[:took]]][~late[order[:took]]].sum())
+            fate.scored += float(COST[stages[order[:took]]][~late[order[:took]]].sum())
             if name in RULES:
                 least = min(least, fate.minutes)
 
@@ -188,7 +190,7 @@ class _Seed:
     def _test(
         self, now: float, here: Whole, places: Whole, stages: Whole, minutes: float, lucky: Numbers, fate: _Hidden
     ) -> int:
-        cost = worth.minutes_of()[stages]
+        cost = COST[stages]
         took = int(np.searchsorted(np.cumsum(cost), minutes, side="right"))
         fate.minutes += float(cost[:took].sum())
         units, members = here[places[:took]], worth._members()[stages[:took]] > 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import uuid
@@ -109,6 +110,32 @@ def test_a_whole_test_is_due_until_every_stage_passed_after_the_last_report(step
                 skew[0] = 2.0 if step == "ahead" else 0.0
             found = known([store.nodes.get(node)], now()).signs.get(node, Signs())
             assert ("xid/79" in found.requested) is bool(untested), steps[: at + 1]
+
+
+@pytest.mark.both_dialects
+def test_a_test_without_a_result_is_in_vain_for_its_stages_until_one_has_a_result() -> None:
+    assert dict(sign().in_vain) == {}
+    retest("part", Verdict.INCONCLUSIVE, stages=("intake", "burn_in"))
+    assert set(sign().in_vain) == {"intake", "burn_in"}
+    retest("whole", Verdict.INCONCLUSIVE)
+    assert set(sign().in_vain) == set(STAGES)
+    retest("sound", Verdict.PASS, stages=("intake",))
+    assert set(sign().in_vain) == set(STAGES) - {"intake"}
+    retest("all", Verdict.WARN)
+    assert dict(sign().in_vain) == {}
+    for number in range(INCONCLUSIVE_BUDGET):
+        assert dict(sign().in_vain) == {}
+        retest(f"preempted {number}", Verdict.SKIPPED, stages=("intake",))
+    assert set(sign().in_vain) == set(STAGES)
+
+
+def test_the_minutes_are_those_of_the_nodes_model_at_the_level_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [store.nodes.get(NODE)]
+    monkeypatch.setenv("MUSTER_REVALIDATION_LEVEL", "standard")
+    standard = known(nodes, now()).minutes["cpu-generic"]
+    assert standard["burn_in"] > known(nodes, now(), "short").minutes["cpu-generic"]["burn_in"] > 0.0
+    unknown = dataclasses.replace(nodes[0], sku="none-such")
+    assert known([unknown], now()).minutes == {}
 
 
 def test_skipped_tests_are_counted_until_another_test() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.model.states import State
-from muster.rules.preview import risks_of_move, stage_plans, time_needed
+from muster.rules.preview import risks_of_move, stage_minutes, stage_plans, time_needed
 from muster.rules.transitions import TRANSITIONS
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import list_skus, load_sku
@@ -26,6 +26,8 @@ def test_it_is_what_the_programme_runs(name: str, level: str) -> None:
         ]
         assert plan.deadline_s >= sum(each.timeout_s for each in plan.probes)
     assert not any(probe.loads for plan in plans for probe in plan.probes if probe.probe == "inventory")
+    minutes = stage_minutes(sku, level)
+    assert all(60.0 * minutes[plan.stage] > sum(probe.timed_s for probe in plan.probes) for plan in plans)
 
 
 def test_times_add_up() -> None:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from muster import acting, store
 from muster.admission import service
-from muster.admission.idle_fleet import known
+from muster.admission.idle_fleet import known, limits
 from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownRun
 from muster.integration import runid
 from muster.model import dags
@@ -31,6 +31,9 @@ from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
 
+LATEST = 2 * planning.STEP
+"""How long after its choice a test of an idle node begins at the latest: others were chosen twice by then."""
+
 
 def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
@@ -40,7 +43,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     claims.controller_ready()
     now = store.clock.now()
     nodes = {node.name: node for node in store.nodes.find()}
-    choice = planning.choose(known(list(nodes.values()), now))
+    choice = planning.choose(known(list(nodes.values()), now, level))
     chosen = choice.chosen[: dags.MAPPED_MAX]
     for planned in chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
@@ -56,7 +59,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "trigger_run_id": runid.run_id(name, f"{reason} in {run_id}"),
+            "trigger_run_id": runid.of_pick(name, reason, run_id),
             "conf": {"node": name, "level": level, "reason": why, "stages": list(stages)},
         }
         for name, reason, why, stages in tests
@@ -66,7 +69,8 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
 def claim(
     key: RunKey, params: Mapping[str, Any], user: str | None = None, run_after: datetime.datetime | None = None
 ) -> dict[str, Any]:
-    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now.
+    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now, or was
+    chosen while it was idle and the run begins too late or in a blackout.
 
     ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
@@ -83,6 +87,8 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     stages = _stages(params)
     limit_s = programme.test_limit_s(load_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
+    if runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key):
+        _refuse_late(name, run_after)
     lease = store.leases.get(name)
     if lease is None or lease.key != key:
         if node.state not in SERVING:
@@ -108,6 +114,19 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
+
+
+def _refuse_late(name: str, run_after: datetime.datetime | None) -> None:
+    """Raise AirflowSkipException unless what was chosen of idle nodes may begin now: it was within the limits of then.
+
+    Runs wait where no worker is free or the DAG is paused, and would then begin all at once.
+    """
+    now = store.clock.now()
+    why = limits(now).closed
+    if run_after is not None and now - run_after > LATEST:
+        why = f"it was chosen at {run_after:%Y-%m-%d %H:%M} UTC, and what is tested now was chosen since then"
+    if why:
+        raise AirflowSkipException(f"{name} is not tested: {why}")
 
 
 def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:

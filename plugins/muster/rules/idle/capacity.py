@@ -24,6 +24,7 @@ class Signs:
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
     with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
+    ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
@@ -31,6 +32,7 @@ class Signs:
     requested: str = ""
     tried: datetime.datetime | None = None
     skipped: int = 0
+    in_vain: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     refused: str = ""
     change: str = ""
     proven: int = 0
@@ -42,10 +44,11 @@ NO_SIGNS = Signs()
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free. ``after``: a node whose every stage passed later than this is fresh, and one
-    whose test is requested rests for this long after each try. ``whole_after``: each node takes the whole test this
-    often, if all these take no more than half of the minutes. ``node_kw``: a node's power under load; ``domain_kw``:
-    what the load of all tests may draw from each power domain. ``closed``: why no test starts now, "" if one may.
+    idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested. ``after``: a
+    node whose every stage passed later than this is fresh, and one whose test is requested rests for this long after
+    each try. ``whole_after``: each node takes the whole test this often, if all these take no more than half of the
+    minutes. ``node_kw``: a node's power under load; ``domain_kw``: what the load of all tests may draw from each power
+    domain. ``closed``: why no test starts now, "" if one may.
     """
 
     share: float
@@ -66,7 +69,8 @@ class Room:
     """What the tests that are under way leave of the limits.
 
     ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
-    run holds; ``out``: these and those that wait for one in revalidation, out of production. ``drawn``: by power
+    run holds; ``out``: these and those that wait for one in revalidation, out of production, and may get it: one whose
+    test was refused or is paused waits for something else, and would take the place of all others. ``drawn``: by power
     domain, in kW. ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with
     it than signs say.
     """
@@ -93,8 +97,9 @@ class Room:
         ``leased`` ones, those ``queued`` for a slot draw none.
         """
         serving = [node for node in nodes if node.state in SERVING]
-        waiting = (node.name for node in serving if node.state is State.REVALIDATION and not node.pause)
-        out_now = {*leased, *waiting}
+        refused = {name for name, sign in signs.items() if sign.refused}
+        waiting = {node.name for node in serving if node.state is State.REVALIDATION and not node.pause}
+        out_now = {*leased, *(waiting - refused)}
         out = [node for node in serving if node.name in out_now]
         drawn: dict[str, float] = collections.defaultdict(float)
         for node in nodes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from muster.model.nodes import Node
 from muster.rules.idle.capacity import FULL
-from muster.rules.idle.selection import STEP, Known, Planned, ranked, sorted_out
+from muster.rules.idle.selection import STEP, Known, Planned, cost_of, ranked, sorted_out, too_long
 
 
 def forecast(
@@ -24,23 +24,28 @@ def forecast(
     which test nodes now end after the minutes of a whole test. It plans one test of a node, none of those that were
     tested just now, and keeps the order of now. ``closed_at``: returns why no test starts at a time.
     """
-    from muster.rules.idle import worth  # brings numpy
-
     ready, passed_over = sorted_out(known)
     room = known.room()
     ends: dict[int, list[Node]] = collections.defaultdict(list)  # by step
-    under_way = {*known.leased} - {*known.queued}
-    ends[_steps(worth.minutes_of().max())] += [node for node in known.nodes if node.name in under_way]
+    running = {*known.leased} - {*known.queued}
+    under_way = [node for node in known.nodes if node.name in running]
+    for node, minutes in zip(under_way, cost_of(under_way, known).max(axis=1).tolist(), strict=True):
+        ends[_steps(minutes)].append(node)
     order, planned = ranked(ready, known, by_slots=False)
+    passed_over |= too_long(ready, order, known.limits)
     line = collections.deque(order)
     tests: list[tuple[datetime.datetime, Planned]] = []
     changed = True  # since the line was looked through
+    shut = ""  # why no test started, where one might have
     for step in range(_steps(hours * 60.0)):
         at = known.now + step * STEP
         for node in ends.pop(step, ()):
             room.free(node, known.sign(node))
             changed = True
-        if not changed or closed_at(at):
+        if not changed:
+            continue
+        if why := closed_at(at):
+            shut = why
             continue
         held = []  # by a limit: they keep their places, before the others
         while line:
@@ -57,10 +62,10 @@ def forecast(
             ends[step + _steps(test.minutes)].append(node)
         line.extendleft(reversed(held))
         changed = False
-    later = f"{len(tests)} tests come first in the next {hours:g} hours"
+    later = f"{len(tests)} tests come first in the next {hours:g} hours" if tests else shut
     for node in map(ready.__getitem__, line):
         limit = room.barrier(node, known.sign(node))
-        passed_over[node.name] = room.why(node, *limit) if limit and limit[0] != FULL else later
+        passed_over[node.name] = room.why(node, *limit) if limit and (limit[0] != FULL or not tests) else later
     return tests, passed_over
 
 

@@ -43,8 +43,9 @@ OUTER = 0.25, 48.0
 """What stands for the first and the last of these steps."""
 COMPARED_H = 365 * 24.0
 """For about so long what was predicted and what happened are kept, to be compared."""
-SLOPE_STRENGTH = 8.0
-"""The prior of the slope: 0, with a standard deviation of 1/√8."""
+SLOPE_STRENGTH, SLOPE_LEAST = 8.0, -0.5
+"""The prior of the slope: 0, with a standard deviation of 1/√8. Its least value: a fault that strikes a part of the
+fleet in one day strikes mostly what never failed, and below -1 the nodes at most risk would be tested last."""
 SLOPE_FIT = 20
 """Newton steps, far more than it takes."""
 LEVEL_STRENGTH = 30.0
@@ -321,6 +322,8 @@ def _recalibrated(came: Numbers, due: Numbers) -> tuple[float, float]:
         mixed = (expected * risk).sum()
         curvature = np.array([[expected.sum() + 1e-6, mixed], [mixed, (expected * risk**2).sum() + SLOPE_STRENGTH]])
         found = found + np.linalg.solve(curvature, gradient)
+    if found[1] < SLOPE_LEAST:  # then with the level that is the most likely with this slope
+        found = np.array([np.log(came.sum() / (due * np.exp(SLOPE_LEAST * risk)).sum()), SLOPE_LEAST])
     return float(np.exp(found[0])), float(found[1])
 
 

@@ -3,9 +3,10 @@
 Nodes that wait in revalidation and those whose test is requested come first, in this order, and take the whole test.
 Then two lines take turns: those that never took each stage, or not for ``Limits.whole_after``, with the whole test, and
 all by what their best stages are worth beyond the price of their minutes (``muster.rules.idle.worth``), those whose
-last tests were inconclusive or preempted first, a few times. A node is not tested if the backend does not know it, a
-run holds it, a person paused its tests, its test was refused just now, the circuit breaker bars it, or a limit is
-reached.
+last tests were inconclusive or preempted first, a few times. After that a test without a result counts as one with a
+result for when the next one comes, else a node that never passes would take the turns of all others. A node is not
+tested if the backend does not know it, a run holds it, a person paused its tests, its test was refused just now, the
+circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
     from muster.rules.idle import worth
-    from muster.rules.idle.history import Clocks
+    from muster.rules.idle.history import Clocks, Numbers
     from muster.rules.idle.past import Risk
 
 Passes = Mapping[str, Mapping[str, datetime.datetime]]
@@ -82,7 +83,8 @@ class Known:
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
     production, or "". ``risk``: what the fleet's failures say, None for what public records say of any node. Nodes in
     revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, as new ones do in their
-    burn-in, but for those ``queued`` for a slot.
+    burn-in, but for those ``queued`` for a slot. ``minutes``: by SKU and stage, at the level of the tests; a SKU that
+    is missing has those of the accuracy bench.
     """
 
     nodes: Sequence[Node]
@@ -95,10 +97,18 @@ class Known:
     queued: Collection[str] = ()
     risk: Risk | None = None
     barred: Callable[[Node], str] = nothing_bars
+    minutes: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def sign(self, node: Node) -> Signs:
         """Returns the node's signs; NO_SIGNS if there is none."""
         return self.signs.get(node.name, NO_SIGNS)
+
+    def looked_at(self, node: Node) -> Mapping[str, datetime.datetime]:
+        """Returns by stage when it was last tested: with a result that counts, or in vain if that is not repeated at
+        once. What is missing never was.
+        """
+        passes, in_vain = self.passes.get(node.name, {}), self.sign(node).in_vain
+        return {**passes, **in_vain} if in_vain and not _again(node, self) else passes
 
     def room(self) -> Room:
         """Returns the room that the tests of leased nodes leave."""
@@ -113,6 +123,7 @@ def choose(known: Known) -> Choice:
     room = known.room()
     chosen: list[Planned] = []
     order, planned = ranked(ready, known)
+    passed_over |= too_long(ready, order, known.limits)
     for place in order:
         node = ready[place]
         sign = known.sign(node)
@@ -162,9 +173,28 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
     )
 
 
+def cost_of(nodes: Sequence[Node], known: Known) -> Numbers:
+    """Returns the minutes of each set of stages (``worth.subsets()``) on these nodes, in their order."""
+    import numpy as np
+
+    from muster.rules.idle import worth
+
+    usual = dict(zip(STAGES, worth.usual_minutes().tolist(), strict=True))
+    place = {sku: at for at, sku in enumerate({node.sku for node in nodes})}
+    minutes = [[known.minutes.get(sku, usual)[stage] for stage in STAGES] for sku in place]
+    of_sku = worth.cost_of(np.array(minutes).reshape(-1, len(STAGES)))
+    return of_sku[np.array([place[node.sku] for node in nodes], dtype=np.int64)]
+
+
+def too_long(ready: Sequence[Node], order: Sequence[int], limits: Limits) -> dict[str, str]:
+    """{node: why it has no place in the order}."""
+    why = f"each set of its stages takes more than {limits.minutes:g} minutes, and its whole test is not overdue"
+    return {ready[at].name: why for at in set(range(len(ready))).difference(order)} if len(order) < len(ready) else {}
+
+
 def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tuple[list[int], Callable[[int], Planned]]:
     """Returns the places of ``ready``, most urgent first, and what makes the plan of one: of a large fleet few are
-    needed.
+    needed. Those have none of which no set of stages fits into ``Limits.minutes``, and no whole test is due.
 
     ``by_slots``: the overdue and the others take turns by test, as for those that begin at one time; else by minutes.
     """
@@ -174,21 +204,34 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
 
     now, limits, signs = known.now, known.limits, [known.sign(node) for node in ready]
     facts = facts_of(ready, known)
-    of = worth.worth(facts, known.risk.model if known.risk else hazard.public_prior().model, limits.minutes)
-    oldest = facts.hours_since.max(axis=1)
+    model = known.risk.model if known.risk else hazard.public_prior().model
     first = np.array([2 * (node.state is State.REVALIDATION) + bool(sign.requested)
                       for node, sign in zip(ready, signs, strict=True)], dtype=np.int64)  # fmt: skip
+    whole, cost = first > 0, cost_of(ready, known)
+    fits = cost <= limits.minutes
+    fits[:, 0] |= whole
+    of = worth.worth(facts, model, fits)
     never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready], dtype=np.bool_)
     again = np.array([_again(node, known) for node in ready], dtype=np.bool_)
-    overdue = (never | (oldest >= limits.whole_after.total_seconds() / 3600.0)) & (first == 0)
+    # Who comes when goes by when it was looked at, also in vain; what is said of it, by what its tests showed.
+    due, hours = never.copy(), facts.hours_since.max(axis=1)
+    if tried := [at for at, sign in enumerate(signs) if sign.in_vain and not again[at]]:
+        nodes = [ready[at] for at in tried]
+        looked = dataclasses.replace(known, passes={node.name: known.looked_at(node) for node in nodes})
+        seen = facts_of(nodes, looked)
+        due[tried] = [len(looked.passes[node.name]) < len(STAGES) for node in nodes]
+        hours[tried] = seen.hours_since.max(axis=1)
+        of.value[tried] = worth.worth(seen, model, fits[tried]).value
+    first[[at for at in np.flatnonzero(whole).tolist() if _waits_its_turn(ready[at], signs[at])]] = 0
+    overdue = (due | whole | (hours >= limits.whole_after.total_seconds() / 3600.0)) & (first == 0)
     slots = known.room().at_once
     free = max(slots - int((first > 0).sum()), 0)
-    turn = worth.in_turn(of.value, oldest, overdue, free * limits.minutes if free else 0.0, again=again,
+    turn = worth.in_turn(of.value, cost, hours, overdue, free * limits.minutes if free else 0.0, again=again,
                          under_way=_under_way(known, slots), by_slots=by_slots)  # fmt: skip
     # Lists, since a single value of an array is slow to read, and a large fleet reads many.
-    subsets, minutes = worth.subsets(), worth.minutes_of().tolist()
-    late, best = (turn.late | (first > 0)).tolist(), turn.stages.tolist()
-    suspected, days = (each.tolist() for each in (of.suspicion, oldest / 24.0))
+    subsets = worth.subsets()
+    late, best = (turn.late | whole).tolist(), turn.stages.tolist()
+    suspected, days = (each.tolist() for each in (of.suspicion, facts.hours_since.max(axis=1) / 24.0))
     last_back = np.minimum(facts.clocks.since_any, facts.clocks.since_swap)
     mentioned = ((last_back < RECENT_H) | (facts.clocks.neighbours > 0)).tolist()
 
@@ -203,8 +246,9 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
         last = f"its last test {ended}; {last}" if again[at] else last
         past = ", ".join([last, *(_past(facts.clocks, at) if mentioned[at] else ())])
         why = signs[at].requested or f"{suspected[at]:.2%} likely to have a hidden defect: {past}"
-        why = "it waits in revalidation, out of production until it passes" if first[at] >= 2 else why
-        return Planned(ready[at].name, subsets[chosen], minutes[chosen], suspected[at], why)
+        if ready[at].state is State.REVALIDATION:
+            why = "it waits in revalidation, out of production until it passes"
+        return Planned(ready[at].name, subsets[chosen], float(cost[at, chosen]), suspected[at], why)
 
     return turn.order[np.argsort(-first[turn.order], kind="stable")].tolist(), planned
 
@@ -217,8 +261,9 @@ def _under_way(known: Known, slots: int) -> tuple[float, float]:
     late = others = 0
     for node in known.nodes:
         if node.name in known.leased and node.state in SERVING:
-            passed = known.passes.get(node.name, {})
-            overdue = len(passed) < len(STAGES) or known.now - min(passed.values()) >= known.limits.whole_after
+            looked, sign = known.looked_at(node), known.sign(node)
+            overdue = len(looked) < len(STAGES) or known.now - min(looked.values()) >= known.limits.whole_after
+            overdue |= bool(sign.requested) and _waits_its_turn(node, sign)
             late, others = late + overdue, others + (not overdue)
     whole = known.limits.minutes if math.isfinite(known.limits.minutes) else 45.0
     turn = int(known.now.timestamp() / 60.0 / whole) % 2 if slots % 2 else 0
@@ -250,6 +295,14 @@ def _again(node: Node, known: Known) -> bool:
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
 
 
+def _waits_its_turn(node: Node, sign: Signs) -> bool:
+    """Whether so many tests in a row had no result that the next one, though requested, comes before no others'.
+
+    After so many a person is asked. In shadow mode they are not counted, so that one is enough.
+    """
+    return max(node.inconclusive, sign.skipped) >= INCONCLUSIVE_BUDGET or (node.shadow and sign.tried is not None)
+
+
 def _why_not(node: Node, known: Known) -> str:
     if node.name in known.leased:
         return "a run holds it"
@@ -270,8 +323,10 @@ def _why_not(node: Node, known: Known) -> str:
     if sign.requested:
         if sign.tried is not None and known.now - sign.tried < known.limits.after:
             return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
-        return ""
-    passed = known.passes.get(node.name, {})
-    if len(passed) == len(STAGES) and known.now - (oldest := min(passed.values())) < known.limits.after:
-        return f"every stage has a result that holds, since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+        if not _waits_its_turn(node, sign):
+            return ""
+    looked = known.looked_at(node) if sign.in_vain else known.passes.get(node.name, {})
+    if len(looked) == len(STAGES) and known.now - (oldest := min(looked.values())) < known.limits.after:
+        result = "was tested, not each with a result that holds" if sign.in_vain else "has a result that holds"
+        return f"every stage {result}, since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
     return ""

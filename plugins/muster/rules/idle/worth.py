@@ -2,7 +2,8 @@
 
 A set of stages is worth what it is expected to end of harm, minus a price for each of its minutes. The price is such
 that the minutes there are will just be used: with many, everything is tested; with few, what finds most in a minute.
-Chances and minutes of the stages come from the accuracy bench; the harm of each group is this project's choice.
+The chances of the stages come from the accuracy bench, their minutes from what the unit's model runs; the harm of
+each group is this project's choice. A ``cost`` is in minutes, units × ``subsets()``, or one row for all units.
 """
 
 from __future__ import annotations
@@ -100,11 +101,14 @@ def subsets() -> tuple[tuple[str, ...], ...]:
     return tuple((ALWAYS, *stages) for stages in chosen)
 
 
-@functools.cache
-def minutes_of() -> Numbers:
-    """The minutes that each of ``subsets()`` takes."""
-    _, minutes = _table()
-    return _members() @ minutes
+def usual_minutes() -> Numbers:
+    """The minutes of each stage in the accuracy bench: those of a unit of which it is not known what its stages run."""
+    return _table()[1]
+
+
+def cost_of(minutes: Numbers) -> Numbers:
+    """Returns the cost of units with these minutes of the stages (units × stages, or one row for all)."""
+    return np.asarray(minutes @ _members().T)
 
 
 @functools.cache
@@ -188,44 +192,47 @@ class Worth:
     value: Numbers
 
 
-def worth(facts: Facts, model: Model, minutes: float) -> Worth:
-    """Returns what each set within ``minutes`` is worth for each unit. Raises ValueError if none fits.
+def worth(facts: Facts, model: Model, fits: Flags) -> Worth:
+    """Returns what each set is worth for each unit; ``fits``: as a cost, whether it is short enough.
 
     Worth: expected defects that it finds · harm · ``GOES_ON_H``. (Weighing by the hours that a defect has been there
     too, which is best for one unit with a steady hazard, left 1.2 times the hidden defect-hours in the simulated year.)
     """
-    fits = minutes_of() <= minutes
-    if not fits.any():
-        raise ValueError(f"no set of stages fits into {minutes:g} minutes; the shortest takes {minutes_of().min():g}")
     count = hidden(facts, model)
     finds = found(model)
     value = (count * HARM * GOES_ON_H) @ finds.T
     return Worth(-np.expm1(-count @ (finds[0] > 0.0)), np.where(fits, value, -np.inf))
 
 
-def price(value: Numbers, minutes: float) -> float:
+def price(value: Numbers, cost: Numbers, minutes: float) -> float:
     """Returns the least price of a minute, in node-hours, at which what is worth it takes no more than ``minutes``."""
     if math.isinf(minutes) or not len(value):
         return PRICE_LEAST
-    cost = minutes_of()
+    cost = np.broadcast_to(cost, value.shape)
     # Only units that can be among those tested matter: each test takes at least the shortest set's minutes.
     best = (value / cost).max(axis=1)
     most = math.ceil(minutes / cost.min()) + 1
     if len(best) > most:
-        value = value[np.argpartition(-best, most)[:most]]
+        some = np.argpartition(-best, most)[:most]
+        value, cost = value[some], cost[some]
     low, high = PRICE_LEAST, float(max(best.max() * (1.0 + 1e-9), PRICE_LEAST))
-    if _demand(value, low) <= minutes:
+    if _demand(value, cost, low) <= minutes:
         return PRICE_LEAST
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if _demand(value, middle) > minutes else (low, middle)
+        low, high = (middle, high) if _demand(value, cost, middle) > minutes else (low, middle)
     return high
 
 
-def _demand(value: Numbers, at: float) -> float:
-    net = value - at * minutes_of()
-    chosen = net.argmax(axis=1)
-    return float(minutes_of()[chosen[net.max(axis=1) > 0.0]].sum())
+def _demand(value: Numbers, cost: Numbers, at: float) -> float:
+    net = value - at * cost
+    wanted = net.max(axis=1) > 0.0
+    return float(_each(cost, net.argmax(axis=1))[wanted].sum())
+
+
+def _each(table: Numbers, chosen: Whole) -> Numbers:
+    """Of each row the value that was chosen."""
+    return np.asarray(np.take_along_axis(table, chosen[:, None], axis=1)[:, 0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,6 +248,7 @@ class Turn:
 
 def in_turn(
     value: Numbers,
+    cost: Numbers,
     oldest_h: Numbers,
     overdue: Flags,
     minutes: float,
@@ -249,52 +257,54 @@ def in_turn(
     under_way: tuple[float, float] = (0.0, 0.0),
     by_slots: bool = False,
 ) -> Turn:
-    """Returns in which order units are tested, if ``minutes`` may be used before others come.
+    """Returns in which order units are tested, if ``minutes`` may be used before others come: without those that are
+    not overdue and of which no set fits.
 
     Two lines take turns: the overdue with the whole test, the longest untested first, and all by what their best set
     is worth beyond its price (those to test ``again`` first). Neither has begun more minutes than the other by more
     than one test, so that the overdue take at most half while the others want the rest; ``under_way``: what each has
     begun already. ``by_slots``: a test counts as one, whatever its minutes, as where slots are what is short.
     """
-    cost, whole = minutes_of(), 0
+    cost, whole = np.broadcast_to(cost, value.shape), 0
     late = np.flatnonzero(overdue)
     late = late[np.argsort(-oldest_h[late], kind="stable")]
-    rest = minutes - min(minutes / 2.0, len(late) * float(cost[whole])) if math.isfinite(minutes) else minutes
-    at = price(value, rest)
+    rest = minutes - min(minutes / 2.0, float(cost[late, whole].sum())) if math.isfinite(minutes) else minutes
+    at = price(value, cost, rest)
     net = value - at * cost
     best = net.argmax(axis=1)
-    beyond = np.take_along_axis(net, best[:, None], axis=1)[:, 0]
+    beyond = _each(net, best)
     # What is worth less than its price takes the set that becomes worth it first.
     low = beyond <= 0.0
-    best[low] = (value[low] / cost).argmax(axis=1)
-    beyond[low] = np.take_along_axis(net[low], best[low, None], axis=1)[:, 0]
+    best[low] = (value[low] / cost[low]).argmax(axis=1)
+    beyond[low] = _each(net[low], best[low])
     first = np.zeros(len(value), dtype=np.bool_) if again is None else again
     line = np.lexsort((-beyond, ~first))
-    costs = np.ones(len(value)) if by_slots else cost[best]
-    of_whole = 1.0 if by_slots else float(cost[whole])
-    order, is_late = _merged(late.tolist(), line.tolist(), costs.tolist(), of_whole, under_way)
+    line = line[np.isfinite(beyond[line])]
+    costs, of_whole = (np.ones(len(value)),) * 2 if by_slots else (_each(cost, best), cost[:, whole])
+    order, is_late = _merged(late.tolist(), line.tolist(), costs.tolist(), of_whole.tolist(), under_way)
     return Turn(np.array(order, dtype=np.int64), np.where(is_late, whole, best), is_late)
 
 
 def _merged(
-    late: list[int], line: list[int], costs: list[float], whole: float, under_way: tuple[float, float]
+    late: list[int], line: list[int], costs: list[float], whole: list[float], under_way: tuple[float, float]
 ) -> tuple[list[int], Flags]:
     """Returns the units of both lines in their order, each once, and by unit whether it came as one of the late."""
     order: list[int] = []
-    is_late, taken = np.zeros(len(line), dtype=np.bool_), [False] * len(line)
+    is_late, taken = np.zeros(len(costs), dtype=np.bool_), [False] * len(costs)
     of_late, of_line = under_way
     waiting, others = iter(late), iter(line)
-    oldest = next(waiting, None)
-    while oldest is not None or len(order) < len(line):
+    oldest, best = next(waiting, None), next(others, None)
+    while oldest is not None or best is not None:
         if oldest is not None and taken[oldest]:
             oldest = next(waiting, None)
-        elif oldest is not None and of_late <= of_line:
+        elif best is not None and taken[best]:
+            best = next(others, None)
+        elif oldest is not None and (best is None or of_late <= of_line):
             order.append(oldest)
             taken[oldest] = is_late[oldest] = True
-            of_late += whole
-        else:
-            unit = next(each for each in others if not taken[each])
-            order.append(unit)
-            taken[unit] = True
-            of_line += costs[unit]
+            of_late += whole[oldest]
+        elif best is not None:
+            order.append(best)
+            taken[best] = True
+            of_line += costs[best]
     return order, is_late

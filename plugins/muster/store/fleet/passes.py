@@ -44,11 +44,14 @@ def counts(moment: datetime.datetime, *, simulated: bool) -> dict[str, dict[tupl
     return found
 
 
-def missed(failed: Sequence[Failure], since: datetime.datetime) -> list[Escape]:
-    """Returns the failures with the passes since then that had let them through."""
+def missed(failed: Sequence[Failure]) -> list[Escape]:
+    """Returns the failures with the passes that had let them through."""
     from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
 
-    return rules.escapes(failed, of_nodes({each.node for each in failed}, since), visible())
+    if not failed:
+        return []
+    first = min(each.at for each in failed)
+    return rules.escapes(failed, of_nodes({each.node for each in failed}, first - rules.WITHIN), visible())
 
 
 def chances(failed: Sequence[Failure], until: datetime.datetime, *, simulated: bool) -> list[Chance]:
@@ -60,7 +63,7 @@ def chances(failed: Sequence[Failure], until: datetime.datetime, *, simulated: b
 
     since = until - YEAR
     of = {node.name for node in machines.find() if node.simulated == simulated}
-    escaped = missed([each for each in failed if each.node in of and since <= each.at < until], since)
+    escaped = missed([each for each in failed if each.node in of and since <= each.at < until])
     return rules.chances(worth.prior_chances(), failures.caught(since, until, of), escaped, worth.SHOWS_AFTER_H)
 
 

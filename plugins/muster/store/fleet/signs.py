@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from muster.model.states import SERVING
@@ -22,11 +26,15 @@ REFUSED = "claim"
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """When the node's last test began and ended, tests that ended SKIPPED apart, and how many of these came since."""
+    """When the node's last test began and ended, and by stage the last one of it, tests that ended SKIPPED apart; how
+    many of these came since, and when the last of them ended.
+    """
 
-    began: datetime.datetime | None
-    ended: datetime.datetime | None
+    began: datetime.datetime | None = None
+    ended: datetime.datetime | None = None
+    stages: Mapping[str, tuple[datetime.datetime, datetime.datetime]] = dataclasses.field(default_factory=dict)
     skipped: int = 0
+    skipped_at: datetime.datetime | None = None
 
 
 def last_tests() -> dict[str, Tried]:
@@ -34,30 +42,45 @@ def last_tests() -> dict[str, Tried]:
 
     One whose end is dated ahead, by a clock that was wrong, counts from then on.
     """
-    ended = (
-        select(RunRow.node, func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended"))
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(
-            RunRow.ended_at <= access.now(),
-            RunRow.verdict != str(Verdict.SKIPPED),
-            RunRow.machine == NodeRow.machine,
-        )
-        .group_by(RunRow.node)
-    )
-    last = ended.subquery()
+    began, ended = func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended")
+    stages = cast(RunRow.required_stages, Text)
+    over = (
+        RunRow.ended_at <= access.now(), RunRow.verdict != str(Verdict.SKIPPED), RunRow.machine == NodeRow.machine,
+    )  # fmt: skip
+    tests = select(RunRow.node, stages.label("stages"), began, ended).join(NodeRow, NodeRow.name == RunRow.node)
+    last = select(RunRow.node, ended).join(NodeRow, NodeRow.name == RunRow.node)
+    last = last.where(*over).group_by(RunRow.node).subquery()
     skipped = (
-        select(RunRow.node, func.count(RunRow.id))
+        select(RunRow.node, func.count(RunRow.id).label("count"), ended)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .outerjoin(last, last.c.node == RunRow.node)
         .where(RunRow.verdict == str(Verdict.SKIPPED), RunRow.state_before.in_([str(state) for state in SERVING]))
         .where(RunRow.machine == NodeRow.machine, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
         .group_by(RunRow.node)
     )
+    of_node: dict[str, list[Any]] = collections.defaultdict(list)
     with reading() as session:
-        found = {row.node: Tried(row.began, row.ended) for row in session.execute(ended)}
-        for node, count in _pairs(session, skipped).items():
-            found[node] = dataclasses.replace(found.get(node, Tried(None, None)), skipped=count)
+        for row in session.execute(tests.where(*over).group_by(RunRow.node, stages)):
+            of_node[row.node].append(row)
+        found = {node: _tried(rows) for node, rows in of_node.items()}
+        for row in session.execute(skipped):
+            last_test = found.get(row.node, Tried())
+            found[row.node] = dataclasses.replace(last_test, skipped=row.count, skipped_at=row.ended)
     return found
+
+
+def _tried(tests: Sequence[Any]) -> Tried:
+    """Of the last test of each list of stages: the last of all, and of each stage."""
+    stages: dict[str, tuple[datetime.datetime, datetime.datetime]] = {}
+    for test in sorted(tests, key=lambda each: each.ended):
+        stages |= dict.fromkeys(_listed(test.stages), (test.began, test.ended))
+    return Tried(max(test.began for test in tests), max(test.ended for test in tests), stages)
+
+
+@functools.cache
+def _listed(stages: str) -> tuple[str, ...]:
+    """There are few lists, and many nodes."""
+    return tuple(json.loads(stages))
 
 
 def tests_since(node: str, moment: datetime.datetime) -> int:

@@ -193,10 +193,9 @@ def _labels(session: Session) -> dict[str, Mapping[str, Any]]:
 def _escapes(
     until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure], *, simulated: bool
 ) -> list[facts.Escapes]:
-    """What tests of these nodes had let pass, of the same year."""
-    since = until - spares.PERIOD
-    found = passes.missed(failed, since)
-    counts = passes.counts(since, simulated=simulated)
+    """What tests of these nodes had let pass that failed in the same year; its first failures had passed before it."""
+    found = passes.missed(failed)
+    counts = passes.counts(until - spares.PERIOD - escapes.WITHIN, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
     return escapes.rates(found, of)
 

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.admission import answers, service
 from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.integration import runid
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -50,6 +51,28 @@ def test_a_test_of_a_node_that_serves_needs_no_pool() -> None:
     serving()
     params = {"node": NODE, "level": "demo", "reason": "x"}
     assert revalidation.claim(RunKey("node_revalidation", "run"), params)["node"] == NODE
+
+
+@pytest.mark.parametrize(("waited", "windows"), [(60, ""), (0, "Mon-Sun 00:00-24:00"), (0, "")])
+def test_a_test_that_was_chosen_of_idle_nodes_begins_soon_and_in_no_blackout_or_not_at_all(
+    waited: int, windows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While node_revalidation is paused or no worker is free, runs wait, and would all begin at once later."""
+    monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", windows)
+    store.nodes.add(fleet.new_node(NODE))
+    serving()
+    params = {"node": NODE, "level": "demo", "reason": "x"}
+    chosen_at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=waited)
+    key = RunKey("node_revalidation", runid.of_pick(NODE, "idle", "scheduled__2026-06-01T00:00:00+00:00"))
+    with pytest.raises(AirflowSkipException) if waited or windows else contextlib.nullcontext():
+        revalidation.claim(key, params, run_after=chosen_at)
+    if not waited and not windows:
+        monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", "Mon-Sun 00:00-24:00")
+        revalidation.claim(key, params, run_after=chosen_at)  # a retried task
+        return
+    assert not store.runs.find(node=NODE, run=key)
+    by_hand = RunKey("node_revalidation", runid.run_id(NODE, "idle in rack 7"))
+    assert revalidation.claim(by_hand, params, run_after=chosen_at)["node"] == NODE
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,15 @@ def test_in_the_forecast_too_the_canaries_of_one_sku_do_not_hold_up_another() ->
     begins = {planned.node: at for at, planned in tests}
     assert begins["b1"] == NOW
     assert NOW < begins["b2"] < begins["a2"]
+
+
+def test_a_day_without_a_test_says_what_prevents_them() -> None:
+    """Not that others come first."""
+    nodes = [node("a"), node("b", State.REVALIDATION)]
+    known = Known(nodes, NOW, {"a": IDLE}, {}, Limits(share=0.05))
+    tests, passed_over = forecast(known, closed_at=lambda at: "no test at all")
+    assert (tests, passed_over["b"]) == ([], "no test at all")
+    full = dataclasses.replace(known, leased={"b"})
+    tests, passed_over = forecast(full, hours=0.5)
+    assert tests == []
+    assert "1 of 2 nodes are being tested" in passed_over["a"]

@@ -55,7 +55,8 @@ def test_the_fleet_s_own_chances_are_kept_and_decide_which_tests_are_worth_it() 
     facts = worth.Facts(np.full((2, len(STAGES)), 500.0), np.full(2, 5000.0), risk.clocks(nodes))
     alone = worth.subsets().index(("intake", "integrity"))
     models = (kept, dataclasses.replace(kept, chances=None))
-    own, usual = (worth.worth(facts, model, 60.0).value[0, alone] for model in models)
+    fits = np.ones(len(worth.subsets()), dtype=np.bool_)
+    own, usual = (worth.worth(facts, model, fits).value[0, alone] for model in models)
     assert own < usual
 
 
@@ -93,3 +94,16 @@ def test_what_another_version_kept_is_refused() -> None:
             Learned.from_json(json.dumps({name: kept[name] for name in kept if name != without}))
         with pytest.raises(ValueError):
             Learned.from_json(json.dumps(kept | {without: 7.5 if isinstance(kept[without], list) else [[]]}))
+
+
+def test_after_a_day_on_which_a_fifth_of_the_fleet_failed_the_nodes_at_most_risk_still_come_first() -> None:
+    """Most of those had never failed, so the least at risk seemed to be predicted far too low."""
+    nodes = fleet("a" * 200)
+    found = [
+        *(Failure(f"n{at}", "memory", day := NOW - (390 - 20 * at) * DAY, day + DAY / 4) for at in range(19)),
+        *(Failure(f"n{at}", "links", day := NOW - 100 * DAY + at * DAY / 100, day + DAY / 4) for at in range(40, 80)),
+        Failure("n150", "memory", NOW - 2.25 * DAY, NOW - 2 * DAY),
+    ]
+    risk, _ = risk_of(nodes, found, NOW)
+    never, back = risk.model.rates(risk.clocks([nodes[199], nodes[150]])).sum(axis=1)
+    assert back > never

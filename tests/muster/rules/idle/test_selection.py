@@ -147,6 +147,84 @@ def test_nodes_of_which_a_stage_never_passes_leave_the_others_their_turn() -> No
     assert max(taken[each.name] for each in fleet) <= 2
 
 
+def test_a_node_of_which_a_stage_never_has_a_result_leaves_the_others_their_turn() -> None:
+    """As one in shadow mode, which serves on and of which no inconclusive test is counted."""
+    fleet = [dataclasses.replace(node("chronic"), shadow=True), *(node(f"n{at:02}") for at in range(20))]
+    idle = {each.name: IDLE for each in fleet}
+    tested = {each.name: passed(216) for each in fleet}
+    del tested["chronic"]["burn_in"]
+    in_vain = {"burn_in": NOW}
+    limits = Limits(share=0.05, minutes=45.0, after=4 * HOUR, whole_after=7 * 24 * HOUR)
+    whole: collections.Counter[str] = collections.Counter()
+    for hour in range(7 * 24):
+        now = NOW + hour * HOUR
+        signs = {"chronic": Signs(in_vain=dict(in_vain))}
+        for each in choose(Known(fleet, now, idle, tested, limits, signs=signs)).chosen:
+            whole[each.node] += each.stages == STAGES
+            tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
+            if tested["chronic"].pop("burn_in", None):
+                in_vain["burn_in"] = now
+    assert whole["chronic"] <= 2
+    assert min(whole[each.name] for each in fleet[1:]) >= 1
+
+
+@pytest.mark.parametrize("how", ["inconclusive", "skipped", "shadow"])
+def test_requested_tests_that_never_have_a_result_leave_half_of_the_places_to_others(how: str) -> None:
+    """As on nodes whose new image lacks what a probe needs; a person is asked about them already."""
+    asked = [node(f"asked{at}") for at in range(6)]
+    asked = [
+        dataclasses.replace(each, inconclusive=3 * (how == "inconclusive"), shadow=how == "shadow") for each in asked
+    ]
+    fleet = [*asked, *(node(f"n{at:02}") for at in range(14))]
+    idle = {each.name: IDLE for each in fleet}
+    tested = {each.name: passed(50) for each in fleet}
+    sign = Signs(requested="requested: new image", skipped=3 * (how == "skipped"))
+    signs = {each.name: dataclasses.replace(sign, tried=NOW, in_vain=dict.fromkeys(STAGES, NOW)) for each in asked}
+    taken: collections.Counter[str] = collections.Counter()
+    for turn in range(96):
+        now = NOW + turn * 0.75 * HOUR
+        (each,) = choose(Known(fleet, now, idle, tested, Limits(share=0.05, minutes=45.0), signs=signs)).chosen
+        taken[each.node] += 1
+        if each.node in signs:
+            assert each.stages == STAGES
+            in_vain = dict.fromkeys(STAGES, now)
+            signs[each.node] = dataclasses.replace(signs[each.node], tried=now, in_vain=in_vain)
+        else:
+            tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
+    of_asked = [taken[each.name] for each in asked]
+    assert min(of_asked) >= 1
+    assert max(of_asked) - min(of_asked) <= 2
+    assert sum(of_asked) <= 96 / 2
+
+
+def test_requested_tests_without_a_result_that_run_already_count_as_their_half() -> None:
+    asked = [dataclasses.replace(node(f"asked{at}"), inconclusive=3) for at in range(4)]
+    fleet = [*asked, *(node(f"n{at:02}") for at in range(16))]
+    in_vain = dict.fromkeys(STAGES, NOW - HOUR)
+    signs = {each.name: Signs(requested="requested: new image", tried=NOW - HOUR, in_vain=in_vain) for each in asked}
+    idle, tested = {each.name: IDLE for each in fleet}, {each.name: passed(50) for each in fleet}
+    limits = Limits(share=0.2, minutes=45.0)
+    choice = choose(Known(fleet, NOW, idle, tested, limits, signs=signs, leased={"asked0", "asked1"}))
+    assert [each.node in signs for each in choice.chosen] == [False, False]
+
+
+def test_a_test_takes_the_minutes_of_the_nodes_model_at_the_level() -> None:
+    """No longer than an idle node stays free, but for whole tests that are overdue, requested or bring a node back."""
+    long = dict.fromkeys(STAGES, 60.0)
+    waits = node("waits", State.REVALIDATION)
+    large = [dataclasses.replace(each, sku="large") for each in (node("due"), node("asked"), node("fresh"), waits)]
+    fleet = [*large, node("usual")]
+    tested = {each.name: passed(700 if each.name == "due" else 50) for each in fleet}
+    known = Known(fleet, NOW, {each.name: IDLE for each in fleet}, tested, Limits(share=1.0, minutes=45.0),
+                  signs={"asked": Signs(requested="requested: ECC?")}, minutes={"large": long})  # fmt: skip
+    chosen = {each.node: each for each in choose(known).chosen}
+    assert {name: each.minutes for name, each in chosen.items() if name != "usual"} == dict.fromkeys(
+        ("waits", "asked", "due"), 300.0
+    )
+    assert chosen["usual"].minutes <= 45.0
+    assert set(choose(known).passed_over) == set(forecast(known)[1]) == {"fresh"}
+
+
 def test_a_test_that_is_requested_is_whole_and_comes_before_the_overdue() -> None:
     passes = {"a": passed(9000), "b": passed(1)}
     signs = {"b": Signs(requested="its certificate holds no longer")}
@@ -255,6 +333,21 @@ def test_a_node_whose_test_was_refused_leaves_its_place_to_another() -> None:
         choice = choose(Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs))
         assert len(choice.chosen) == 1
         assert choice.passed_over["b"] == signs["b"].refused
+
+
+@pytest.mark.parametrize("change", ["", "driver 590.1"])
+def test_nodes_out_of_service_whose_tests_are_refused_take_no_others_turn(change: str) -> None:
+    """A user's job may keep them for days; of a new driver they are no canaries either, since nothing tests them."""
+    refused = Signs(refused="not tested: job 4711 of alice", change=change)
+    waiting = [node(f"w{at}", State.REVALIDATION) for at in range(CANARIES)]
+    fleet = [*waiting, *(node(f"n{at}") for at in range(20))]
+    signs = dict.fromkeys((each.name for each in fleet), Signs(change=change))
+    signs |= {each.name: refused for each in waiting}
+    idle = {each.name: IDLE for each in fleet}
+    known = Known(fleet, NOW, idle, {}, Limits(share=0.05), signs=signs)
+    (chosen,) = choose(known).chosen
+    assert chosen.node.startswith("n")
+    assert {each.name: forecast(known)[1][each.name] for each in waiting} == {w.name: refused.refused for w in waiting}
 
 
 def test_a_paused_node_is_passed_over_with_the_pause_as_reason_whatever_is_due() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from muster.rules.idle import hazard, worth
 from muster.rules.idle.selection import Known, facts_of
-from muster.settings import Settings
 from muster_criteria.stages import STAGES
 from tests.muster.rules.idle.fleets import ALL, HOUR, NOW, node, passed
 
@@ -18,7 +17,7 @@ def test_a_stage_that_just_passed_is_worth_less() -> None:
     nodes = [node("a"), node("b")]
     passes = {"a": passed(100), "b": passed(100) | {"performance": NOW - HOUR}}
     facts = facts_of(nodes, Known(nodes, NOW, {}, passes, ALL, {}))
-    stale, fresh = worth.worth(facts, hazard.public_prior().model, 45.0).value
+    stale, fresh = worth.worth(facts, hazard.public_prior().model, worth.cost_of(worth.usual_minutes()) <= 45.0).value
     just = worth.subsets().index(("intake", "performance"))
     assert fresh[just] < 0.7 * stale[just]
 
@@ -45,25 +44,18 @@ def test_a_pass_clears_what_it_could_see_and_nothing_else() -> None:
     assert (after[~unseen] < before[~unseen]).all()
 
 
-def test_no_set_of_stages_fits_into_no_time() -> None:
-    facts = facts_of([node("a")], Known([node("a")], NOW, {}, {}, ALL, {}))
-    with pytest.raises(ValueError):
-        worth.worth(facts, hazard.public_prior().model, 1.0)
-
-
-def test_some_set_of_stages_fits_into_the_least_minutes_that_the_setting_allows() -> None:
-    (least,) = (each.ge for each in Settings.model_fields["revalidation_minutes"].metadata if hasattr(each, "ge"))
-    assert worth.minutes_of().min() <= least
-
-
 @given(st.integers(1, 40), st.floats(0.0, 2000.0), st.integers(0, 2**31))
 def test_at_the_price_the_minutes_are_just_used(units: int, minutes: float, seed: int) -> None:
-    value = np.random.default_rng(seed).lognormal(0.0, 2.0, (units, len(worth.subsets())))
-    at = worth.price(value, minutes)
+    """Of units of several models, each with minutes of its own."""
+    dice = np.random.default_rng(seed)
+    value = dice.lognormal(0.0, 2.0, (units, len(worth.subsets())))
+    cost = worth.cost_of(dice.uniform(1.0, 30.0, (units, len(STAGES))))
+    at = worth.price(value, cost, minutes)
 
     def used(price: float) -> float:
-        net = value - price * worth.minutes_of()
-        return float(worth.minutes_of()[net.argmax(axis=1)[net.max(axis=1) > 0.0]].sum())
+        net = value - price * cost
+        wanted = net.max(axis=1) > 0.0
+        return float(cost[wanted, net.argmax(axis=1)[wanted]].sum())
 
     assert used(at) <= minutes + 1e-6
     assert at == worth.PRICE_LEAST or used(at * 0.999) > minutes, "a lower price would not do"
