@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import io
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
+from muster import ownership
 from muster.errors import ControllerFault
 from muster.model.repairs import Bundle, Incident
 from muster.remote.evidence import TOTAL_BYTES_MAX, Piece
@@ -36,11 +38,14 @@ def path_of(incident: Incident) -> Path:
 def room(incident: Incident | None = None) -> Path:
     """Returns the folder of an incident's bundle, or of all of them.
 
-    Raises ControllerFault unless the largest bundle fits on the disk: evidence is taken whole or not begun.
+    Raises ControllerFault unless it can be written and the largest bundle fits on the disk: evidence is taken whole or
+    not begun.
     """
     folder = path_of(incident).parent if incident else settings().archive_folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        ownership.folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise ControllerFault(f"no evidence can be kept in {folder}: {error.strerror}; see MUSTER_ARCHIVE") from None
@@ -64,9 +69,10 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
     folder, missing, files = path.name.removesuffix(SUFFIX), [], []
     mark = {"simulated": incident.simulated} if incident.simulated else {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ownership.folder(path.parent)
         with open(draft, "xb") as file:
             os.chmod(draft, 0o600)
+            ownership.give(draft)
             with tarfile.open(fileobj=file, mode="w:gz") as archive:
 
                 def add(name: str, content: bytes) -> None:

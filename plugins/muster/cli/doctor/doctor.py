@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster import ownership
 from muster.cli.doctor import connections, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
@@ -71,7 +72,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
 def home(folder: Path) -> Check:
     """MUSTER_HOME can be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        ownership.folder(folder)
     except OSError as error:
         return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be made: {error.strerror}", _HOME)
     if not os.access(folder, os.W_OK | os.X_OK):
