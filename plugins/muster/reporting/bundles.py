@@ -6,6 +6,7 @@ import datetime
 import errno
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -59,11 +60,12 @@ def room(incident: Incident | None = None) -> Path:
 
 
 def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece], profiles: Iterable[str]) -> Bundle:
-    """Write the bundle, durably and whole or not at all. ``records``: what the records say of it, as JSON.
+    """Write the bundle, durably and whole or not at all, next to earlier ones of the incident. ``records``: what the
+    records say of it, as JSON.
 
     Raises ControllerFault if it cannot be written.
     """
-    path = path_of(incident)
+    path = _unused(path_of(incident))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     taken_at = datetime.datetime.now(datetime.UTC)
     folder, missing, files = path.name.removesuffix(SUFFIX), [], []
@@ -101,11 +103,19 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
         os.replace(draft, path)
         whole = path.read_bytes()
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ControllerFault(
             f"the evidence cannot be written to {path}: {error.strerror}; see MUSTER_ARCHIVE"
         ) from None
+    finally:
+        draft.unlink(missing_ok=True)
     return Bundle(str(path), hashlib.sha256(whole).hexdigest(), len(whole), tuple(missing[:LIST_MAX]))
+
+
+def _unused(path: Path) -> Path:
+    """The path, with a number where there is a file: an earlier bundle may have what no later one can."""
+    stem = path.name.removesuffix(SUFFIX)
+    others = (path.with_name(f"{stem}-{number}{SUFFIX}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def _records(records: Mapping[str, Any]) -> Piece:
