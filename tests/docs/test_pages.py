@@ -64,6 +64,13 @@ def test_every_command_shown_parses(page: Path) -> None:
 
 
 @page
+def test_a_fleet_is_judged_by_something_else_than_now(page: Path) -> None:
+    """Without a proposal `muster judge --fleet` is refused."""
+    shown = [line for line in commands(page.read_text()) if line.startswith("muster judge ") and "--fleet" in line]
+    assert [line for line in shown if not re.search("--skus|--as-of", line)] == []
+
+
+@page
 def test_airflow_knows_each_of_its_commands_shown(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in commands(page.read_text(), "airflow"):
         try:
