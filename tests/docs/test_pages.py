@@ -91,6 +91,15 @@ def test_bash_takes_the_settings_as_shown(page: Path, monkeypatch: pytest.Monkey
     settings()
 
 
+@page
+def test_a_variable_that_a_block_uses_is_set_on_its_page(page: Path) -> None:
+    text = page.read_text()
+    shown = "\n".join(FENCE.findall(text))
+    set_here = shown + "\n".join((ROOT / file).read_text() for file in re.findall(r"\bsource (docs/[^\s;]+)", shown))
+    used = set(re.findall(r"(?<!\\)\$\{?([A-Z][A-Z_]+)\b", shown)) - {"HOME", "PWD"}
+    assert {name for name in used if not re.search(rf"(?:^|[ (]){name}=", set_here, re.M)} == set()
+
+
 def test_the_example_for_slurm_changes_no_partition_of_users() -> None:
     lines = (ROOT / "docs" / "examples" / "slurm_idle_tests.conf").read_text().splitlines()
     named = [line.partition(" ")[0] for line in lines if line and not line.startswith("#")]
