@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 
 from muster import acting, store
 from muster.admission import service
@@ -51,6 +53,18 @@ def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, air
     assert airflow.conf["gpu-0001__new-rack"] == {"node": "gpu-0001", "level": "short", "reason": "New rack!"}
     again = muster("qualify", "gpu-0001", "--level", "short", "--reason", "new rack", "--json")
     assert (again[0], refused(again), len(airflow.runs)) == (1, {"gpu-0001"}, 2)
+
+
+def test_output_that_cannot_be_written_leaves_no_run_unstarted(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(typer, "echo", full)
+    assert muster("qualify", "gpu-0001", "gpu-0002", "--reason", "new\nrack")[0] == 1
+    assert {run["reason"] for run in airflow.conf.values()} == {"new rack"}
+    assert len(airflow.runs) == 2
 
 
 def test_a_node_is_loaded_in_the_pool_of_its_rack(muster: Muster, airflow: Airflow) -> None:
