@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 _LOGIN: ContextVar[str] = ContextVar("login", default="")
+_COMMAND = "os:"
 
 
 def current() -> str:
@@ -31,13 +32,18 @@ def under(login: str) -> Iterator[None]:
         _LOGIN.reset(token)
 
 
+def by_command() -> bool:
+    """Whether a person's command line changes the records."""
+    return current().startswith(_COMMAND)
+
+
 def os_login() -> str:
     """Returns the login of this process's user, by its id: LOGNAME and USER are texts that anyone may set."""
     uid = os.getuid()
     try:
-        return f"os:{pwd.getpwuid(uid).pw_name}"
+        return f"{_COMMAND}{pwd.getpwuid(uid).pw_name}"
     except KeyError:  # a container may run under an id without a name
-        return f"os:{uid}"
+        return f"{_COMMAND}{uid}"
 
 
 def airflow_login(name: str) -> str:

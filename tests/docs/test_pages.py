@@ -64,6 +64,13 @@ def test_every_command_shown_parses(page: Path) -> None:
 
 
 @page
+def test_a_fleet_is_judged_by_something_else_than_now(page: Path) -> None:
+    """Without a proposal `muster judge --fleet` is refused."""
+    shown = [line for line in commands(page.read_text()) if line.startswith("muster judge ") and "--fleet" in line]
+    assert [line for line in shown if not re.search("--skus|--as-of", line)] == []
+
+
+@page
 def test_airflow_knows_each_of_its_commands_shown(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in commands(page.read_text(), "airflow"):
         try:
@@ -82,6 +89,15 @@ def test_bash_takes_the_settings_as_shown(page: Path, monkeypatch: pytest.Monkey
     for name, value in taken.items():
         monkeypatch.setenv(name, value)
     settings()
+
+
+@page
+def test_a_variable_that_a_block_uses_is_set_on_its_page(page: Path) -> None:
+    text = page.read_text()
+    shown = "\n".join(FENCE.findall(text))
+    set_here = shown + "\n".join((ROOT / file).read_text() for file in re.findall(r"\bsource (docs/[^\s;]+)", shown))
+    used = set(re.findall(r"(?<!\\)\$\{?([A-Z][A-Z_]+)\b", shown)) - {"HOME", "PWD"}
+    assert {name for name in used if not re.search(rf"(?:^|[ (]){name}=", set_here, re.M)} == set()
 
 
 def test_the_example_for_slurm_changes_no_partition_of_users() -> None:

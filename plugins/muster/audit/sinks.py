@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Self
 import httpx
 import pydantic
 
-from muster import redaction
+from muster import ownership, redaction
 from muster.errors import BadSettings, MusterError, first_refused
 from muster.model.queues import AuditEvent
 from muster.remote import http_request
@@ -52,7 +52,8 @@ class FileSink(_Sink):
         lines = "".join(f"{as_json(event)}\n" for event in events).encode()
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            size = os.fstat(descriptor).st_size
+            if not (size := os.fstat(descriptor).st_size):
+                ownership.give(self.path)
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 lines = b"\n" + lines  # the last writer was killed in a line; its batch comes again
             while lines:

@@ -5,9 +5,15 @@ With ``--json``, it is {"error": sentence, "kind": its class} on stdout too; so 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
+import os
 import sys
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Of an error without a file's name: what a command prints cannot be written."""
 
 
 def main() -> None:
@@ -15,14 +21,17 @@ def main() -> None:
     from typer.exceptions import Abort, TyperException
 
     from muster.cli.app import root
+    from muster.cli.terminal import pipes
     from muster.errors import MusterError
 
+    pipes.outlive_readers()
     # What it logs of a connection that broke is a traceback, and the error's sentence says it.
     paramiko = logging.getLogger("paramiko")
     paramiko.addHandler(logging.NullHandler())
     paramiko.propagate = False
     as_json = "--json" in sys.argv
     try:
+        _check_text(sys.argv)
         # Not standalone: errors of usage come here, to be written as our sentences.
         sys.exit(root()(prog_name="muster", standalone_mode=False) or 0)
     except TyperException as error:
@@ -36,18 +45,34 @@ def main() -> None:
     except Abort:
         print("muster: interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(1)
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has closed it.
-        sys.stderr.close()
-        sys.exit(0)
     except (MusterError, OSError) as error:
         said = str(error)
         if isinstance(error, OSError):
-            if error.filename is None:
+            if error.filename is None and error.errno not in _NO_ROOM:
                 raise
             said = f"{error.filename} cannot be read or written: {error.strerror}"
+            if error.filename is None:
+                said = f"the output cannot be written: {error.strerror}"
+                _give_up_output()
         if as_json:
             print(json.dumps({"error": said, "kind": type(error).__name__}))  # noqa: T201
         for sentence in said.splitlines():
             print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
+
+
+def _check_text(words: list[str]) -> None:
+    """Raise MusterError for an argument that is no text: no record and no message could hold it."""
+    from muster.errors import MusterError
+
+    for place, word in enumerate(words[1:], start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise MusterError(f"argument {place} is not UTF-8: write it in this encoding") from None
+
+
+def _give_up_output() -> None:
+    """Have nothing written to standard output any more: Python tries once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

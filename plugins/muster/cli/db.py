@@ -12,10 +12,15 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("upgrade")
 @messages
 def upgrade() -> None:
-    """Create the fleet records, or bring them to this version's schema. Repeating it changes nothing."""
+    """Create the fleet records and the key of the certificates, or bring the records to this version's schema.
+
+    Repeating it changes nothing. Run it as the user of the components, to whom the key belongs.
+    """
     from muster import store
 
     before, after = store.engine.upgrade()
+    if made := store.certificates.make_key():
+        typer.echo(f"the key of the certificates is made: {made}")
     if before == after:
         typer.echo(f"the fleet records are at schema {after} already")
         return

@@ -70,7 +70,7 @@ def compare(
     after = load(policy)
     before = {sku: load(against) if against else _of_sku(sku, after) for sku in skus}
     # What came before ``since`` is not shown, but an error that came back since then may have begun there.
-    first = utc(since or datetime.datetime.min)
+    first = utc(since) if since else datetime.datetime.min.replace(tzinfo=datetime.UTC)
     compared = [each for each in event_history.compare(recorded, before, after) if each.record.seen_at >= first]
     shown = [each for each in compared if everything or each.changed]
     if json:

@@ -25,6 +25,7 @@ def digest(
     """Show what was delivered, what failed and why, interruptions, hours lost, coverage, repeat offenders."""
     from muster import store
     from muster_reports.digest import render
+    from muster_reports.digest.facts import Section
 
     pairs = [each.partition("=") for each in label or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
@@ -37,10 +38,11 @@ def digest(
     if html:
         html.write_text(made.html, encoding="utf-8")
     if rows:
-        chosen = next((each for each in sections if each.title.lower() == rows.lower()), None)
-        if chosen is None:
-            titles = ", ".join(each.title for each in sections)
-            raise MusterError(f"the digest has no section {rows!r}: give one of {titles}")
+        known = {title.lower(): title for title in render.titles()}
+        if rows.lower() not in known:
+            raise MusterError(f"the digest has no section {rows!r}: give one of {', '.join(known.values())}")
+        empty = Section(known[rows.lower()], "")
+        chosen = next((each for each in sections if each.title == empty.title), empty)
         named = [dict(zip(chosen.columns, row, strict=True)) for row in chosen.behind]
         show.answer(named, chosen.columns, chosen.behind, json=json, empty="it counts nothing")
         return

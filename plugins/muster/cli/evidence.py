@@ -51,6 +51,9 @@ def take(
     for each in taken.bundle.missing:
         typer.echo(f"missing: {each}")
     typer.echo(f"incident {taken.id}: {taken.bundle.path}")
+    if taken.bundle.blank:
+        typer.echo(f"muster: nothing was read from the node {name}: the archive has the records alone", err=True)
+        raise typer.Exit(1)
 
 
 @app.command("list")

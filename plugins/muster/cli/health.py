@@ -57,7 +57,7 @@ def compare(
 
     if node:
         store.nodes.get(node)
-    first = utc(since or datetime.datetime.min)
+    first = utc(since) if since else datetime.datetime.min.replace(tzinfo=datetime.UTC)
     seen = store.health.recorded(first, node)
     nodes = {each.name: each for each in store.nodes.find()}
     found = replay.replay(seen, nodes, load(against), load(policy))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def judge(
     run_id: Annotated[str, typer.Argument(help="The run's id; none with --fleet.")] = "",
     fleet: Annotated[
-        bool, typer.Option("--fleet", help="Judge every node, as now and as --skus or --as-of would; changes only.")
+        bool,
+        typer.Option("--fleet", help="Judge every node, as now and as by --skus or --as-of, one of which it needs."),
     ] = False,
     as_of: Annotated[
         str,

@@ -18,6 +18,10 @@ class Fault:
     part: str = ""
 
 
+NOTHING_READ = "node: nothing was read from the node"
+"""In ``missing`` of a bundle without a piece of its node, which was to have some."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Bundle:
     """An incident's evidence: one archive. ``missing``: "NAME: why" of each piece that it lacks."""
@@ -26,6 +30,11 @@ class Bundle:
     sha256: str
     bytes: int
     missing: tuple[str, ...] = ()
+
+    @property
+    def blank(self) -> bool:
+        """Whether it has nothing of the node, which was to be read."""
+        return NOTHING_READ in self.missing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from muster.errors import MusterError
+from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
 from muster.remote import redfish_logs, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
@@ -47,7 +47,10 @@ class Piece:
 def of_node(
     node: Node, profiles: Sequence[Profile], connect: Connect, agent: AgentFile, limit_s: float = NODE_LIMIT_S
 ) -> Iterator[Piece]:
-    """Yields the pieces that the profiles name, in order, within ``limit_s`` and ``TOTAL_BYTES_MAX`` in all."""
+    """Yields the pieces that the profiles name, in order, within ``limit_s`` and ``TOTAL_BYTES_MAX`` in all.
+
+    Raises ControllerFault where the controller cannot log in to any node.
+    """
     if node.simulated:
         yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
         return
@@ -86,6 +89,8 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     args += ["--root"] * step.root + ["--file"] * bool(step.file) + ["--", *step.words]
     try:
         done = session.run(["evidence", *args], limit_s + GRACE_S, bytes_max + 4096)
+    except ControllerFault:  # ours, which says nothing of the node
+        raise
     except MusterError as error:
         return Piece(name, how, why=str(error)), True
     try:

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from muster import ownership
 from muster.errors import ControllerFault
 
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -64,7 +65,7 @@ def _built(cache_dir: Path, sources: dict[str, str], seen: str) -> AgentFile:
     data = _pack(sources)
     sha256 = hashlib.sha256(data).hexdigest()
     path = cache_dir / f"{sha256}.pyz"
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    ownership.folder(cache_dir)
     _write(path, data)
     _write(cache_dir / _INDEX, json.dumps({"sources": seen, "sha256": sha256}).encode())
     return AgentFile(path, sha256)
@@ -134,6 +135,7 @@ def _write(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.chmod(temporary, 0o644)
+        ownership.give(Path(temporary))
         os.replace(temporary, path)
     except OSError:
         os.unlink(temporary)

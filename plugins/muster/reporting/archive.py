@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 
+from muster import ownership
 from muster.reporting import bundles
 from muster.settings import settings
 from muster_node.agent.jobdir import atomic_write
@@ -30,8 +31,9 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
     name = f"{node}_{report.verdict}_{report.ended_at:%Y%m%dT%H%M%SZ}_{mail.report_id_of(report)[:12]}{SUFFIX}"
     path = settings().archive_folder / f"{report.ended_at:%Y-%m}" / name
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ownership.folder(path.parent)
         atomic_write(path, page.render_page(report, drawn).encode("utf-8", "replace"))
+        ownership.give(path)
     except OSError as error:
         log.warning("the full report is not archived (%s); give MUSTER_ARCHIVE a folder that can be written", error)
         return ""

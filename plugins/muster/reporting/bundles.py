@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
+from muster import ownership
 from muster.errors import ControllerFault
 from muster.model.repairs import Bundle, Incident
 from muster.remote.evidence import TOTAL_BYTES_MAX, Piece
@@ -36,11 +39,14 @@ def path_of(incident: Incident) -> Path:
 def room(incident: Incident | None = None) -> Path:
     """Returns the folder of an incident's bundle, or of all of them.
 
-    Raises ControllerFault unless the largest bundle fits on the disk: evidence is taken whole or not begun.
+    Raises ControllerFault unless it can be written and the largest bundle fits on the disk: evidence is taken whole or
+    not begun.
     """
     folder = path_of(incident).parent if incident else settings().archive_folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        ownership.folder(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise ControllerFault(f"no evidence can be kept in {folder}: {error.strerror}; see MUSTER_ARCHIVE") from None
@@ -54,19 +60,21 @@ def room(incident: Incident | None = None) -> Path:
 
 
 def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece], profiles: Iterable[str]) -> Bundle:
-    """Write the bundle, durably and whole or not at all. ``records``: what the records say of it, as JSON.
+    """Write the bundle, durably and whole or not at all, next to earlier ones of the incident. ``records``: what the
+    records say of it, as JSON.
 
     Raises ControllerFault if it cannot be written.
     """
-    path = path_of(incident)
+    path = _unused(path_of(incident))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     taken_at = datetime.datetime.now(datetime.UTC)
     folder, missing, files = path.name.removesuffix(SUFFIX), [], []
     mark = {"simulated": incident.simulated} if incident.simulated else {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        ownership.folder(path.parent)
         with open(draft, "xb") as file:
             os.chmod(draft, 0o600)
+            ownership.give(draft)
             with tarfile.open(fileobj=file, mode="w:gz") as archive:
 
                 def add(name: str, content: bytes) -> None:
@@ -95,11 +103,19 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
         os.replace(draft, path)
         whole = path.read_bytes()
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise ControllerFault(
             f"the evidence cannot be written to {path}: {error.strerror}; see MUSTER_ARCHIVE"
         ) from None
+    finally:
+        draft.unlink(missing_ok=True)
     return Bundle(str(path), hashlib.sha256(whole).hexdigest(), len(whole), tuple(missing[:LIST_MAX]))
+
+
+def _unused(path: Path) -> Path:
+    """The path, with a number where there is a file: an earlier bundle may have what no later one can."""
+    stem = path.name.removesuffix(SUFFIX)
+    others = (path.with_name(f"{stem}-{number}{SUFFIX}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def _records(records: Mapping[str, Any]) -> Piece:

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import pkgutil
 import shlex
+from types import ModuleType
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -18,12 +19,21 @@ from muster_reports.text import clean, plural
 
 def all_sections(facts: Facts) -> list[Section]:
     """The sections that have something to show, in their order."""
+    made = [module.section(facts) for module in _modules()]
+    return [section for section in made if section is not None]
+
+
+def titles() -> list[str]:
+    """The titles of all sections that there are, in their order, also of those that have nothing to show."""
+    return [str(module.TITLE) for module in _modules()]
+
+
+def _modules() -> list[ModuleType]:
     modules = [
         importlib.import_module(f"{sections.__name__}.{found.name}")
         for found in pkgutil.iter_modules(sections.__path__)
     ]
-    made = [module.section(facts) for module in sorted(modules, key=lambda module: int(module.ORDER))]
-    return [section for section in made if section is not None]
+    return sorted(modules, key=lambda module: int(module.ORDER))
 
 
 def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:

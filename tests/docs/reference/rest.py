@@ -15,6 +15,7 @@ the API to programs. Programs without a login report what they observe of nodes 
 a token that can only report ([starting-tests](../starting-tests.md)).
 
 ```
+AIRFLOW=https://airflow.example.org TOKEN=…
 curl -H "Authorization: Bearer $TOKEN" "$AIRFLOW/muster-api/v1/nodes?state=quarantine&rack=r12"
 curl -H "Authorization: Bearer $TOKEN" "$AIRFLOW/muster-api/v1/nodes/gpu-0001/findings"
 ```"""

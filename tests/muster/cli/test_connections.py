@@ -1,14 +1,18 @@
-"""The login with which the command line scans host keys: empty only where no source of connections has one."""
+"""Airflow's connections: what doctor says of those that lack, and the login with which host keys are scanned."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from muster.cli.doctor import connections
+from muster.cli.doctor import connections, doctor
+from muster.cli.doctor.checks import Mark
 from muster.errors import ControllerFault
 from muster.remote.login import Credentials
+from muster.settings import settings
 
 
 class Source:
@@ -22,6 +26,55 @@ class Source:
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
+
+
+SSH, MAIL = "airflow connections add muster_ssh", "airflow connections add smtp_default"
+
+
+@pytest.mark.parametrize(
+    ("found", "before"),
+    [
+        (None, ""),
+        (OperationalError("SELECT", {}, Exception("no such table: connection")), "airflow db migrate && "),
+        (OperationalError("SELECT", {}, Exception("connection refused")), None),
+        (object(), "airflow connections delete {name} && "),
+    ],
+    ids=["none", "no tables", "down", "hidden"],
+)
+def test_a_connection_is_added_only_where_airflow_would_take_it(
+    monkeypatch: pytest.MonkeyPatch, found: object, before: str | None
+) -> None:
+    monkeypatch.setattr("airflow.sdk.execution_time.supervisor.ensure_secrets_backend_loaded", lambda: [Source(found)])
+    monkeypatch.setattr(connections, "find", lambda _: None)
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    for check, add in ((doctor.ssh_connection(settings()), SSH), (doctor.mail(settings()), MAIL)):
+        assert check.mark is Mark.MISSING
+        assert os.environ["AIRFLOW_HOME"] in check.message
+        if before is None:
+            assert add not in check.fix
+        else:
+            assert before.format(name=add.split()[-1]) + add in check.fix
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"private_key": "none"}, {"key_file": "/nowhere/id"}], ids=["no key", "bad key", "no file"]
+)
+def test_a_connection_that_is_there_is_replaced_and_a_missing_file_is_put_there(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]
+) -> None:
+    monkeypatch.setattr(connections, "find", lambda _: connections.Connection("", 0, "muster", "", extra))
+    check = doctor.ssh_connection(settings())
+    assert check.mark is Mark.MISSING
+    if "key_file" in extra:
+        assert ("/nowhere/id" in check.message, "/nowhere/id" in check.fix, SSH in check.fix) == (True, True, False)
+    else:
+        assert f"airflow connections delete muster_ssh && {SSH}" in check.fix
+
+
+def test_a_connection_of_mail_without_a_host_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "find", lambda _: connections.Connection("", 0, "", "", {}))
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    assert f"airflow connections delete smtp_default && {MAIL}" in doctor.mail(settings()).fix
 
 
 @pytest.mark.parametrize(

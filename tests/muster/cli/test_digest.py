@@ -31,6 +31,12 @@ def test_a_section_that_does_not_exist_is_refused_with_those_that_do(muster: Mus
     assert "Failed" in err, "the titles that there are"
 
 
+def test_the_rows_of_a_section_that_has_nothing_to_show_are_none(muster: Muster, sqlite_db: str) -> None:
+    status, out, _ = muster("digest", "--rows", "repeat offenders", "--json")
+    assert (status, json.loads(out)) == (0, [])
+    assert muster("digest", "--rows", "Repeat offenders")[0] == 0
+
+
 @pytest.mark.parametrize("more", [[], ["--json"], ["--rows", "Failed"]])
 def test_the_html_is_written_whatever_else_is_asked_for(
     muster: Muster, sqlite_db: str, tmp_path: Path, more: list[str]

@@ -199,7 +199,7 @@ def test_the_key_that_signs_is_the_one_that_signed(
     def marks() -> list[Mark]:
         return [each.mark for each in records.signing_key()]
 
-    assert marks() == [], "the first admission makes it"
+    assert marks() == [], "`muster db upgrade` makes it"
     store.nodes.add(fleet.new_node())
     fleet.qualify()
     store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "needed now")

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from muster import store
-from muster.model.repairs import Bundle, Fault, Incident, Outcome
+from muster.model.repairs import NOTHING_READ, Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.operators.lifecycle import evidence
 from tests.muster import fleet
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -45,6 +46,18 @@ def test_what_waits_for_a_person_is_seen_wherever_one_looks(muster: Muster, inci
     ):
         assert incident.asks in muster(*command)[1], command
     assert "it hangs" in muster("evidence", "show", str(incident.id))[1]
+
+
+def test_evidence_without_anything_of_the_node_is_no_success(
+    muster: Muster, incident: Incident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(opened: Incident) -> Incident:
+        return store.repairs.keep_bundle(opened.id, Bundle("/archive/bundle", "ab" * 32, 100, (NOTHING_READ,)))
+
+    monkeypatch.setattr(evidence, "take", take)
+    status, out, err = muster("evidence", "take", NODE, "--reason", "XID 95")
+    assert (status, "/archive/bundle" in out, NODE in err) == (1, True, True)
+    assert [each.fault.fault_class for each in store.repairs.find(NODE, still_open=True)] == ["gpu_memory"]
 
 
 def test_an_incident_is_closed_by_a_named_person_once(muster: Muster, incident: Incident) -> None:

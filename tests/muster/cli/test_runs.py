@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from muster import acting, store
 from muster.admission import service
@@ -53,6 +55,18 @@ def test_each_node_gets_its_run_and_a_second_time_is_refused(muster: Muster, air
     assert airflow.conf["gpu-0001__new-rack"] == {"node": "gpu-0001", "level": "short", "reason": "New rack!"}
     again = muster("qualify", "gpu-0001", "--level", "short", "--reason", "new rack", "--json")
     assert (again[0], refused(again), len(airflow.runs)) == (1, {"gpu-0001"}, 2)
+
+
+def test_output_that_cannot_be_written_leaves_no_run_unstarted(
+    muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(typer, "echo", full)
+    assert muster("qualify", "gpu-0001", "gpu-0002", "--reason", "new\nrack")[0] == 1
+    assert {run["reason"] for run in airflow.conf.values()} == {"new rack"}
+    assert len(airflow.runs) == 2
 
 
 def test_a_node_is_loaded_in_the_pool_of_its_rack(muster: Muster, airflow: Airflow) -> None:
@@ -313,7 +327,8 @@ def test_an_airflow_that_knows_no_run_frees_their_nodes_only_where_a_person_says
 class TestSmallCommands:
     def test_the_records_are_made_by_one_command(self, muster: Muster, muster_home: Path) -> None:
         assert refusal(muster("node", "list", "--json")) == "DatabaseNotReady"
-        assert muster("db", "upgrade")[1] == f"the fleet records went from nothing to schema {SCHEMA}\n"
+        assert f"the fleet records went from nothing to schema {SCHEMA}\n" in muster("db", "upgrade")[1]
+        assert (muster_home / "certificate.key").exists()
         assert muster("db", "upgrade")[1] == f"the fleet records are at schema {SCHEMA} already\n"
         assert muster("node", "list")[0] == 0
         (made,) = store.audit.batch("siem", 9)

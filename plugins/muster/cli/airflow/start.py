@@ -19,6 +19,7 @@ from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
 from muster.settings import settings
 from muster_criteria.stages import LEVELS
+from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
@@ -63,14 +64,15 @@ def known(names: Sequence[str], level: str) -> dict[str, Node]:
 
 def forced(force: bool, why: str) -> str:
     """The reason for testing a node in use, with who gives it; "" if not forced. Raises MusterError for half of it."""
-    if force != bool(why.strip()):
+    said = one_line(why).strip()
+    if force != bool(said):
         raise MusterError("testing a node that is in use needs both --force and --force-reason 'why'")
-    return f"{why.strip()} ({settings().who}, {acting.current()})" if force else ""
+    return f"{said} ({settings().who}, {acting.current()})" if force else ""
 
 
 def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "") -> Wanted:
     """The run of ``dag`` that tests these nodes, alone or together."""
-    several = len(nodes) > 1
+    several, reason = len(nodes) > 1, one_line(reason)
     run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
     conf: dict[str, Any] = {"level": level, "reason": reason}
     conf |= {"nodes": [node.name for node in nodes]} if several else {"node": nodes[0].name}
@@ -120,17 +122,16 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     started: dict[str, str] = {}
     refused: dict[str, str] = {}
     with AirflowClient.from_settings() as airflow:
-        for run in runs:
-            try:
-                run.check()
-                airflow.trigger(run.dag, run.run_id, run.conf, note=f"{run.of}: {run.conf['reason']}")
-            except MusterError as error:
-                typer.echo(f"muster: {run.of}: {error}", err=True)
-                refused[run.of] = str(error)
-                continue
-            started[run.of] = run.run_id
-            if not json:
-                typer.echo(f"{run.of}: run {run.run_id} is started")
+        try:
+            for run in runs:
+                try:
+                    run.check()
+                    airflow.trigger(run.dag, run.run_id, run.conf, note=f"{run.of}: {run.conf['reason']}")
+                    started[run.of] = run.run_id
+                except MusterError as error:
+                    refused[run.of] = str(error)
+        finally:  # not in between: output that cannot be written leaves no run unstarted
+            _say(started, refused, quiet=json)
         dag = runs[0].dag
         if started and airflow.is_paused(dag):
             typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
@@ -152,6 +153,14 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     recorded = {run.run_id for run in ended if run.verdict in WELL}
     if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
         raise typer.Exit(1)
+
+
+def _say(started: Mapping[str, str], refused: Mapping[str, str], *, quiet: bool) -> None:
+    if not quiet:
+        for of, run in started.items():
+            typer.echo(f"{of}: run {run} is started")
+    for of, why in refused.items():
+        typer.echo(f"muster: {of}: {why}", err=True)
 
 
 def _followed(

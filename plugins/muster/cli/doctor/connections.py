@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from muster.cli.doctor.checks import Check, Mark
 from muster.errors import ControllerFault
 from muster.settings import settings
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
     from muster.remote.login import Credentials
     from muster.remote.ssh import Address
+
+
+HIDDEN = "it is there, and cannot be decrypted or read: another Fernet key hides stored ones"
+NO_TABLES = "Airflow's database has no tables"
+_NO_TABLE = ("no such table", 'relation "connection" does not exist')
+"""What SQLite and PostgreSQL say then."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,24 +77,62 @@ def credentials() -> Credentials:
     conn_id = settings().ssh_conn_id
     if found := find(conn_id):
         return Credentials.of_connection(found.login, found.password, found.extra)
-    _check_absent(conn_id)
+    if why := trouble(conn_id):
+        raise ControllerFault(
+            f"the Airflow connection {conn_id} cannot be used: {why}; `muster doctor` shows what it needs"
+        )
     return Credentials()
 
 
-def _check_absent(conn_id: str) -> None:
-    """Raises ControllerFault unless every source of connections answers that it has none of that id."""
+def trouble(conn_id: str) -> str:
+    """Why a connection that ``find`` did not find may exist: ``HIDDEN``, ``NO_TABLES`` or a source that fails; "" if
+    every source of connections answers that it has none of that id.
+    """
     with airflow_libraries():
         from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
         for source in ensure_secrets_backend_loaded():
             try:
-                why = "it cannot be decrypted or read" if source.get_connection(conn_id=conn_id) else ""
+                if source.get_connection(conn_id=conn_id):
+                    return HIDDEN
             except Exception as error:  # whatever a source raises: Airflow takes each for "there is none"
-                why = f"{type(source).__name__} fails with {type(error).__name__}"
-            if why:
-                raise ControllerFault(
-                    f"the Airflow connection {conn_id} cannot be used: {why}; `muster doctor` shows what it needs"
-                )
+                if any(words in str(error) for words in _NO_TABLE):
+                    return NO_TABLES
+                return f"{type(source).__name__} fails with {type(error).__name__}"
+    return ""
+
+
+def absent(item: str, conn_id: str, add: str) -> Check:
+    """The line of a connection that ``find`` did not find; ``add``: the command that adds it."""
+    why = trouble(conn_id)
+    seen = f"no Airflow connection {conn_id} can be read here, with {_where()}"
+    fix = {
+        "": add,
+        NO_TABLES: f"airflow db migrate && {add}",
+        HIDDEN: f"export AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or {renewed(conn_id, add)}",
+    }
+    return Check(
+        Mark.MISSING, item, f"{seen}: {why}" if why else seen, fix.get(why, "start what fails, or correct its setting")
+    )
+
+
+def renewed(conn_id: str, add: str) -> str:
+    """The command that puts another connection in the place of one that there is: Airflow refuses to add it twice."""
+    return f"airflow connections delete {conn_id} && {add}"
+
+
+def _where() -> str:
+    """Where Airflow's command line would put a connection: its home and its database, without the password."""
+    with airflow_libraries():
+        from airflow.configuration import conf, get_airflow_home
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            database = make_url(conf.get("database", "sql_alchemy_conn")).set(query={}).render_as_string()
+        except ArgumentError:
+            database = "one that is no URL"
+        return f"AIRFLOW_HOME={get_airflow_home()} and the database {database}"
 
 
 def host_key(host: str, port: int) -> str:

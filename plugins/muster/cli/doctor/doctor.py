@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster import ownership
 from muster.cli.doctor import connections, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
@@ -71,7 +72,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
 def home(folder: Path) -> Check:
     """MUSTER_HOME can be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        ownership.folder(folder)
     except OSError as error:
         return Check(Mark.MISSING, "MUSTER_HOME", f"{folder} cannot be made: {error.strerror}", _HOME)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -159,28 +160,26 @@ def agent(folder: Path) -> Check:
 def ssh_connection(current: Settings) -> Check:
     """The SSH login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID, with a key that can be read."""
     name = current.ssh_conn_id
-    fix = (
+    add = (
         f"""airflow connections add {name} --conn-type ssh --conn-login USER """
         """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
     )
     from muster.remote.login import Credentials
 
-    found, source = connections.find(name), f"connection {name}"
+    found, source, again = connections.find(name), f"connection {name}", connections.renewed(name, add)
     if found is None:
-        hides = "another Fernet key hides stored ones, and so does a database of Airflow that does not answer"
-        seen = f"no Airflow connection {name} can be read here ({hides})"
-        return Check(Mark.MISSING, "SSH login", seen, fix)
+        return connections.absent("SSH login", name, add)
     try:
         who = Credentials.of_connection(found.login, found.password, found.extra)
     except ControllerFault as error:
-        again = f"airflow connections delete {name} && {fix}"
         return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
     if not (who.key_file or who.private_key):
-        return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
+        return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", again)
     try:
         who.key()
     except ControllerFault as error:
-        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
+        put = f"put the private key that the nodes know at {who.key_file}, for this user to read"
+        return Check(Mark.MISSING, "SSH login", f"{error} ({name})", put if who.key_file else again)
     given = who.key_file or "a key"
     user = who.username or "each node's own user"
     return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
@@ -300,13 +299,15 @@ def mail(current: Settings) -> Check:
     if not people:
         return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
     name = current.smtp_conn_id
-    fix = (
+    add = (
         f"airflow connections add {name} --conn-type smtp --conn-host mail.example.org --conn-port 587 "
         """--conn-login USER --conn-password … --conn-extra '{"disable_ssl": true}'"""
     )
-    found = connections.find(name)
-    if found is None or not found.host:
-        return Check(Mark.MISSING, "mail", f"no Airflow connection {name} with a host can be read here", fix)
+    found, fix = connections.find(name), connections.renewed(name, add)
+    if found is None:
+        return connections.absent("mail", name, add)
+    if not found.host:
+        return Check(Mark.MISSING, "mail", f"the Airflow connection {name} has no host", fix)
     where = f"{found.host}:{found.port or 'default port'}"
     try:
         _log_in(name)

@@ -25,7 +25,7 @@ def fences() -> Iterator[Check]:
 
 
 def signing_key() -> Iterator[Check]:
-    """The key signs certificates, and signed the last one; silent before the first admission makes it."""
+    """The key signs certificates, and signed the last one; silent before it is made."""
     from muster import store
 
     path = store.signing.key_path()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from muster.errors import MusterError
+from muster_criteria.text import one_line
 
 Name = Annotated[str, typer.Argument(help="The node's name.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table or sentences.")]
@@ -16,13 +17,19 @@ OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run test
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]
 
 
+YEARS = (1970, 9000)
+"""The years of an option's moment: others have no days before or after them that Python knows."""
+
+
 def given(reason: str) -> str:
-    """The reason, stripped. Raises MusterError if it is empty."""
-    if not reason.strip():
+    """The reason on one line, as rows of tables show it. Raises MusterError if it is empty."""
+    if not (said := one_line(reason).strip()):
         raise MusterError("a decision needs a reason: --reason 'why'")
-    return reason.strip()
+    return said
 
 
 def utc(moment: datetime.datetime) -> datetime.datetime:
-    """The moment of an option: what was written without a zone is UTC."""
+    """The moment of an option: what was written without a zone is UTC. Raises MusterError for one of another age."""
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise MusterError(f"{moment.isoformat()} cannot be reckoned with: give a moment from {YEARS[0]} to {YEARS[1]}")
     return moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)

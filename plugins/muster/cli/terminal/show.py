@@ -14,6 +14,7 @@ import typer
 from muster.errors import MusterError
 from muster.model.names import is_person
 from muster.settings import settings
+from muster_criteria.text import one_line
 from muster_criteria.words import duration
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def as_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table, or the sentence ``empty`` if there are no rows. Cells are shown as they are, without markup."""
-    listed = [[str(cell) for cell in row] for row in rows]
+    """Print a table, or the sentence ``empty`` if there are no rows. Cells are shown without markup, on one line."""
+    listed = [[one_line(str(cell)) for cell in row] for row in rows]
     if not listed:
         typer.echo(empty)
         return
@@ -76,7 +77,7 @@ def findings(found: Iterable[Finding]) -> None:
 
 def facts(pairs: Mapping[str, object]) -> None:
     """Print names and values, one a line, without those that are empty."""
-    shown = {name: _written(value) for name, value in pairs.items() if value not in ("", None, {}, ())}
+    shown = {name: one_line(_written(value)) for name, value in pairs.items() if value not in ("", None, {}, ())}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
         typer.echo(f"{name:<{width}}  {value}")

@@ -62,7 +62,8 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
 
 
 def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
-    """Take the incident's evidence, unless it was taken; returns where it is. Without it nothing is repaired.
+    """Take the incident's evidence, unless it was taken from the node; returns where it is. Without it nothing is
+    repaired, but a node that does not answer is power-cycled.
 
     Raises AirflowFailException where it cannot be kept, as on a full disk. A person is asked then: until the repair is
     taken up again, the sweep begins no other run that would fail alike.
@@ -96,6 +97,8 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
     if isinstance(step, Wait):
         store.repairs.wait(incident, step.why)
         raise AirflowSkipException(step.why)
+    if isinstance(step, Act) and step.rung is not Rung.POWER_CYCLE and found.bundle.blank:
+        step = Person("its evidence has nothing of the node, which a repair may destroy, and the node answers now")
     if isinstance(step, Person):
         _ask(found, step.why)
         raise AirflowSkipException(step.why)

@@ -24,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from muster import ownership
 from muster.errors import DatabaseNotReady
 from muster.settings import settings
 
@@ -272,10 +273,14 @@ def _make(url: str) -> Engine:
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-    """Make sure that the file's folder exists."""
+    """Make sure that the file's folder exists, and that what root makes there belongs to the controller's user."""
     if arguments[0] != ":memory:":
+        file = Path(arguments[0])
         try:
-            Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
+            ownership.folder(file.parent)
+            if settings().home in file.parents and not file.exists():
+                file.touch()
+                ownership.give(file)
         except OSError as error:
             raise DatabaseNotReady(
                 f"the records' folder cannot be made: {error}; set MUSTER_HOME to one you own"

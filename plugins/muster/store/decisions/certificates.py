@@ -6,13 +6,15 @@ import collections
 import datetime
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session, undefer
 
-from muster.errors import BadCertificate
+from muster import acting
+from muster.errors import BadCertificate, ControllerFault
 from muster.model.certificates import Certificate, VersionChange, why_invalid
 from muster.model.events import Evidence
 from muster.model.stages import STAGES
@@ -22,7 +24,7 @@ from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
-from muster.store.database.engine import reading, rehearsing
+from muster.store.database.engine import SQLITE, reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.current import current_verdicts, of_machine
 from muster.store.decisions.signing import key_path, signing_key
@@ -108,10 +110,23 @@ def versions_of(nodes: Sequence[str], names: Sequence[str] = certificate.WATCHED
     return {row.name: reported.get(row.name, {}) for row in rows}
 
 
+def make_key() -> Path | None:
+    """Make the key of records without a certificate, unless there is one. Returns its file, None if it made none.
+
+    Raises ControllerFault.
+    """
+    with reading() as session:
+        wanted = _to_be_made(session)
+    if not wanted:
+        return None
+    signing_key(create=True)
+    return key_path()
+
+
 def check_signing_key() -> None:
     """Raise ControllerFault unless certificates can be signed: asked before a node leaves service for a test."""
     with reading() as session:
-        made_later = _none_yet(session) and settings().certificate_key_file is None and not key_path().exists()
+        made_later = _to_be_made(session)
     if not made_later:
         signing_key(create=False)
 
@@ -215,14 +230,22 @@ def _unrevoked(session: Session, node: NodeRow) -> Sequence[CertificateRow]:
 
 
 def _key(session: Session) -> Any:
-    # A key that was lost is not replaced in silence: the certificates that it signed could not be verified any more.
-    create = _none_yet(session)
-    if create and rehearsing() and settings().certificate_key_file is None and not key_path().exists():
-        return Ed25519PrivateKey.generate()
-    return signing_key(create=create)
+    if not _to_be_made(session):
+        return signing_key(create=False)
+    if acting.by_command() and session.get_bind().dialect.name != SQLITE:
+        raise ControllerFault(
+            f"the signing key {key_path()} is missing, and this MUSTER_HOME may be another than the components': "
+            "`muster db upgrade`, run as their user, makes it there"
+        )
+    return Ed25519PrivateKey.generate() if rehearsing() else signing_key(create=True)
 
 
-def _none_yet(session: Session) -> bool:
+def _to_be_made(session: Session) -> bool:
+    """Whether there is no key yet. One that was lost is not replaced in silence: the certificates that it signed could
+    not be verified any more.
+    """
+    if settings().certificate_key_file is not None or key_path().exists():
+        return False
     return not session.scalar(select(func.count()).select_from(CertificateRow))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from muster import ownership
 from muster.errors import BadCertificate, ControllerFault
 from muster.rules import certificate
 from muster.rules.decisions import check_decision
@@ -43,7 +44,9 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
             "`muster certificate key --new --reason …`"
         ) from None
     except OSError as error:
-        raise ControllerFault(f"the signing key {path} cannot be read: {error.strerror}") from None
+        raise ControllerFault(
+            f"the signing key {path} cannot be read: {error.strerror}; let the user who runs the components own it"
+        ) from None
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
@@ -52,7 +55,10 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
 
 
 def new_key() -> Path:
-    """Make a key, and the file of its public key. Returns the latter. Raises ControllerFault if there is one."""
+    """Make a key, and the file of its public key. Returns the latter.
+
+    Raises ControllerFault if there is one, or if the controller's user could not read it.
+    """
     return _write(Ed25519PrivateKey.generate())
 
 
@@ -86,19 +92,26 @@ def _secret(key: Ed25519PrivateKey) -> bytes:
 
 def _write(key: Ed25519PrivateKey) -> Path:
     path = key_path()
+    if user := ownership.foreign():
+        raise ControllerFault(
+            f"no signing key is made: {settings().home} belongs to {user}, who could not read it; run this as that "
+            f"user, `sudo -u {user} env MUSTER_PERSON=you muster …`"
+        )
     # Under a name of its own: what an earlier key signed can be checked only with that key's.
     public = path.with_name(f"{path.stem}-{certificate.key_id(key.public_key())}.pub")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    ownership.folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.touch(mode=0o600)
         part.write_bytes(_secret(key))
+        ownership.give(part)
         os.link(part, path)  # of two processes, one makes the key, and it is whole from the first moment
     except FileExistsError:
         raise ControllerFault(f"there is a signing key already: {path}; move it away first") from None
     finally:
         part.unlink(missing_ok=True)
     public.write_text(public_text(key))
+    ownership.give(public)
     return public
 
 

@@ -62,9 +62,10 @@ def begin(
         run = _begun(session, key, row, run_after)
         if run is None:
             if state in (*BROKEN, State.RETIRED):
+                when = "if it comes back" if state is State.RETIRED else "after a repair"
                 raise IllegalMove(
-                    f"{node} is in {state} and is not tested there; from {state} it can go to "
-                    f"{lifecycle.possible_moves(state)}",
+                    f"{node} is in {state} and is not tested there; {when}, "
+                    f"`muster node move {node} registered --reason …`",
                     Refusal.STATE,
                 )
             run = RunRow(

@@ -9,6 +9,7 @@ from muster_reports.digest.facts import Facts, Section, when
 from muster_reports.text import plural
 
 ORDER = 1
+TITLE = "Delivered"
 
 
 def section(facts: Facts) -> Section | None:
@@ -19,10 +20,10 @@ def section(facts: Facts) -> Section | None:
         if name in facts.nodes
     )
     if not took:
-        return Section("Delivered", "No node entered production for the first time.")
+        return Section(TITLE, "No node entered production for the first time.")
     median, late = np.percentile([seconds for seconds, _ in took], [50, 95])
     return Section(
-        "Delivered",
+        TITLE,
         f"{plural(len(took), 'node')} entered production for the first time, from enrolment in {duration(median)} "
         f"(median), 95 % within {duration(late)}. The slowest:",
         ("node", "SKU", "took"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster_reports.digest.facts import Facts, Section
 
 ORDER = 10
+TITLE = "Chances of tests"
 
 
 def section(facts: Facts) -> Section | None:
@@ -12,7 +13,7 @@ def section(facts: Facts) -> Section | None:
     if not facts.chances:
         return None
     return Section(
-        "Chances of tests",
+        TITLE,
         "How likely a stage finds a fault that is there, as the choice of idle tests assumes it: simulated faults, and "
         "this fleet's found and missed ones of a year:",
         ("group of faults", "stage", "found", "missed", "simulated", "assumed", "90 % interval"),

@@ -8,6 +8,7 @@ from muster_reports.digest.facts import SERVING, Facts, Node, Section, when
 from muster_reports.text import plural
 
 ORDER = 6
+TITLE = "Coverage"
 NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 WEEK = datetime.timedelta(days=7)
 
@@ -21,7 +22,7 @@ def section(facts: Facts) -> Section | None:
     fresh = [node for node in passed if node.last_pass and facts.until - node.last_pass <= WEEK]
     stale = sorted(serving, key=lambda node: (node.last_pass or NEVER, node.name))
     return Section(
-        "Coverage",
+        TITLE,
         f"{len(fresh)} of {plural(len(serving), 'node')} in service passed a test in the last 7 days. The stalest:",
         ("node", "rack", "passed last"),
         tuple(_row(node) for node in stale[:5]),

@@ -8,6 +8,7 @@ from muster_reports.digest.facts import UNKNOWN, Facts, Fault, Node, Section
 from muster_reports.text import plural
 
 ORDER = 2
+TITLE = "Failed"
 ROWS = 3
 """Of each kind, the most frequent."""
 
@@ -16,7 +17,7 @@ def section(facts: Facts) -> Section | None:
     """Returns a Pareto table of the nodes with a critical finding; each node counts once in a row."""
     failed = {fault.node for fault in facts.faults if fault.node in facts.nodes}
     if not failed:
-        return Section("Failed", "No node failed a test.")
+        return Section(TITLE, "No node failed a test.")
     alike: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     for each in facts.present.values():
         for trait in _traits(each, each):
@@ -35,7 +36,7 @@ def section(facts: Facts) -> Section | None:
             rows.append((kind, value, f"{len(nodes)}{of}", min(nodes)))
             bars.append(len(nodes) / len(failed))
     return Section(
-        "Failed",
+        TITLE,
         f"{plural(len(failed), 'node')} failed a test; each counts once in a row, of all such nodes:",
         ("by", "", "failed", "for example"),
         tuple(rows),

@@ -8,6 +8,7 @@ from muster_reports.digest import numbers, tables
 from muster_reports.digest.facts import OUT, SERVING, Facts, Section
 
 ORDER = 5
+TITLE = "Node-hours"
 
 
 def section(facts: Facts) -> Section | None:

@@ -7,6 +7,7 @@ from muster_reports.digest.facts import Facts, Section
 from muster_reports.text import plural
 
 ORDER = 8
+TITLE = "Failed after a pass"
 ROWS = 10
 
 
@@ -21,4 +22,4 @@ def section(facts: Facts) -> Section | None:
     )
     head = ("node", "after", "passed in", "failed in", "found")
     sentence = f"{plural(len(found), 'test')} failed although the node's test before had passed; the soonest after it:"
-    return Section("Failed after a pass", sentence, head, rows[:ROWS], columns=head, behind=rows)
+    return Section(TITLE, sentence, head, rows[:ROWS], columns=head, behind=rows)

@@ -8,6 +8,7 @@ from muster_reports.digest import numbers, tables
 from muster_reports.digest.facts import Facts, Section, when
 
 ORDER = 3
+TITLE = "Interruptions"
 
 
 def section(facts: Facts) -> Section | None:

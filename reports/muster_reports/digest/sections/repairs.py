@@ -9,6 +9,7 @@ from muster_reports.digest import numbers, tables
 from muster_reports.digest.facts import Facts, Repair, Section, when
 
 ORDER = 5
+TITLE = "Repairs"
 
 
 def section(facts: Facts) -> Section | None:

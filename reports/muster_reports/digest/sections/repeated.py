@@ -6,6 +6,7 @@ from muster_reports.digest.facts import Facts, Offender, Section, when
 from muster_reports.text import plural
 
 ORDER = 9
+TITLE = "Repeat offenders"
 ROWS = 10
 HEAD = ("node", "failures", "of", "the last", "score", "mark")
 
@@ -16,7 +17,7 @@ def section(facts: Facts) -> Section | None:
         return None
     marked = sum(bool(each.mark) for each in facts.offenders)
     return Section(
-        "Repeat offenders",
+        TITLE,
         f"{plural(len(facts.offenders), 'node')} failed in service more than once in the year and kept the parts, or "
         f"are marked as lemons ({marked}); the score counts failures, each weighing less by the month "
         "(`muster node lemon` marks a node):",

@@ -9,6 +9,7 @@ from muster_reports.digest.facts import Facts, Section, when
 from muster_reports.text import plural
 
 ORDER = 4
+TITLE = "RMA"
 
 
 def section(facts: Facts) -> Section | None:
@@ -27,7 +28,7 @@ def section(facts: Facts) -> Section | None:
     all_of = collections.Counter(vendor for vendor, _ in present | {(move.vendor, move.node) for move in sent})
     vendors = sorted(set(went) | set(there), key=lambda vendor: (-len(went[vendor]), vendor))
     return Section(
-        "RMA",
+        TITLE,
         f"{plural(sum(map(len, went.values())), 'node')} went to a vendor; at a vendor now: {sum(there.values())}.",
         ("vendor", "sent", "there now", "of its nodes", "suspected"),
         tuple(

@@ -6,6 +6,7 @@ from muster_reports.digest import tables
 from muster_reports.digest.facts import Facts, Section
 
 ORDER = 10
+TITLE = "Spares"
 
 
 def section(facts: Facts) -> Section | None:

@@ -13,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -146,10 +147,38 @@ def _described(node: Node) -> NewNode:
 
 def test_a_node_that_is_gone_leaves_the_records_evidence(node: Node, server: sshd.Sshd) -> None:
     server.stop()
-    _, content = take(server, opened(node))
+    taken, content = take(server, opened(node))
+    assert taken.bundle is not None
+    assert taken.bundle.blank
     manifest = json.loads(content["manifest.json"])
     assert set(content) == {"manifest.json", "records.json"}
     assert len([each for each in manifest["missing"] if each.startswith("generic/")]) >= 5
+
+
+def test_evidence_without_anything_of_the_node_is_taken_again_once_it_answers(node: Node, server: sshd.Sshd) -> None:
+    def gone(_: Node) -> NoReturn:
+        raise ssh.Unreachable("nothing responds")
+
+    first = evidence.take(opened(node), gone)
+    assert evidence.take(first, gone) == first, "it does not answer yet"
+    second, content = take(server, first)
+    assert "generic/boot-id.txt" in content
+    assert first.bundle is not None
+    assert second.bundle is not None
+    assert (first.bundle.blank, second.bundle.blank) == (True, False)
+    assert Path(first.bundle.path).exists(), "what the BMC said then is said no more"
+    assert first.bundle.path != second.bundle.path
+
+
+def test_a_login_that_the_controller_lacks_is_its_fault_and_no_bundle(node: Node) -> None:
+    def no_key(_: Node) -> NoReturn:
+        raise ControllerFault("the SSH key cannot be read")
+
+    incident = opened(node)
+    with pytest.raises(ControllerFault):
+        evidence.take(incident, no_key)
+    assert store.repairs.get_incident(incident.id).bundle is None
+    assert list(bundles.room(incident).iterdir()) == []
 
 
 def test_a_simulated_node_is_marked_and_no_command_shows_the_machine_below(node: Node, server: sshd.Sshd) -> None:

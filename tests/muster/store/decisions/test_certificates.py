@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import inspect
 from sqlalchemy.orm import undefer
 
-from muster import store
+from muster import acting, store
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.errors import ControllerFault
@@ -197,6 +198,24 @@ def test_what_expired_long_ago_is_neither_revoked_nor_kept() -> None:
     assert newest
     assert store.signs.certificate_ends()[NODE][0] == newest.revoked_at
     assert store.retention.apply().certificates == 1000
+
+
+@pytest.mark.both_dialects
+def test_a_persons_command_makes_no_key_where_the_components_may_have_another_home(fleet_db: str) -> None:
+    """Records on PostgreSQL say nothing of whose MUSTER_HOME this is."""
+    store.nodes.add(fleet.new_node())
+    fleet.qualify()
+    elsewhere = fleet_db.startswith("postgresql")
+    with acting.under("os:ada"), pytest.raises(ControllerFault) if elsewhere else contextlib.nullcontext():
+        store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
+    assert store.signing.key_path().exists() is not elsewhere
+    assert store.certificates.make_key() == (store.signing.key_path() if elsewhere else None)
+
+
+def test_a_lost_key_is_not_made_again_by_an_upgrade() -> None:
+    in_production()
+    store.signing.key_path().unlink()
+    assert store.certificates.make_key() is None
 
 
 def test_a_rehearsed_admission_makes_no_key() -> None:

@@ -1,0 +1,32 @@
+"""A command whose reader has ended (head, less) goes on to its end, and with its own exit status."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+
+class _Pipe(io.FileIO):
+    """A stream of this process; what no reader is there for is dropped."""
+
+    def write(self, data: Any) -> int:
+        """Write the bytes, or drop them."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Have standard output and standard error outlive their readers: half of a command's work is worse than all.
+
+    Streams that are not this process's own stay as they are.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            raw = _Pipe(stream.fileno(), "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(
+                io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=stream.line_buffering
+            ))  # fmt: skip

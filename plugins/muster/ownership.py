@@ -1,0 +1,39 @@
+"""What a command makes for the controller belongs to the owner of MUSTER_HOME, also if root runs it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+from muster.settings import settings
+
+
+def folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing. Raises OSError."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        give(each)
+
+
+def give(path: Path) -> None:
+    """Give a new file or folder to the controller's user; without root's rights it stays as it is. Raises OSError."""
+    if os.geteuid() == 0 and settings().home.exists():
+        owner = settings().home.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def foreign() -> str:
+    """Returns the name of the controller's user where this process could make no file for it, else "".
+
+    A folder of root's, such as a volume that a group may write, names no user.
+    """
+    home = settings().home
+    uid = home.stat().st_uid if home.exists() else 0
+    if os.geteuid() in (0, uid) or uid == 0:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may run under an id without a name
+        return f"#{uid}"

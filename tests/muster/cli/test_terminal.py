@@ -1,0 +1,67 @@
+"""What reaches a terminal, a pipe or a file: one line for a cell, one sentence for an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from muster import store
+from muster.cli.terminal import show
+from tests.muster import fleet
+from tests.muster.cli.conftest import refusal
+
+Muster = Callable[..., "tuple[int, str, str]"]
+COMMAND = [sys.executable, "-c", "from muster.cli import main; main()"]
+
+
+def test_a_reason_with_a_line_break_or_a_tab_is_one_cell_of_one_row(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    assert muster("node", "move", "a", "quarantine", "--reason", "one\ntwo\tthree", "--as", "Ada")[0] == 0
+    assert store.nodes.events("a")[-1].reason == "one two three"
+
+
+def test_a_cell_or_a_fact_is_on_one_line_whoever_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(["node", "why"], [["a", "one\ntwo\tthree"]], empty="")
+    assert [line.count("\t") for line in capsys.readouterr().out.splitlines()] == [1, 1]
+    show.facts({"why": "one\ntwo"})
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_an_argument_that_is_no_text_is_one_sentence(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    move = ("node", "move", "a", "quarantine", "--as", "Ada", "--reason", os.fsdecode(b"\xff"))
+    status, _, err = muster(*move)
+    assert (status, err.count("\n")) == (1, 1)
+    assert refusal(muster(*move, "--json")) == "MusterError"
+
+
+@pytest.mark.parametrize(
+    "command", [["digest", "--until", "0001-01-01"], ["digest", "--until", "9999-12-31"],
+                ["health", "compare", "health", "--since", "0001-01-01T00:00:00+05:00"]],
+)  # fmt: skip
+def test_a_moment_that_cannot_be_reckoned_with_is_one_sentence(
+    muster: Muster, sqlite_db: str, command: list[str]
+) -> None:
+    status, _, err = muster(*command)
+    assert (status, err.count("\n")) == (1, 1)
+
+
+def test_output_that_a_full_disk_does_not_take_is_one_sentence() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_command_whose_reader_has_ended_goes_on_to_its_end(more: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([*COMMAND, "settings", *more], stdout=writer, stderr=writer, check=False)
+    finally:
+        os.close(writer)
+    assert done.returncode == 0
