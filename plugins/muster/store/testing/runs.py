@@ -279,11 +279,10 @@ def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: st
 
 def find_jobs(key: RunKey, states: Collection[str], *, node: str = "") -> list[Job]:
     """The run's jobs in these states, over all stages and attempts, of ``node`` if it tests several."""
-    query = select(RunRow, JobRow).join(JobRow, JobRow.run == RunRow.id).where(*access.of_run(key))
-    query = query.where(RunRow.node == node) if node else query
+    of = (*access.of_run(key), *((RunRow.node == node,) if node else ()))
+    query = select(RunRow, JobRow).join(JobRow, JobRow.run == RunRow.id).where(*of, JobRow.state.in_(sorted(states)))
     with reading() as session:
-        found = session.execute(query.where(JobRow.state.in_(sorted(states))).order_by(JobRow.id))
-        return [to_job(run, row) for run, row in found]
+        return [to_job(run, row) for run, row in session.execute(query.order_by(JobRow.id))]
 
 
 def obstacles() -> dict[str, str]:
