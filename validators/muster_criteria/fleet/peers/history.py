@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances, distances
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
@@ -147,7 +146,7 @@ class History:
 def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> History:
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
-    measured = distances(fleet, snapshot.lookup, snapshot.slope_of, STANDARD.siblings_min)
+    measured = distances(fleet, snapshot.lookup, snapshot.slope_of)
     devices, levels = device_timeline(measured), level_timeline(measured)
     return History(
         pd.concat(
