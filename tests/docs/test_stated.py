@@ -15,7 +15,7 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.store.machines import parts
 from muster.store.queues import outbox
 from muster_criteria.context import goldens
-from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.budget import EFFECT_MIN, HEALTHY_FAIL_PER_VISIT, HEALTHY_WARN_PER_VISIT
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.findings import FINDINGS_MAX
@@ -31,9 +31,9 @@ ORDINALS = {3: "third"}
     ("page", "stated"),
     [
         ("verdicts", f"A stage keeps {FINDINGS_MAX:,} findings"),
-        ("verdicts", f"at most one healthy node in {1 / STANDARD.healthy_fail_per_visit:,.0f} failed per visit"),
-        ("verdicts", f"at most one healthy node in {1 / STANDARD.healthy_warn_per_visit:,.0f} shows as much"),
-        ("verdicts", f"No distance below {STANDARD.effect_min:.0%}".replace("%", " %")),
+        ("verdicts", f"at most one healthy node in {1 / HEALTHY_FAIL_PER_VISIT:,.0f} failed per visit"),
+        ("verdicts", f"at most one healthy node in {1 / HEALTHY_WARN_PER_VISIT:,.0f} shows as much"),
+        ("verdicts", f"No distance below {EFFECT_MIN:.0%}".replace("%", " %")),
         ("verdicts", f"tested within {parts.LATELY / DAY:.0f} days"),
         ("verdicts", f"at least {goldens.DEVICES_MIN} GPUs on at least {goldens.NODES_MIN} nodes"),
         ("verdicts", f"the {ORDINALS[INCONCLUSIVE_BUDGET]} in a row sends the node to `triage`"),

@@ -82,11 +82,8 @@ class Fleet:
         omitted = len(nodes) > self.nodes_max
         yield _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
                      {(): int(omitted)})  # fmt: skip
-        breakers = {_flag(kind): breaker for kind, breaker in self.figures.breakers.items()}
         yield _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
-                     {(kind,): int(each.open) for kind, each in breakers.items()})  # fmt: skip
-        yield _gauge("muster_breaker_withdrawn", "nodes that tests withdrew in the breaker's window", ("simulated",),
-                     {(kind,): len(each.withdrawn) for kind, each in breakers.items()})  # fmt: skip
+                     {(_flag(kind),): int(each.open) for kind, each in self.figures.breakers.items()})  # fmt: skip
 
     def _attention(self) -> Iterator[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
@@ -160,10 +157,9 @@ class Fleet:
         yield _gauge("muster_scheduler_differences_oldest_timestamp_seconds",
                      "since when the longest of them; 0: none", (),
                      {(): _timestamp(seen.differences.since)})  # fmt: skip
-        yield _gauge("muster_audit_waiting", "events that a receiver of the audit stream has not accepted", ("sink",),
-                     {(each.sink,): each.waiting for each in seen.audit})  # fmt: skip
-        yield _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none",
-                     ("sink",), {(each.sink,): _timestamp(each.since) for each in seen.audit})  # fmt: skip
+        yield _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of "
+                     "the audit stream has not accepted; 0: none", ("sink",),
+                     {(each.sink,): _timestamp(each.since) for each in seen.audit})  # fmt: skip
         yield _gauge("muster_read_timestamp_seconds", "when these figures were read", (), {(): _timestamp(seen.at)})
 
     def _numbers(self) -> Iterator[Metric]:
@@ -207,8 +203,6 @@ class Fleet:
                      by,
                      {(jobs.sku, kind): forecast(jobs.inputs, [jobs.service * jobs.inputs.gpus_a_node])[0].ettr
                       for each, kind in kept for jobs in each.jobs})  # fmt: skip
-        yield _gauge("muster_numbers_timestamp_seconds", "when these numbers were counted", ("simulated",),
-                     {(kind,): _timestamp(each.until) for each, kind in kept})  # fmt: skip
 
 
 def render(figures: FleetFigures, *, nodes_max: int) -> bytes:

@@ -311,11 +311,15 @@ def test_a_block_is_at_least_two_members_with_names_of_their_own() -> None:
         judge_block([MemberResult("n0", None), MemberResult("n0", None)])
 
 
-def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [
+    "judge_presence", "judge_digests", "judge_pace", "judge_payloads", "judge_training", "judge_ports", "judge_watched",
+    "_judge_loss", "judge_domains",
+])  # fmt: skip
+def test_a_fault_of_the_judge_passes_none(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     def fails(*args: Any) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("muster_criteria.cluster.judge.judge_pace", fails)
+    monkeypatch.setattr(f"muster_criteria.cluster.judge.{part}", fails)
     judgement = judge_block(members(block(3)))
     assert cleared(judgement) == ()
     assert inconclusive(judgement) == {key: {Lack.JUDGE_FAILED} for key in ["n0", "n1", "n2"]}

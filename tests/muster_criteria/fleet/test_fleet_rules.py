@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.budget import EFFECT_MIN, MAD_FLOOR, RETEST_MIN, RETEST_Z
 from muster_criteria.fleet.peers.history import History, build_history
 from muster_criteria.fleet.peers.snapshot import build_snapshot
 from muster_criteria.fleet.series.keyed import keyed
@@ -37,9 +37,9 @@ UNCERTAIN = float(np.sqrt(1.0 + np.pi / 2.0 / FLEET.nodes))
 
 def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1, *, has_past: bool = True) -> float:
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
-    limits = Thresholds(frozen.snapshot, STANDARD, [SKU], catalogue).critical(rule, repeats, has_past=has_past)
+    limits = Thresholds(frozen.snapshot, [SKU], catalogue).critical(rule, repeats, has_past=has_past)
     limit = float(limits[0, [each.key[1] for each in catalogue].index(metric)])
-    return max(STANDARD.effect_min, limit * (UNCERTAIN if rule == "peers" else 1.0))
+    return max(EFFECT_MIN, limit * (UNCERTAIN if rule == "peers" else 1.0))
 
 
 def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:
@@ -74,7 +74,7 @@ def test_without_a_past_varied_series_are_judged_more_strictly(frozen: Frozen) -
 
 def test_a_distance_below_three_percent_fails_none_however_odd_it_is(frozen: Frozen) -> None:
     """Low-spread parts differ by 0.4 %, so 2.9 % is seven of their standard deviations: still no effect."""
-    odd = max(STANDARD.retest_min, 3.5 * 1.4826 * STANDARD.mad_floor * UNCERTAIN)
+    odd = max(RETEST_MIN, 3.5 * 1.4826 * MAD_FLOOR * UNCERTAIN)
     for share, breaches in ((odd * 0.99, set()), (odd * 1.01, {"retest"}), (0.03 * 0.999, {"retest"})):
         one = scaled(level(frozen), 1.0 - share, metric="work_0", device="gpu3")
 
@@ -85,9 +85,9 @@ def test_varied_series_have_outliers_only_where_they_are_rare(frozen: Frozen) ->
     """A robust z of 3.5 alone, which one healthy node in ten shows somewhere, is not enough."""
     catalogue = keyed(frozen.today, FLEET.comparisons).catalogue
     series = [each.key[1] for each in catalogue].index("clock_0")
-    limits = Thresholds(frozen.snapshot, STANDARD, [SKU], catalogue)
+    limits = Thresholds(frozen.snapshot, [SKU], catalogue)
     odd, scale = limits.outlier("siblings")[0, series], limits.scale("siblings")[0, series]
-    assert odd > 1.1 * STANDARD.retest_z * scale
+    assert odd > 1.1 * RETEST_Z * scale
     for share, reported in ((odd * 0.98, False), (odd * 1.02, True)):
         one = scaled(level(frozen), 1.0 - share, metric="clock_0", device="gpu3")
         rules = {rule for rule, _ in rules_and_levels(frozen.judge(one), device="gpu3", metric="clock_0")}
@@ -103,7 +103,7 @@ def test_a_scale_estimated_from_few_is_believed_the_less(frozen: Frozen) -> None
         few = dataclasses.replace(
             frozen.snapshot, tails=frozen.snapshot.tails.iloc[:0], scales=frozen.snapshot.scales.assign(size=size)
         )
-        limits = Thresholds(few, STANDARD, [SKU], catalogue)
+        limits = Thresholds(few, [SKU], catalogue)
         return float(limits.outlier("peers")[0, series] / limits.scale("peers")[0, series])
 
     assert odd(8) > 2.0 * odd(64)
@@ -118,9 +118,7 @@ def test_two_readings_fail_of_which_one_comes_to_three_percent(frozen: Frozen) -
     """
     frozen = frozen.straying(2.0)
     rare = float(
-        Thresholds(frozen.snapshot, STANDARD, [SKU], keyed(frozen.today, FLEET.comparisons).catalogue).critical(
-            "peers", 2
-        )[0, 0]
+        Thresholds(frozen.snapshot, [SKU], keyed(frozen.today, FLEET.comparisons).catalogue).critical("peers", 2)[0, 0]
     )
     assert rare < 0.029, "the test is about an effect that chance cannot explain"
 

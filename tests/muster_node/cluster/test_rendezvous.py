@@ -106,7 +106,6 @@ def test_a_block_without_trouble_comes_to_its_end(start: Start, address: str) ->
         end = lot.end(name)
         assert (end["missing"], end["broken"], end["error"], end["phase"]) == ({}, "", "", "finish")
         assert end["met"] == [{member: {"rank": rank} for rank, member in enumerate(NAMES)}] * len(PHASES)
-        assert end["phase_seconds"].keys() == set(PHASES)
 
 
 WAYS = {"killed": signal.SIGKILL, "hung": signal.SIGSTOP}
@@ -187,15 +186,12 @@ def test_a_member_that_comes_once_the_others_began_names_itself(start: Start) ->
     assert "the others began without it" in end["missing"]["n2"]
 
 
-def test_a_slow_member_is_not_taken_for_lost_and_its_time_is_reported(start: Start) -> None:
+def test_a_slow_member_is_not_taken_for_lost(start: Start) -> None:
     """Slower in one phase than the limits for silence and progress: it sends heartbeats and makes progress."""
     limits = {"stall_timeout_s": 2.0, "progress_timeout_s": 2.0}
-    lots = {phase: start(n1={"phases": with_long(phase, 3.0)}, limits=limits) for phase in ("training",)}
-    for phase, lot in lots.items():
-        ends = {name: lot.end(name) for name in NAMES}
-        assert not any(end["missing"] or end["broken"] for end in ends.values())
-        seconds = {name: end["phase_seconds"][phase] for name, end in ends.items()}
-        assert seconds["n1"] > 2.9 > 2.0 > max(seconds["n0"], seconds["n2"]), phase
+    lot = start(n1={"phases": with_long("training", 3.0)}, limits=limits)
+    ends = [lot.end(name) for name in NAMES]
+    assert not any(end["missing"] or end["broken"] for end in ends)
 
 
 def test_a_member_that_fails_by_itself_is_named_with_its_reason(start: Start) -> None:

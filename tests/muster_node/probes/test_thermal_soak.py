@@ -57,7 +57,6 @@ def test_sensor_readings_under_load(run_probe):
     assert run.one("fan_max", "node").value == 40.0 + hardware.readings
     assert run.one("power_mean", "cpu0").value == 100.0
     assert run.one("inlet_temperature", "node").value == 22.0
-    assert run.one("clock_drop", "cpu0").value == pytest.approx(50.0)
     assert 0.0 < run.one("throttle_time", "cpu0", reason="hw_thermal").value < 1.5
     # Not measured where this machine was too busy to read nine tenths of the time.
     assert run.one("throttle_time", "cpu0", reason="sw_thermal").value in (0.0, None)

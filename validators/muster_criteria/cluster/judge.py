@@ -7,9 +7,10 @@ fail, by what these found.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests
 from muster_criteria.cluster.domains import judge_domains
@@ -65,49 +66,13 @@ def judge_block(
     if len(names) < 2 or len(set(names)) != len(names):
         raise ValueError(f"a block is at least two members, each named once, not {names!r}.")
     everyone = sorted(members, key=lambda member: member.name)
-    ordered = [member for member in everyone if not member.left_out]
+    measured = {member.name: Measurements(member.result) for member in everyone if not member.left_out}
     block = BlockFindings()
-    for member in everyone:
-        if member.left_out:
-            block.suspect([member.name], Lack.NO_RESULT, member.left_out)
-    measured = {member.name: Measurements(member.result) for member in ordered}
-    ports = {member.name: (*_rows(member.result), *member.in_rounds) for member in everyone}
-    port_limits = {member.name: member.port_limits for member in everyone}
-    watched = functools.partial(
-        judge_watched,
-        {member.name: member.watch_limits for member in ordered}, {member.name: member.rack for member in ordered},
-    )  # fmt: skip
-    presence, pace = functools.partial(judge_presence, ordered), functools.partial(judge_pace, programme)
-    simulated = any(member.simulated for member in members)
-    acceptance = functools.partial(judge_training, programme, simulated, earlier)
-
-    def judge_links(_: Mapping[str, Measurements], found: BlockFindings) -> None:
-        judge_ports(ports, port_limits, found, rounds.topology if rounds is not None else None)
-
-    for part in (presence, judge_digests, pace, judge_payloads, acceptance, judge_links, watched, _judge_loss):
-        try:
-            part(measured, block)
-        except Exception as error:  # whatever is wrong with the judge must not become a pass
-            log.exception("judging the block failed")
-            block.suspect(names, Lack.JUDGE_FAILED, f"the judge failed with an error ({type(error).__name__}: {error})")
-    fabric = FabricJudgement()
-    if rounds is not None:
-        try:
-            fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in everyone})
-        except Exception as error:
-            log.exception("judging the rounds failed")
-            why = f"the judge of the rounds failed with an error ({type(error).__name__}: {error})"
-            block.suspect(names, Lack.JUDGE_FAILED, why)
-    racks: tuple[RackState, ...] = ()
-    try:
-        racks = judge_domains(ordered, measured, block)
-    except Exception as error:
-        log.exception("judging the NVLink domains failed")
-        why = f"the judge of NVLink domains failed with an error ({type(error).__name__}: {error})"
-        block.suspect(names, Lack.JUDGE_FAILED, why)
+    fabric, racks = _find(everyone, measured, programme, rounds, earlier, block)
     measured |= {member.name: Measurements(None) for member in everyone if member.left_out}
     devices = _devices_expected(everyone, measured)
     needs = tuple(block_needs(programme))
+    simulated = any(member.simulated for member in members)
     limits = {} if simulated else {metric: programme.limit(metric, "warn") for metric in TIMED}
     pairs = functools.partial(count_rails, rounds, found=fabric, simulated=simulated) if rounds else None
     judged = {
@@ -121,6 +86,58 @@ def judge_block(
             del judged[member.name]
     missing = tuple(name for name in judged if name in block.missing)
     return ClusterJudgement(judged, missing, tuple(block.notes), fabric, racks)
+
+
+def _find(
+    everyone: Sequence[MemberResult], measured: Mapping[str, Measurements], programme: BlockProgramme,
+    rounds: Rounds | None, earlier: Earlier | None, block: BlockFindings,
+) -> tuple[FabricJudgement, tuple[RackState, ...]]:  # fmt: skip
+    """Adds to ``block`` what each part of the judge finds; returns what two of them say besides."""
+    here = [member for member in everyone if not member.left_out]
+    for member in everyone:
+        if member.left_out:
+            block.suspect([member.name], Lack.NO_RESULT, member.left_out)
+    guarded = functools.partial(_guarded, block, [member.name for member in everyone])
+    with guarded("presence"):
+        judge_presence(here, measured, block)
+    with guarded("digests"):
+        judge_digests(measured, block)
+    with guarded("pace"):
+        judge_pace(programme, measured, block)
+    with guarded("payloads"):
+        judge_payloads(measured, block)
+    with guarded("the training"):
+        judge_training(programme, any(member.simulated for member in everyone), earlier, measured, block)
+    with guarded("ports"):
+        rows = {member.name: (*_rows(member.result), *member.in_rounds) for member in everyone}
+        limits = {member.name: member.port_limits for member in everyone}
+        judge_ports(rows, limits, block, rounds.topology if rounds is not None else None)
+    with guarded("what was watched"):
+        judge_watched(
+            {member.name: member.watch_limits for member in here}, {member.name: member.rack for member in here},
+            measured, block,
+        )  # fmt: skip
+    with guarded("the loss"):
+        _judge_loss(measured, block)
+    fabric = FabricJudgement()
+    racks: tuple[RackState, ...] = ()
+    with guarded("the rounds"):
+        if rounds is not None:
+            fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in everyone})
+    with guarded("NVLink domains"):
+        racks = judge_domains(here, measured, block)
+    return fabric, racks
+
+
+@contextlib.contextmanager
+def _guarded(block: BlockFindings, names: Sequence[str], what: str) -> Iterator[None]:
+    """Whatever is wrong with a part of the judge must not become a pass."""
+    try:
+        yield
+    except Exception as error:
+        log.exception("judging %s failed", what)
+        why = f"the judge of {what} failed with an error ({type(error).__name__}: {error})"
+        block.suspect(names, Lack.JUDGE_FAILED, why)
 
 
 def _rows(result: StageResult | None) -> Sequence[Measured]:

@@ -1,6 +1,6 @@
 """The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
 
-At most ``healthy_fail_per_visit`` over all devices × metrics × rules together (union bound, so correlated metrics only
+At most ``HEALTHY_FAIL_PER_VISIT`` over all devices × metrics × rules together (union bound, so correlated metrics only
 make it stricter). It goes where it helps, by kind of spread and by rule:
 
 * Series of low spread are many, and their true spread has the longer tail: a third goes to their peers' rule, and
@@ -16,9 +16,26 @@ make it stricter). It goes where it helps, by kind of spread and by rule:
 
 from __future__ import annotations
 
-import dataclasses
-
 from muster_criteria.fleet.series.comparisons import Spread
+
+HEALTHY_FAIL_PER_VISIT = 1e-3
+"""Probability: at most one healthy node in 1,000 is failed per visit."""
+HEALTHY_WARN_PER_VISIT = 1e-2
+"""How often a healthy node may be an outlier in varied series: no retest explains these, so a person is called. Chosen
+here: ten times what may be failed."""
+EFFECT_MIN = 0.03
+"""Share; a smaller distance never fails."""
+RETEST_MIN = 0.025
+"""Share from which a reading is an outlier: less than ``EFFECT_MIN`` by some run-to-run noise (0.3–0.5 %), which may
+hide what is there."""
+RETEST_Z = 3.5
+"""Robust z beyond which a reading is an outlier (Iglewicz and Hoaglin)."""
+MAD_FLOOR = 0.005
+"""Least MAD, as a share of the median."""
+PEERS_MIN, SIBLINGS_MIN = 8, 4
+"""With fewer peers no device is judged; with fewer siblings none is compared with them."""
+VISITS_MIN = 3
+"""Earlier visits that a device's own history needs."""
 
 NODE_RULES = ("node_peers", "node_drift")
 """Rules that compare the common level of all devices of a node; a finding blames no single device."""
@@ -57,42 +74,16 @@ def repeat_informs(rule: str, spread: Spread) -> bool:
     return spread == "low" or rule in OWN_PAST
 
 
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """The share of healthy nodes that may fail, and the least effect that fails.
+def part(rule: str, spread: Spread, share: float, *, confirmed: bool = False, has_past: bool = True) -> float:
+    """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
-    ``healthy_fail_per_visit``: probability. ``effect_min``: share; a smaller distance never fails. ``retest_z``:
-    robust z beyond which a reading is an outlier (Iglewicz and Hoaglin: 3.5); ``retest_min``: share
-    from which one is, less than ``effect_min`` by some run-to-run noise (0.3–0.5 %), which may hide what is there.
-    ``healthy_warn_per_visit``: how often a healthy node may be an outlier in varied series: no retest explains these,
-    so a person is called. Chosen here: ten times what may be failed.
-    ``mad_floor``: least MAD, as a share of the median. ``peers_min``: with fewer peers no device is judged.
-    ``visits_min``: earlier visits that a device's own history needs.
+    ``share``: what the series weighs of all of its spread that a node has (see ``keyed.Series.weight``).
+    ``has_past``: whether the device has the visits behind it that the rules about its own past need.
     """
-
-    healthy_fail_per_visit: float = 1e-3
-    healthy_warn_per_visit: float = 1e-2
-    effect_min: float = 0.03
-    retest_min: float = 0.025
-    retest_z: float = 3.5
-    mad_floor: float = 0.005
-    peers_min: int = 8
-    siblings_min: int = 4
-    visits_min: int = 3
-
-    def part(self, rule: str, spread: Spread, share: float, *, confirmed: bool = False, has_past: bool = True) -> float:
-        """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
-
-        ``share``: what the series weighs of all of its spread that a node has (see ``keyed.Series.weight``).
-        ``has_past``: whether the device has the visits behind it that the rules about its own past need.
-        """
-        shares = SHARES if has_past else SHARES_WITHOUT_PAST
-        return self.healthy_fail_per_visit * shares[rule][spread][confirmed] * share
-
-    def warn_part(self, share: float) -> float:
-        """Probability with which each rule that compares parts may find an outlier in a varied series."""
-        return self.healthy_warn_per_visit * share / len(COMPARED)
+    shares = SHARES if has_past else SHARES_WITHOUT_PAST
+    return HEALTHY_FAIL_PER_VISIT * shares[rule][spread][confirmed] * share
 
 
-STANDARD = Budget()
-"""At most one healthy node in 1,000 failed per visit."""
+def warn_part(share: float) -> float:
+    """Probability with which each rule that compares parts may find an outlier in a varied series."""
+    return HEALTHY_WARN_PER_VISIT * share / len(COMPARED)

@@ -96,7 +96,7 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
 def compare(subjects: Sequence[Subject], comparisons: Sequence[Comparison]) -> Compared:
     """Judge the rows of these results by the fleet; see ``Compared``.
 
-    All have one snapshot, history and budget, and each is of another node.
+    All have one snapshot and history, and each is of another node.
     """
     rows = [row for each in subjects for row in each.rows]
     case = np.repeat(np.arange(len(subjects)), [len(each.rows) for each in subjects])
@@ -106,7 +106,7 @@ def compare(subjects: Sequence[Subject], comparisons: Sequence[Comparison]) -> C
     if repeats:
         readings = together([readings, *repeats])
     first = subjects[0].references
-    measured, results = judge_readings(readings, comparisons, first.snapshot, first.history, first.budget)
+    measured, results = judge_readings(readings, comparisons, first.snapshot, first.history)
     return _Table(rows, case, usable, measured, results, comparisons, [each.node for each in subjects]).compared()
 
 

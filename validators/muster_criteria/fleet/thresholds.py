@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from muster_criteria.fleet.budget import Budget, varies_by_part
+from muster_criteria.fleet import budget
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.peers.tails import PROBABILITIES, threshold
 from muster_criteria.fleet.series.keyed import Codes, Numbers, Series
@@ -30,17 +30,16 @@ class Thresholds:
     """
 
     snapshot: Snapshot
-    budget: Budget
     skus: Sequence[str]
     catalogue: Sequence[Series]
 
     @functools.cache  # noqa: B019  (lives as long as one pass)
     def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
-        """Returns the rule's budget for each series, by single or by confirmed readings; see ``Budget.part``."""
+        """Returns the rule's budget for each series, by single or by confirmed readings; see ``budget.part``."""
         together = {"low": self.snapshot.low, "varied": self.snapshot.varied}
         return np.array(
             [
-                self.budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed, has_past=has_past)
+                budget.part(rule, spread, each.weight / together[spread], confirmed=confirmed, has_past=has_past)
                 if together[spread := each.comparison.spread]
                 else 0.0
                 for each in self.catalogue
@@ -101,20 +100,20 @@ class Thresholds:
 
     @functools.cache  # noqa: B019
     def outlier(self, rule: str) -> Numbers:
-        """The distance from which a reading is an outlier: a robust z beyond the budget's.
+        """The distance from which a reading is an outlier: a robust z of ``budget.RETEST_Z`` or more.
 
         Where parts vary, it must be rare besides: by the peers' tail, or, while that is unknown, for a Gaussian
         variation whose scale is known from few values (a MAD of n values is as uncertain as a standard deviation of
         ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
         """
-        found = np.asarray(self.scale(rule) * self.budget.retest_z)
+        found = np.asarray(self.scale(rule) * budget.RETEST_Z)
         if not self.snapshot.varied:
             return found
         sizes = self._estimated(rule, 1)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
-                if varies_by_part(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):
-                    spend = self.budget.warn_part(series.weight / self.snapshot.varied)
+                if budget.varies_by_part(rule, series.comparison.spread) and np.isfinite(sizes[row, column]):
+                    spend = budget.warn_part(series.weight / self.snapshot.varied)
                     tail = self.tail(rule, 1, sku, series)
                     freedom = MAD_EFFICIENCY * sizes[row, column]
                     rare = stdtrit(freedom, 1.0 - spend) if tail is None else threshold(tail, spend)

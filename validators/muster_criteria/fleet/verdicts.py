@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD, Budget
+from muster_criteria.fleet import budget
 from muster_criteria.fleet.peers.distances import Distances, distances, own_changes
 from muster_criteria.fleet.peers.history import History, Past
 from muster_criteria.fleet.peers.snapshot import Snapshot
@@ -59,7 +59,6 @@ def judge_readings(
     comparisons: Sequence[Comparison],
     snapshot: Snapshot,
     history: History | None,
-    budget: Budget = STANDARD,
     *,
     at_least: float = -math.inf,
 ) -> tuple[Distances, list[RuleResult]]:
@@ -67,8 +66,8 @@ def judge_readings(
 
     ``at_least``: only of readings at this distance or beyond it, as a share; −∞: of all.
     """
-    measured = distances(keyed(readings, comparisons), snapshot.lookup, snapshot.slope_of, budget.siblings_min)
-    thresholds = Thresholds(snapshot, budget, measured.readings.skus, measured.readings.catalogue)
+    measured = distances(keyed(readings, comparisons), snapshot.lookup, snapshot.slope_of)
+    thresholds = Thresholds(snapshot, measured.readings.skus, measured.readings.catalogue)
     return measured, apply_rules(measured, history, thresholds, at_least=at_least)
 
 
@@ -81,7 +80,7 @@ def apply_rules(
     counts = measured.peers_count
     uncertain = np.sqrt(1.0 + np.pi / 2.0 / np.maximum(counts, 1))  # a median of few peers is itself uncertain
     few = np.zeros(len(readings), dtype=np.int64)
-    past = _enough(history.past(readings), thresholds.budget) if history is not None else None
+    past = _enough(history.past(readings)) if history is not None else None
     rules = _Rules(readings, thresholds, at_least, None if past is None else np.isfinite(past.median))
     found = [
         rules.of("peers", measured.peers, usual, counts, uncertain),
@@ -91,9 +90,9 @@ def apply_rules(
     found.append(rules.of("node_peers", sign * (measured.level - 1.0), np.ones(len(readings)), few, only=one_each))
     if history is None or past is None:
         return found
-    change, common = own_changes(measured.relative / past.median, readings.siblings_of, thresholds.budget.siblings_min)
+    change, common = own_changes(measured.relative / past.median, readings.siblings_of)
     found.append(rules.of("drift", sign * (change - 1.0), usual * level * past.median * common, past.visits))
-    of_node = _enough(history.past(readings.take(one_each), node_level=True), thresholds.budget)
+    of_node = _enough(history.past(readings.take(one_each), node_level=True))
     usually, visits = np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64)
     usually[one_each], visits[one_each] = of_node.median, of_node.visits
     drift = sign * (measured.level * common / usually - 1.0)  # one device's change is not the node's
@@ -101,10 +100,9 @@ def apply_rules(
     return found
 
 
-def _enough(past: Past, budget: Budget) -> Past:
-    return dataclasses.replace(
-        past, median=np.where((past.visits >= budget.visits_min) & (past.median > 0.0), past.median, np.nan)
-    )
+def _enough(past: Past) -> Past:
+    enough = (past.visits >= budget.VISITS_MIN) & (past.median > 0.0)
+    return dataclasses.replace(past, median=np.where(enough, past.median, np.nan))
 
 
 def _first_of(groups: Codes, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
@@ -134,16 +132,15 @@ class _Rules:
     ) -> RuleResult:
         """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor."""
         reading, share, second, repeats = self._worst(distance, only)
-        effect = self._thresholds.budget.effect_min
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
-        single = np.maximum(effect, self._single(rule, reading) * wider)
+        single = np.maximum(budget.EFFECT_MIN, self._single(rule, reading) * wider)
         # One reading shows the least effect that counts, the other that it was not chance.
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
-        double = np.maximum(rare - second, effect - share)
+        double = np.maximum(rare - second, budget.EFFECT_MIN - share)
         fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
-        limit = np.where((double < 0.0) & ~(share > single), np.maximum(effect, rare), single)
-        outlier = np.maximum(self._thresholds.budget.retest_min, self._thresholds.outlier(rule)[sku, series] * wider)
+        limit = np.where((double < 0.0) & ~(share > single), np.maximum(budget.EFFECT_MIN, rare), single)
+        outlier = np.maximum(budget.RETEST_MIN, self._thresholds.outlier(rule)[sku, series] * wider)
         return RuleResult(
             rule,
             reading,

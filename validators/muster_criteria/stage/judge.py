@@ -106,7 +106,7 @@ def _alike(cases: Sequence[Case]) -> list[list[int]]:
         if case.result is None or (case.result.stage, case.result.level) != (case.stage, case.level):
             continue
         by = case.references
-        fleet = None if by is None else (id(by.snapshot), id(by.history), by.budget)
+        fleet = None if by is None else (id(by.snapshot), id(by.history))
         key = (id(case.sku), case.stage, case.level, fleet)
         places = groups.setdefault(key, [[]])
         if (node := _node(case)) in named.setdefault(key, set()):  # a node is compared with its own past once

@@ -19,7 +19,7 @@ from muster_criteria.context.goldens import golden_findings
 from muster_criteria.context.versions import judge_versions
 from muster_criteria.device_events.judge import judge_events
 from muster_criteria.devices import kind_of
-from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.budget import RETEST_MIN
 from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
@@ -155,8 +155,8 @@ def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _by_fleet(block: pd.DataFrame, sku: Sku, snapshot: Snapshot, history: History | None) -> Codes:
     """The nodes with a small margin under a rule that compares, and those whose figures are too good to be true."""
-    at_least = STANDARD.retest_min * (1.0 - NEAR)
-    measured, results = judge_readings(block, sku.programme.compare, snapshot, history, STANDARD, at_least=at_least)
+    at_least = RETEST_MIN * (1.0 - NEAR)
+    measured, results = judge_readings(block, sku.programme.compare, snapshot, history, at_least=at_least)
     of = measured.readings
     small = [of.node[rule.reading[np.fmin(rule.fail, rule.retest) < NEAR]] for rule in results]
     # Measured twice, perhaps by two probes: the judge has medians for each.

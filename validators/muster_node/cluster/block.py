@@ -35,7 +35,6 @@ METRICS: dict[str, Metric] = {
     ),
     "block_intact": Metric("bool", "whether all members that came up ended the block together"),
     "join_lag": Metric("s", "real time by which this member joined later than the first"),
-    "phase_time": Metric("s", "real time that this member worked in a phase until it was ready for the next"),
 }
 """What every probe of a block reports, on "node"."""
 

@@ -64,15 +64,13 @@ class PeerGroup:
 
     ``names``: the members that came up, in order of rank; ``absent``: the others. ``local_address``: where this node is
     reached by them.
-    ``phase_seconds`` is the real time from the beginning of each phase until this member was ready for the next.
     """
 
-    def __init__(self, block: Block, clock: Clock, progress: Callable[[str], None]) -> None:
+    def __init__(self, block: Block, progress: Callable[[str], None]) -> None:
         self.block = block
         self.names: tuple[str, ...] = block.members
         self.absent: tuple[Lost, ...] = ()
         self.local_address = ""
-        self.phase_seconds: dict[str, float] = {}
         self.phase = "join"
         self.state = WORKING
         self.activity = ""
@@ -80,12 +78,11 @@ class PeerGroup:
         self.join_lag_s: float | None = None
         self.requests: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.responses: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._clock, self._progress = clock, progress
-        self._begun_at = clock.now()
+        self._progress = progress
 
     def begin(self, phase: str) -> None:
         """Starts a phase."""
-        self.phase, self._begun_at = phase, self._clock.now()
+        self.phase = phase
         self.mark("")
         self._progress(f"phase {phase}")
 
@@ -112,7 +109,6 @@ class PeerGroup:
 
     def arrive(self, payload: Any = None) -> None:
         """This member is at the end of this phase; ``answer`` returns once all are."""
-        self.phase_seconds.setdefault(self.phase, self._clock.now() - self._begun_at)
         self.requests.put((self.phase, payload))
 
     def answer(self, wait_s: float | None = None) -> dict[str, Any] | None:
@@ -137,7 +133,7 @@ class Member:
     """Takes part in a block. ``work`` gets the group, in a thread of its own, once all members have joined."""
 
     def __init__(self, block: Block, probe: str, clock: Clock, progress: Callable[[str], None]) -> None:
-        self.group = PeerGroup(block, clock, progress)
+        self.group = PeerGroup(block, progress)
         self._block, self._clock, self._progress = block, clock, progress
         self._session = f"{block.session}/{probe}"
         self._link: Link | None = None

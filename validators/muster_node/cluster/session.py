@@ -47,7 +47,5 @@ def _report(context: Context, block: Block, group: PeerGroup, exit_status: ExitS
     context.emit("block_intact", "node", value=float(exit_status.intact), note=note)
     if group.join_lag_s is not None:
         context.emit("join_lag", "node", value=group.join_lag_s)
-    for phase, seconds in group.phase_seconds.items():
-        context.emit("phase_time", "node", value=seconds, labels={"phase": phase})
     if note:
         context.progress(note)

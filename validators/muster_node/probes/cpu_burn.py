@@ -12,7 +12,7 @@ from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters
-from muster_node.workloads.host_load import HostBurn, HostBurning, emit_memory
+from muster_node.workloads.host_load import HostBurning, emit_memory
 
 _PROGRESS_S = 10.0
 
@@ -31,7 +31,6 @@ class CpuBurn(Probe):
     metrics = {
         "burn_rate": Metric("GFLOPS", "median rate of a logical CPU over the burn, memory checks left out"),
         "burn_rate_drop": Metric("%", "how much lower the last third of the burn is than the first"),
-        "burn_rate_spread": Metric("%", "(fastest − slowest) / median of the CPUs' rates"),
         **HOST_METRICS,
         **cpu_shares.METRICS,
         "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
@@ -63,7 +62,7 @@ class CpuBurn(Probe):
             drop = drop_percent(burn.rates)
             note = "" if drop is not None else "the burn was too short"
             context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
-        _emit_whole(context, burns)
+        emit_memory(context, burns)
         counters.emit_host(context)
         cpu_shares.emit_cpu_shares(context)
 
@@ -71,11 +70,3 @@ class CpuBurn(Probe):
 def _burning(torch: Any, context: Context) -> HostBurning:
     params = context.params
     return HostBurning(torch, context, params["dtype"], params["memory_gib"], params["seconds"])
-
-
-def _emit_whole(context: Context, burns: list[HostBurn]) -> None:
-    medians = [median(burn.rates) for burn in burns]
-    value = 100.0 * (max(medians) - min(medians)) / median(medians) if len(medians) > 1 else None
-    note = "" if value is not None else "there is only one CPU"
-    context.emit("burn_rate_spread", "node", value=value, samples=len(medians), note=note)
-    emit_memory(context, burns)

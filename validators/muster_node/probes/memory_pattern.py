@@ -3,8 +3,8 @@
 Physical addresses are unknown without root; a mismatch is reported by its place in the buffer, the words written and
 read, and the direction in which bits went. A run that found some is run again in the same memory and on two siblings.
 
-How much of the free memory was covered is measured, and so is the rate at which it was written and read, along with the
-rate at which the same device copies the same memory.
+How much of the free memory was covered is measured, and so is the rate at which it was written and read, as a share of
+the rate at which the same device copies the same memory.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class MemoryPattern(Probe):
         "memory_rerun": Metric("count", RERUN_DOC),
         "memory_tested": Metric("GiB", "memory that all patterns went over"),
         "memory_coverage": Metric("%", "share of the memory that was free when the test began"),
-        "memory_pattern_rate": Metric("GB/s", "bytes written plus bytes read, over the device's time"),
-        "memory_pattern_to_copy": Metric("%", "that rate against the rate at which the device copies the same memory"),
+        "memory_pattern_to_copy": Metric(
+            "%", "rate of writing and reading against that at which the device copies the same memory, both in the note"
+        ),
     }
     needs = ("torch",)
 
@@ -223,6 +224,5 @@ def _report_rate(context: Context, device: str, found: list[_Tested]) -> None:
         return
     rate, copied = sum(t.moved_bytes / t.seconds for t in found), sum(t.copy_rate for t in found)
     samples = min(tested.rounds for tested in found)
-    context.emit("memory_pattern_rate", device, value=rate / 1e9, samples=samples)
     note = f"{rate / 1e9:.4g} GB/s written and read, {copied / 1e9:.4g} GB/s when copied"
     context.emit("memory_pattern_to_copy", device, value=100.0 * rate / copied, samples=samples, note=note)

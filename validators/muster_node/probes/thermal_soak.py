@@ -62,7 +62,6 @@ class ThermalSoak(Probe):
         "cooldown_constant": Metric("s", "time constant of an exponential fitted to the temperature after the load"),
         "thermal_resistance": Metric("°C/W", "(temperature − inlet) / power, means"),
         "clock_median": Metric("MHz", "median clock"),
-        "clock_drop": Metric("%", "how much lower the clock is in the last third than in the first"),
         "power_mean": Metric("W", "mean power"),
         "throttle_time": Metric("s", "time spent throttled, by reason"),
         "fan_max": Metric("%", "fastest fan"),
@@ -203,9 +202,6 @@ def summarise(context: Context, record: Record) -> None:
             context.emit(series, device, value=min(values), samples=count, note=odd)
         elif series == "clock":
             context.emit("clock_median", device, value=median(late), samples=count, spread=spread(late))
-            drop = drop_percent(late)
-            note = "" if drop is not None else _TOO_SHORT
-            context.emit("clock_drop", device, value=drop, samples=count, note=note)
         elif series == "power":
             context.emit("power_mean", device, value=mean(late), samples=len(late))
         elif series == "fan":

@@ -27,7 +27,6 @@ HOST_METRICS = {
 }
 """Metrics of a probe that reports only the host's."""
 METRICS = {
-    "ib_errors_delta": Metric("count", "errors of an InfiniBand or RoCE port during the load, over all its counters"),
     "ib_error_rate": Metric("1/h", "errors of one counter of an InfiniBand or RoCE port that the load proves at least"),
     "ib_counters_unknown": Metric(
         "count", "error counters of a port that were full, reset or gone, so that what the load added is not known"
@@ -60,7 +59,6 @@ class Counters:
         context.emit("xid_delta", "node", value=added.value, note=added.note)
         for device in sorted({key[1] for key in self._keys(after, "ib_errors")}):
             parts = {key[2]: key for key in self._keys(after, "ib_errors") if key[1] == device}
-            self._emit_sum(context, after, "ib_errors_delta", device, parts)
             self._emit_unknown(context, after, device, parts)
         self._emit_port_rates(context, after, minutes)
         self._emit_host(context, after)
@@ -74,7 +72,8 @@ class Counters:
             added = self._added(after, (counter, "node", ""))
             context.emit(counter, "node", value=added.value, note=added.note)
         cpus = {key[1]: key for key in self._keys(after, "cpu_throttle_events")}
-        self._emit_sum(context, after, "cpu_throttle_events_delta", "node", cpus)
+        value, known, note = total({cpu: self._added(after, key) for cpu, key in cpus.items()})
+        context.emit("cpu_throttle_events_delta", "node", value=value, samples=known, note=note)
 
     def _keys(self, after: dict[Key, Fact], counter: str) -> list[Key]:
         """All parts of a counter that were read before or after."""
@@ -98,13 +97,6 @@ class Counters:
                 note = f"{value:.0f} in {minutes:.3g} min" if value else ""
                 rate = 60.0 * proved(value) / minutes
                 context.emit("ib_error_rate", key[1], value=rate, labels={"counter": key[2]}, note=note)
-
-    def _emit_sum(
-        self, context: Context, after: dict[Key, Fact], metric: str, device: str, parts: dict[str, Key]
-    ) -> None:
-        """The sum of what all parts (name → counter) added."""
-        value, known, note = total({part: self._added(after, key) for part, key in parts.items()})
-        context.emit(metric, device, value=value, samples=known, note=note)
 
 
 def proved(count: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Collection
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -63,10 +64,11 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
         select(
             NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
             NodeRow.contact_at, RunRow.dag_id, RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at,
-            func.coalesce(EventRow.at, NodeRow.added_at),
+            func.coalesce(EventRow.at, NodeRow.added_at).label("state_since"),
             NodeRow.inconclusive, NodeRow.labels, EventRow.reason, EventRow.actor, EventRow.from_state,
             NodeRow.paused_until,
-            and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None)),
+            and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None))
+            .label("tested"),
         )
         .select_from(NodeRow)
         .outerjoin(RunRow, RunRow.id == last_run_id())
@@ -75,17 +77,22 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
     )  # fmt: skip
     query = query if where is None else query.where(where)
     with reading() as session:
-        return [
-            FleetRow(
-                name, State(state), sku, rack, simulated, RunKey.parse(held_run), contact, dag_id or "", run_id or "",
-                Verdict(verdict) if verdict else None, headline or "", ended, since, inconclusive,
-                str(labels.get("pod", "")), str(labels.get("slot", "")),
-                "" if (over := tested or (ended and since < ended)) else reason or "",
-                State(before) if before else None, bool(labels.get(SPARE_LABEL)), paused, "" if over else actor or "",
-            )
-            for name, state, sku, rack, simulated, held_run, contact, dag_id, run_id, verdict, headline, ended, since,
-            inconclusive, labels, reason, actor, before, paused, tested in session.execute(query)
-        ]  # fmt: skip
+        return [_to_row(found) for found in session.execute(query)]
+
+
+def _to_row(found: Any) -> FleetRow:
+    """A row of the query. A reason that a test gave, or that is older than the last test, is not shown."""
+    over = found.tested or (found.ended_at and found.state_since < found.ended_at)
+    return FleetRow(
+        node=found.name, state=State(found.state), sku=found.sku, rack=found.rack, simulated=found.simulated,
+        held_run=RunKey.parse(found.held_run), contact_at=found.contact_at,
+        dag_id=found.dag_id or "", run_id=found.run_id or "", verdict=Verdict(found.verdict) if found.verdict else None,
+        headline=found.headline or "", ended_at=found.ended_at,
+        state_since=found.state_since, inconclusive=found.inconclusive, paused_until=found.paused_until,
+        pod=str(found.labels.get("pod", "")), slot=str(found.labels.get("slot", "")),
+        spare=bool(found.labels.get(SPARE_LABEL)), came_from=State(found.from_state) if found.from_state else None,
+        moved_for="" if over else found.reason or "", moved_by="" if over else found.actor or "",
+    )  # fmt: skip
 
 
 def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | None = None) -> tuple[list[Event], int]:

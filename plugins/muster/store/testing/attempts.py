@@ -64,10 +64,10 @@ def faults_of(key: RunKey) -> dict[str, str]:
         return {row.node: "; ".join(dict.fromkeys(row.faults.values())) for row in rows if row.faults}
 
 
-def faulty_stages(key: RunKey, *, node: str = "") -> frozenset[str]:
-    """The stages of the run in whose last attempt the controller could not do its part. Raises UnknownRun."""
+def faulty_stages(key: RunKey) -> frozenset[str]:
+    """The stages of this run of one node in whose last attempt the controller was at fault. Raises UnknownRun."""
     with reading() as session:
-        return frozenset(access.run_row(session, key, node).faults)
+        return frozenset(access.run_row(session, key).faults)
 
 
 def keep_block(key: RunKey, block: Mapping[str, Any]) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.cells import Cells
 from muster_criteria.fleet.peers.distances import Distances, distances
 from muster_criteria.fleet.peers.explained import slopes_of
@@ -56,7 +55,7 @@ def snapshot(readings: pd.DataFrame) -> Snapshot:
 
 def compared(snapshot: Snapshot, readings: pd.DataFrame) -> Distances:
     keys = keyed(readings, COMPARISONS)
-    return distances(keys, Cells(snapshot.cells), slopes_of(snapshot.slopes), STANDARD.siblings_min)
+    return distances(keys, Cells(snapshot.cells), slopes_of(snapshot.slopes))
 
 
 def adverse(found: Distances, metric: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Snapshots of peers, and histories: what is left out of them, which version they are, and that they come back."""
+"""Snapshots of peers: what is left out of them, which version they are, and that they come back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.readings import as_readings
 from tests.muster_criteria.fleet_readings import DAY, scaled
@@ -65,13 +64,10 @@ def test_other_work_of_the_probes_is_another_version(frozen: Frozen) -> None:
     assert Snapshot.from_bytes(other.to_bytes()).work == {"thermal/soak": "ab"}
 
 
-def test_a_snapshot_and_a_history_come_back_as_they_were(frozen: Frozen) -> None:
+def test_a_snapshot_comes_back_as_it_was(frozen: Frozen) -> None:
     raw = frozen.snapshot.to_bytes()
     back = Snapshot.from_bytes(raw)
     assert (back.version, back.to_bytes()) == (frozen.snapshot.version, raw)
-    assert History.from_bytes(frozen.history.to_bytes()).series.equals(frozen.history.series)
     for odd in (b"", b"nonsense", raw[:-20]):
         with pytest.raises(ValueError):
             Snapshot.from_bytes(odd)
-        with pytest.raises(ValueError):
-            History.from_bytes(odd)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from muster_criteria.fleet.budget import OWN_PAST, SHARES, Budget
+from muster_criteria.fleet.budget import OWN_PAST, SHARES, part
 from muster_criteria.fleet.peers.tails import PROBABILITIES, SAMPLE_MIN, tails_of, threshold
 from muster_criteria.fleet.series.keyed import ALONE_WEIGHT, GIVEN_WEIGHT, INDEX_WEIGHT
 from muster_criteria.stage.sprt import decide
@@ -103,7 +103,7 @@ def test_a_gaussian_fleet_is_not_judged_so_mildly_that_variation_hides_twelve_pe
     assert tail is not None
 
     weights = GIVEN_WEIGHT + INDEX_WEIGHT + 2 * ALONE_WEIGHT + 1.0  # a family, two metrics of none, room for members
-    spent = Budget().part("peers", "varied", GIVEN_WEIGHT / (8 * weights), has_past=False)
+    spent = part("peers", "varied", GIVEN_WEIGHT / (8 * weights), has_past=False)
     assert threshold(tail, spent) <= 12.0 / 1.75 - 2.33
 
 
@@ -142,11 +142,10 @@ def test_equal_values_are_their_own_threshold() -> None:
 @pytest.mark.parametrize("has_past", [True, False])
 def test_the_budget_is_spent_once_at_most(has_past: bool) -> None:
     """A tenth is kept back at least, for tails that are longer than predicted."""
-    budget = Budget()
     for low, variation in (([1.0] * 480, [4.0, 1.0, 0.1]), ([1.0], [2.0] * 8)):
         spent = {
             rule: sum(
-                budget.part(rule, spread, weight / sum(weights), confirmed=confirmed, has_past=has_past)
+                part(rule, spread, weight / sum(weights), confirmed=confirmed, has_past=has_past)
                 for confirmed in (False, True)
                 for spread, weights in (("low", low), ("varied", variation))
                 for weight in weights

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from muster_criteria.fleet.budget import STANDARD
+from muster_criteria.fleet.budget import PEERS_MIN as PEERS
 from muster_criteria.fleet.peers.bands import Band, bands_of, sku_wide
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.peers.snapshot import build_snapshot
@@ -18,8 +18,6 @@ from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku
 from tests.muster_criteria.conftest import DAY
 from tests.muster_criteria.nodes import MakeCase
-
-PEERS = STANDARD.peers_min
 
 
 def test_a_node_with_firmware_of_its_own_is_judged_by_its_sku(case: MakeCase, references: References) -> None:

@@ -51,7 +51,6 @@ def main() -> None:
         "broken": exit_status.broken,
         "error": str(exit_status.error) if exit_status.error else "",
         "met": met,
-        "phase_seconds": member.group.phase_seconds,
         "join_lag": member.group.join_lag_s,
     }
     print(json.dumps({"end": end}), flush=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from muster_criteria.cluster.fabric import nodes, paths, shared, switches
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
-from muster_criteria.cluster.fabric.levels import EFFECT_MIN, level
+from muster_criteria.cluster.fabric.levels import level
 from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
@@ -27,13 +27,13 @@ CONFIRMATIONS = 2
 _WIDE = frozenset({PartKind.LEAF, PartKind.UPLINK, PartKind.RAIL, PartKind.SHARED, PartKind.CONGESTION})
 
 
-def decode(topology: Topology, results: Sequence[RoundResult], effect: float = EFFECT_MIN) -> Diagnosis:
-    """What the rounds show. ``effect``: the least loss to look for, as a share of the usual rate."""
+def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
+    """What the rounds show."""
     if not results:
         return Diagnosis((), (), (), 0, 0, 0.0)
-    rails = shared.whole_rails(topology, [level(topology, result, effect) for result in results])
+    rails = shared.whole_rails(topology, [level(topology, result) for result in results])
     slower = [each.part.rail for each in rails]
-    cells = laid_out(topology, [level(topology, result, effect, slower) for result in results])
+    cells = laid_out(topology, [level(topology, result, slower) for result in results])
     shared.explain_dead(cells, [each.part.rail for each in rails if each.symptom is Symptom.DEAD])
     of_nodes = nodes.low_nodes(cells)
     wide = switches.low_switches(cells)

@@ -23,8 +23,8 @@ OTHERS_MIN = 3
 """Fewest other cells of the same round and rail to compare with, as for a block's members."""
 
 EFFECT_MIN = 0.10
-"""The least loss that is looked for: half of the 0.90 limit for bandwidth (docs/science.md#performance-limits) would be
-within the spread of healthy ports."""
+"""The least loss that must not be overlooked, as a share of the usual rate: half of the 0.90 limit for
+bandwidth (docs/science.md#performance-limits) would be within the spread of healthy ports."""
 
 WHOLE = 0.9
 """The share of a rail's cells that are slow alike where the rail as a whole is slower than the others. Two thirds of
@@ -72,22 +72,22 @@ class Level:
     variants: int
 
 
-def level(topology: Topology, result: RoundResult, effect: float = EFFECT_MIN, by_itself: Sequence[int] = ()) -> Level:
-    """The shares of one round. ``effect``: the least loss that must not be overlooked, as a share.
+def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()) -> Level:
+    """The shares of one round.
 
     ``by_itself``: rails that are slower than the others as a whole, whose cells are compared with each other only.
     """
     pairs = np.array(result.round.pairs, dtype=np.intp).reshape(-1, 2)
     a, b = pairs[:, 0], pairs[:, 1]
     chosen = np.arange(len(pairs)) < len(pairs) - result.round.references
-    kinds = _Kinds(topology.leaf_array[a] != topology.leaf_array[b], chosen, effect, by_itself)
+    kinds = _Kinds(topology.leaf_array[a] != topology.leaf_array[b], chosen, by_itself)
     best = np.fmax.reduce(result.alone, axis=2)
     usual = kinds.usual(np.where(result.wrong, np.nan, best))
     share, borrowed = kinds.shares(best, usual)
     # A wrong payload is no transfer at all, however fast.
     share = np.where(result.wrong, 0.0, share)
     noise = _noise(share[~borrowed])
-    threshold = min(1.0 - effect + _CERTAIN * noise * (1.0 - effect), 1.0 - _APART * noise)
+    threshold = min(1.0 - EFFECT_MIN + _CERTAIN * noise * (1.0 - EFFECT_MIN), 1.0 - _APART * noise)
     # However noisy a round is, a cell over which nothing could be sent, or wrong bytes, is low.
     threshold = max(threshold, sys.float_info.min)
     between = kinds.between[:, None]
@@ -99,7 +99,7 @@ def level(topology: Topology, result: RoundResult, effect: float = EFFECT_MIN, b
     return Level(
         result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
         kinds.own_shares(result.crossed), kinds.own_shares(result.together),
-        threshold, noise, unjudged, result.silent, *_rails(usual, noise, effect), best, result.round.variants,
+        threshold, noise, unjudged, result.silent, *_rails(usual, noise), best, result.round.variants,
     )  # fmt: skip
 
 
@@ -116,9 +116,9 @@ class _Usual:
     below: Flags
     of_others: Figures
 
-    def lower(self, noise: float, effect: float) -> Flags:
+    def lower(self, noise: float) -> Flags:
         """As of ``Level``. Cells that are faster than the rest by more than noise show that the rail can do more."""
-        spread = max(effect / 2, _CERTAIN * min(noise, effect))
+        spread = max(EFFECT_MIN / 2, _CERTAIN * min(noise, EFFECT_MIN))
         fast = _sorted_at(self.pool, self.counted, (WHOLE * self.counted).astype(np.intp))
         with np.errstate(invalid="ignore"):
             found: Flags = self.below & (fast <= (1.0 + spread) * self.own) & (self.counted > OTHERS_MIN)
@@ -131,7 +131,6 @@ class _Kinds:
 
     between: Flags
     chosen: Flags
-    effect: float
     by_itself: Sequence[int]
 
     @property
@@ -143,7 +142,7 @@ class _Kinds:
     def usual(self, clean: Figures) -> tuple[_Usual, _Usual]:
         """What is usual within leaves, and between them. ``clean``: cells without what must not set the median."""
         kinds = (~self.between, self.between)
-        within, between = (_usual(clean[self.setting & rows], self.effect, self.by_itself) for rows in kinds)
+        within, between = (_usual(clean[self.setting & rows], self.by_itself) for rows in kinds)
         return within, between
 
     def shares(self, figures: Figures, usual: tuple[_Usual, _Usual]) -> tuple[Figures, Flags]:
@@ -166,23 +165,23 @@ class _Kinds:
         return np.where(borrowed, np.nan, share)
 
 
-def _rails(usual: tuple[_Usual, _Usual], noise: float, effect: float) -> tuple[Flags, Figures, Figures]:
+def _rails(usual: tuple[_Usual, _Usual], noise: float) -> tuple[Flags, Figures, Figures]:
     """``lower``, ``of_others`` and ``usual`` of ``Level``: lower within leaves as between them."""
     within, between = usual
-    lower = [each.lower(noise, effect) | (each.counted <= OTHERS_MIN) for each in usual]
+    lower = [each.lower(noise) | (each.counted <= OTHERS_MIN) for each in usual]
     judged = np.maximum(within.counted, between.counted) > OTHERS_MIN
     most = within.counted >= between.counted
     own = np.where(judged, np.where(most, within.own, between.own), np.nan)
     return lower[0] & lower[1] & judged, np.where(most, within.of_others, between.of_others), own
 
 
-def _usual(pool: Figures, effect: float, by_itself: Sequence[int]) -> _Usual:
+def _usual(pool: Figures, by_itself: Sequence[int]) -> _Usual:
     counted = (~np.isnan(pool)).sum(axis=0)
     own = _sorted_at(pool, counted, counted // 2)
     over_rails = _sorted_at(own[:, None], (~np.isnan(own)).sum(keepdims=True), (~np.isnan(own)).sum(keepdims=True) // 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         of_others = own / np.where(over_rails > 0.0, over_rails, np.nan)
-        below = of_others < 1.0 - effect / 2
+        below = of_others < 1.0 - EFFECT_MIN / 2
         rate = np.where(below, over_rails, own)
     for rail in by_itself:
         # Nothing can be compared with a rail that carries nothing.

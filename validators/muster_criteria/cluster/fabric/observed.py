@@ -88,9 +88,9 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     most pairs: it is software that one of the two lacks. What arrived at either node counts, the lower of both.
     """
     shape = (len(plan.pairs), len(topology.rails))
-    alone = np.full((*shape, plan.variants), np.nan)
-    together, crossed = np.full(shape, np.nan), np.full(shape, np.nan)
-    wrong, host = np.zeros(shape, dtype=bool), np.full(shape, np.nan)
+    flows = {ALONE: plan.variants, TOGETHER: 1, CROSSED: 1, HOST_TCP: 1}
+    rates = {mode: np.full((*shape, count), np.nan) for mode, count in flows.items()}
+    wrong = np.zeros(shape, dtype=bool)
     silent: set[int] = set()
     gpus: dict[tuple[int, int], str] = {}
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
@@ -112,16 +112,12 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
                 gpus[node, rail] = row.labels["gpu"]
             if row.metric == "pair_wrong_bytes" and mode in (ALONE, TOGETHER):
                 wrong[at, rail] |= row.value > 0
-            elif row.metric == "pair_bandwidth" and mode == HOST_TCP:
-                host[at, rail] = np.fmin(host[at, rail], row.value)
-            elif row.metric == "pair_bandwidth" and mode == ALONE:
-                variant = _variant(row, plan.variants)
-                alone[at, rail, variant] = np.fmin(alone[at, rail, variant], row.value)
-            elif row.metric == "pair_bandwidth" and mode in (TOGETHER, CROSSED):
-                into = together if mode == TOGETHER else crossed
-                into[at, rail] = np.fmin(into[at, rail], row.value)
+            elif row.metric == "pair_bandwidth" and mode in rates:
+                cell = at, rail, _variant(row, flows[mode])
+                rates[mode][cell] = np.fmin(rates[mode][cell], row.value)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
-    return RoundResult(plan, alone, wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus)
+    together, crossed, host = (rates[mode][:, :, 0] for mode in (TOGETHER, CROSSED, HOST_TCP))
+    return RoundResult(plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus)
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pandas as pd
 
+from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
 
@@ -76,8 +77,8 @@ class Cells:
         count[wanted[hit]] = self.frame["count"].to_numpy()[row]
 
 
-def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
-    """The cells that these readings make, one reading a device; those of fewer than ``peers_min`` are left out.
+def cells_of(readings: Keyed) -> pd.DataFrame:
+    """The cells that these readings make, one reading a device; those of fewer than ``PEERS_MIN`` are left out.
 
     A node is not its own peer: over all slots, so many must stand in others than the node that has most of them, and
     more than it has, or the median would lie between the two.
@@ -94,7 +95,7 @@ def cells_of(readings: Keyed, peers_min: int) -> pd.DataFrame:
         number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
         median, count = medians(readings.value, number.astype(np.int64), len(distinct))
         own = _most_of_one_node(number, readings.node, len(distinct)) if slot is any_slot else 0
-        enough = (count - own >= peers_min) & (count > 2 * own) & (median > 0.0)
+        enough = (count - own >= PEERS_MIN) & (count > 2 * own) & (median > 0.0)
         rest, at = np.divmod(distinct[enough], slots)
         series, group = np.divmod(rest, max(len(names), 1))
         columns: dict[str, object] = {

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from muster_criteria.fleet.budget import SIBLINGS_MIN
 from muster_criteria.fleet.peers.cells import Cells
 from muster_criteria.fleet.peers.explained import Slopes, without_given
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
@@ -38,7 +39,7 @@ class Distances:
     siblings_count: Codes
 
 
-def distances(readings: Keyed, cells: Cells, slopes: Slopes, siblings_min: int) -> Distances:
+def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
     """Compare readings with their peers' cells and with each other; see ``Distances``.
 
     Indices are judged too, and what only explains others is not: it is left out.
@@ -56,7 +57,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes, siblings_min: int) 
         usual, count = np.concatenate([usual, more]), np.concatenate([count, more_count])
     ratio = readings.value / usual
     level, siblings_count = _levels(readings, ratio)
-    enough = (siblings_count >= siblings_min) & (level > 0.0)
+    enough = (siblings_count >= SIBLINGS_MIN) & (level > 0.0)
     base = np.where(enough, level, 1.0)
     relative = ratio / base
     sign = readings.sign
@@ -86,14 +87,14 @@ def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
     return level[of], count[of]
 
 
-def own_changes(change: Numbers, siblings_of: Codes, siblings_min: int) -> tuple[Numbers, Numbers]:
+def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:
     """Returns (each device's change since its past less its siblings' shared change, that change; 1 for too few).
 
     ``change``: today's relative reading over that of the past. Where healthy devices differ widely, one that worsens
     moves the median of its node's readings by as much as half of its own change; the median of their changes stays.
     """
     common, count = medians(change, siblings_of, int(siblings_of.max(initial=-1)) + 1)
-    shared = np.where((count >= siblings_min) & (common > 0.0), common, 1.0)[siblings_of]
+    shared = np.where((count >= SIBLINGS_MIN) & (common > 0.0), common, 1.0)[siblings_of]
     return change / shared, shared
 
 

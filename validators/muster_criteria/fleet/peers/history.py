@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers.distances import Distances, distances
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
@@ -66,23 +64,6 @@ class History:
         kept = np.flatnonzero(wanted[codes])
         own = pd.Categorical.from_codes((np.cumsum(wanted) - 1)[codes[kept]], node.categories[wanted])
         return History(self.series.take(kept).assign(node=own))
-
-    def to_bytes(self) -> bytes:
-        """Parquet."""
-        buffer = io.BytesIO()
-        self.series.to_parquet(buffer, index=False)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> History:
-        """Returns the value that ``to_bytes`` wrote. Raises ValueError on anything else."""
-        try:
-            series = pd.read_parquet(io.BytesIO(raw))
-        except Exception as error:  # pyarrow raises several kinds
-            raise ValueError(f"the history cannot be read: {error}") from None
-        if list(series.columns) != [*OWNER, *VISIT_COLUMNS]:
-            raise ValueError("the history cannot be read: its columns are others")
-        return cls(series)
 
     @functools.cached_property
     def values(self) -> Matrix:
@@ -147,7 +128,7 @@ class History:
 def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> History:
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
-    measured = distances(fleet, snapshot.lookup, snapshot.slope_of, STANDARD.siblings_min)
+    measured = distances(fleet, snapshot.lookup, snapshot.slope_of)
     devices, levels = device_timeline(measured), level_timeline(measured)
     return History(
         pd.concat(

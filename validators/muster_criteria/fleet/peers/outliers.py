@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
-from muster_criteria.fleet.budget import Budget
+from muster_criteria.fleet import budget
 from muster_criteria.fleet.peers.cells import Cells, cells_of
 from muster_criteria.fleet.peers.distances import Distances, distances, family_indices, own_changes
 from muster_criteria.fleet.peers.explained import estimated_slopes, slopes_of, without_given
@@ -62,21 +62,21 @@ class _Sample:
     milder: Numbers
 
 
-def estimate(readings: pd.DataFrame, comparisons: Sequence[Comparison], budget: Budget) -> Estimated:
+def estimate(readings: pd.DataFrame, comparisons: Sequence[Comparison]) -> Estimated:
     """Cells, scales and tails of these readings."""
     fleet = within_weight(keyed(readings, comparisons, by_day=True))
     latest = _latest(fleet)
-    cells = cells_of(latest, budget.peers_min)
+    cells = cells_of(latest)
     usual, _ = Cells(cells).usual(latest)
     ratio = latest.value / usual
     indices = family_indices(latest, ratio)
     slopes = estimated_slopes(indices, latest, ratio)
     indices = together(indices, without_given(indices, latest, ratio, slopes_of(slopes)))
-    cells = pd.concat([cells, cells_of(indices, budget.peers_min)], ignore_index=True) if len(indices) else cells
-    measured = distances(fleet, Cells(cells), slopes_of(slopes), budget.siblings_min)
-    samples = list(_samples(measured, budget))
-    scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings, budget)], columns=SCALES)
-    tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings, budget)], columns=TAILS)
+    cells = pd.concat([cells, cells_of(indices)], ignore_index=True) if len(indices) else cells
+    measured = distances(fleet, Cells(cells), slopes_of(slopes))
+    samples = list(_samples(measured))
+    scales = pd.DataFrame([row for each in samples for row in _scales(each, measured.readings)], columns=SCALES)
+    tails = pd.DataFrame([row for each in samples for row in _tails(each, measured.readings)], columns=TAILS)
     everything = together(latest, indices)
     return Estimated(
         cells=cells,
@@ -104,7 +104,7 @@ def _weight(readings: Keyed, spread: Spread) -> float:
     return round(float(np.bincount(readings.node, weights=of).max(initial=0.0)), 6)
 
 
-def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
+def _samples(measured: Distances) -> Iterator[_Sample]:
     of = measured.readings
     owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
     shared = of.node * len(of.catalogue) + of.series
@@ -126,7 +126,7 @@ def _samples(measured: Distances, budget: Budget) -> Iterator[_Sample]:
         lines = timeline(owners, of.day, value)
         series, sku = _who(lines, of, per_node, sku_of_node)
         shared_by = lines.owners // (per_node * len(of.catalogue)) * len(of.catalogue) + series
-        who, latest, milder = _drifts(lines, signs[series], budget, shared_by if per_node > 1 else None)
+        who, latest, milder = _drifts(lines, signs[series], shared_by if per_node > 1 else None)
         yield _Sample(rule, sku[who], series[who], latest, milder)
 
 
@@ -139,9 +139,7 @@ def _column(lines: Timeline, at: int) -> Numbers:
     return lines.values[:, at].astype(np.float64)
 
 
-def _drifts(
-    lines: Timeline, sign: Numbers, budget: Budget, siblings_of: Codes | None
-) -> tuple[Codes, Numbers, Numbers]:
+def _drifts(lines: Timeline, sign: Numbers, siblings_of: Codes | None) -> tuple[Codes, Numbers, Numbers]:
     """(row of ``lines``, distance of a visit from the median of the others, the milder of the two latest visits').
 
     Of healthy devices any visit is as far from the others as the latest is from those before, so each of the last
@@ -150,11 +148,11 @@ def _drifts(
     """
 
     def distance(judged: Sequence[int], others: Matrix) -> Numbers:
-        enough = np.sum(np.isfinite(others), axis=1) >= budget.visits_min
+        enough = np.sum(np.isfinite(others), axis=1) >= budget.VISITS_MIN
         usual = np.where(enough, row_medians(others), np.nan)
         changes = [_column(lines, at) / usual for at in judged]
         if siblings_of is not None:
-            changes = [own_changes(change, siblings_of, budget.siblings_min)[0] for change in changes]
+            changes = [own_changes(change, siblings_of)[0] for change in changes]
         return np.asarray(np.min([sign * (change - 1.0) for change in changes], axis=0))
 
     milder = distance((-1, -2), lines.values[:, :-2])
@@ -169,22 +167,22 @@ def _drifts(
     return np.concatenate(rows), np.concatenate(latest), np.concatenate([unknown, milder[rows[-1]]])
 
 
-def _scales(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
-    floor = GAUSSIAN_MAD * budget.mad_floor
+def _scales(sample: _Sample, of: Keyed) -> Iterator[tuple[object, ...]]:
+    floor = GAUSSIAN_MAD * budget.MAD_FLOOR
     for (sku, series), rows in _by(sample.sku, sample.series):
         values = sample.latest[rows]
         values = values[np.isfinite(values)]
-        if len(values) >= budget.peers_min:
+        if len(values) >= budget.PEERS_MIN:
             sigma = float(median_abs_deviation(values, scale="normal"))
             yield (sample.rule, of.skus[sku], *of.catalogue[series].key, max(floor, sigma), len(values))
 
 
-def _tails(sample: _Sample, of: Keyed, budget: Budget) -> Iterator[tuple[object, ...]]:
+def _tails(sample: _Sample, of: Keyed) -> Iterator[tuple[object, ...]]:
     """Tails of each metric, estimated with the others of its kind of device and spread; then of each kind of device."""
     scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
     skus = {name: at for at, name in enumerate(of.skus)}
     numbers = {each.key: at for at, each in enumerate(of.catalogue)}
-    for _, sku_name, kind, metric, labels, unit, found, _ in _scales(sample, of, budget):
+    for _, sku_name, kind, metric, labels, unit, found, _ in _scales(sample, of):
         scale[skus[sku_name], numbers[kind, metric, labels, unit]] = found  # type: ignore[index]
     scales = scale[sample.sku, sample.series]
     series_of = {each.key[:2]: each for each in of.catalogue}

@@ -6,14 +6,13 @@ import dataclasses
 
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD, Budget
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class References:
-    """The peers' snapshot, the nodes' own history, the node's place, and the budget of false alarms.
+    """The peers' snapshot, the nodes' own history, and the node's place.
 
     ``zone``: the node's cooling zone (part of its peer group). ``history`` None: no earlier visits are known.
     ``repeats``: readings (see ``readings``) of earlier runs of this same visit, where a repeat was requested: two
@@ -22,7 +21,6 @@ class References:
 
     snapshot: Snapshot
     history: History | None = None
-    budget: Budget = STANDARD
     repeats: pd.DataFrame | None = None
     node: str = ""
     zone: str = ""

@@ -17,7 +17,6 @@ from typing import Any
 
 import pandas as pd
 
-from muster_criteria.fleet.budget import STANDARD
 from muster_criteria.fleet.peers import cells as cells_module
 from muster_criteria.fleet.peers import explained
 from muster_criteria.fleet.peers.cells import Cells
@@ -120,6 +119,6 @@ def build_snapshot(
     """
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))
-    estimated = estimate(readings[kept].reset_index(drop=True), comparisons, STANDARD)
+    estimated = estimate(readings[kept].reset_index(drop=True), comparisons)
     snapshot = Snapshot(**vars(estimated), version="", made_at=made_at, work=work or {})
     return dataclasses.replace(snapshot, version=_digest(snapshot))
