@@ -121,10 +121,14 @@ def label_text(labels: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{key}={value}" for key, value in labels)
 
 
-def wrap(text: str, width: int) -> str:
-    """``text`` filled to ``width`` columns.
+def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> str:
+    """``text`` filled to ``width`` columns; ``first`` opens the first line, ``rest`` (spaces if None) the others.
 
     A longer word is broken; but not one with a slash: a path or an address that is broken in two cannot be copied.
     """
-    whole = any("/" in word for word in text.split() if len(word) > width)
-    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=not whole)
+    rest = " " * len(first) if rest is None else rest
+    whole = any("/" in word for word in text.split() if len(word) > width - len(rest))
+    filled = textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=not whole
+    )
+    return filled or first

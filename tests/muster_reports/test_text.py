@@ -109,6 +109,7 @@ def test_lines_that_differ_only_in_the_device_become_one() -> None:
 
 
 def test_wrap_keeps_to_the_width_even_with_one_endless_word() -> None:
-    assert max(len(line) for line in wrap("y" * 300, 78).splitlines()) <= 78
+    assert max(len(line) for line in wrap("y" * 300, 78, "  -> ").splitlines()) <= 78
     path = f"/var/lib/{'reports' * 20}/gpu-0001.html"
     assert path in wrap(f"The full report: {path}.", 78)
+    assert wrap("", 78, "  -> ") == "  -> "
