@@ -94,7 +94,7 @@ def judgement(
     return Judgement(
         stage=stage, level=level, verdict=verdict, reason=f"{stage}: {verdict}",
         coverage=coverage or Coverage(1, 1, 1), findings=findings, observations=(seen,), simulated=simulated,
-        sku="cpu-generic", sku_version=sku().revision,
+        sku="cpu-generic", sku_version="1+abc",
     )  # fmt: skip
 
 
