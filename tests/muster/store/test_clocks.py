@@ -19,7 +19,7 @@ from muster.model.states import State
 from muster.rules.gate import Admit, NeedsPerson
 from muster.store.database import access, clock, retention
 from muster.store.database.engine import writing
-from muster.store.database.models import RunRow, StageRow
+from muster.store.database.models import RevisionRow, RunRow, StageRow
 from muster.store.testing import stages
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.programme import sku_work
@@ -204,6 +204,9 @@ def test_what_is_measured_on_a_part_that_came_ahead_is_that_parts(ahead: Ahead) 
         lease = fleet.begin("n1", run)
         fleet.do_stage(lease, "intake", serials={"gpu0": "A" if run == "second" else "B"})
         store.leases.release(lease.key, "over")
+    with writing() as session:
+        content = fleet.sku().model_dump_json()
+        session.add(RevisionRow(sku="cpu-generic", revision="1+abc", kept_at=access.now(), content=content))
     readings = store.measured.node_readings(
         "n1", "short", ["gemm_rate"], sku_work(fleet.sku(), "short"), run_id="", visits=5
     )
