@@ -7,7 +7,6 @@ from typing import Any
 
 from muster_node.cluster.block import PARAMS, Block, block_of
 from muster_node.cluster.member import PeerGroup
-from muster_node.hardware.seam import RealClock
 from tests.muster_node.cluster.blocks import rendezvous
 
 
@@ -15,7 +14,7 @@ class Alone(PeerGroup):
     """Every barrier is passed at once."""
 
     def __init__(self, block: Block) -> None:
-        super().__init__(block, RealClock(), lambda text: None)
+        super().__init__(block, lambda text: None)
         self.names = (block.name,)
         self.states: set[str] = set()
 
