@@ -77,6 +77,11 @@ class _Nodes(pydantic.BaseModel):
     burn_slots: int = pydantic.Field(
         default=16, ge=1, description="new nodes tested at once: slots of the pool muster_burn when it is created"
     )
+    busy_daemons: str = pydantic.Field(
+        default="",
+        description="processes that poll by design, by name, comma separated (wekanode, ovs-vswitchd): that they are "
+        "busy is no use of a node; a process on a GPU always is",
+    )
 
 
 class _Airflow(pydantic.BaseModel):
@@ -298,6 +303,11 @@ class Settings(
     def sku_folders(self) -> tuple[Path, ...]:
         """The folders of ``sku_path``, in order."""
         return tuple(Path(part).expanduser() for part in self.sku_path.split(":") if part)
+
+    @property
+    def busy_daemon_names(self) -> tuple[str, ...]:
+        """The names of ``busy_daemons``."""
+        return tuple(part.strip() for part in self.busy_daemons.split(",") if part.strip())
 
     @property
     def mail_recipients(self) -> tuple[str, ...]:

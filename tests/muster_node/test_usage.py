@@ -39,6 +39,12 @@ def test_what_cannot_be_read_is_in_use(
     assert said["sentence"].startswith("it is not known") is (answer is UNKNOWN or isinstance(answer, OSError))
 
 
+def test_daemons_that_poll_by_design_are_no_use(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = Machine(Usage(busy_processes=("wekanode (process 42) uses 99 % of a core",)))
+    assert commands.carry_out(["usage", "spdk", "wekanode"], [], lambda: machine, []) == 0  # type: ignore[arg-type, return-value]
+    assert json.loads(capsys.readouterr().out)["busy"] is False
+
+
 def test_a_machine_that_cannot_be_opened_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Any:
         raise OSError("no driver")

@@ -39,7 +39,7 @@ def carry_out(
 
         return sweep.main(open_hardware, args.boot, args.since)
     if args.command == "usage":
-        return _usage(open_hardware)
+        return _usage(open_hardware, args.daemons)
     if args.command == "simulate-reset":
         return _simulate_reset(open_hardware, args.serial)
     if args.command == "evidence":
@@ -68,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     read = commands.add_parser("sweep", help="what the machine shows without load, as JSON: for the health sweep")
     read.add_argument("--boot", default="", help="the boot in which the last sweep ended")
     read.add_argument("--since", type=float, default=0.0, help="seconds since that boot of the last line that it read")
-    commands.add_parser("usage", help="whether the machine is in use, as JSON: asked before it is repaired")
+    usage = commands.add_parser("usage", help="whether the machine is in use, as JSON: asked before it is repaired")
+    usage.add_argument("daemons", nargs="*", help="names of processes whose CPU time is no use")
     reset = commands.add_parser("simulate-reset", help="reset a GPU of a simulated machine, and never a real one")
     reset.add_argument("serial", help="its serial number")
     piece = commands.add_parser("evidence", help="the output of one command, or one file, as evidence of an incident")
@@ -134,10 +135,10 @@ def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> in
     return 0
 
 
-def _usage(open_hardware: Callable[[], Hardware]) -> int:
+def _usage(open_hardware: Callable[[], Hardware], daemons: Sequence[str]) -> int:
     try:
         hardware = bounded("opening the hardware", open_hardware, agent.OPEN_LIMIT_S)
-        use = guard.look(hardware, patient=True)
+        use = guard.look(hardware, patient=True, daemons=daemons)
     except Exception as error:
         use = guard.Use(True, (f"{type(error).__name__}: {str(error)[:200]}",), known=False)
     print(json.dumps({"busy": use.busy, "sentence": use.sentence()}))

@@ -71,7 +71,7 @@ class Plan:
     ``fence`` is the lease's fencing token: the agent refuses a plan whose token is lower than the highest it has seen,
     and a higher one ends older work. ``deadline_s`` counts from the agent's start and is enforced by the node itself.
     ``force_reason`` overrules the in-use guard and is recorded. ``repeat``: not the whole stage, but some of its probes
-    once more.
+    once more. ``busy_daemons``: names of processes whose CPU time is no use of the machine.
     """
 
     job_id: str
@@ -84,6 +84,7 @@ class Plan:
     telemetry_interval_s: float = 1.0
     force_reason: str | None = None
     repeat: bool = False
+    busy_daemons: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
 
     def to_json(self) -> str:
@@ -102,6 +103,7 @@ class Plan:
             if unknown:
                 raise ValueError("unknown keys {}".format(", ".join(unknown)))
             raw["probes"] = tuple(ProbeCall(**call) for call in raw["probes"])
+            raw["busy_daemons"] = tuple(raw.get("busy_daemons", ()))
             return Plan(**raw)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"the plan cannot be used: {error}") from error

@@ -120,7 +120,7 @@ def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str],
     )
     plan = Plan(
         job_key, node.name, task.stage, run.level, job.fence, planned.deadline_s, probes,
-        force_reason=run.forced, repeat=key.repeat > 0,
+        force_reason=run.forced, repeat=key.repeat > 0, busy_daemons=settings().busy_daemon_names,
     )  # fmt: skip
     return Attempt(task, run, node, sku, job, plan)
 

@@ -20,6 +20,7 @@ from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
 from muster.remote.redfish_documents import Document, linked, paths_of
 from muster.remote.zipapp import AgentFile
+from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
 
 COMMAND_S = 120.0
@@ -107,7 +108,8 @@ def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
     """Returns why the node may be in use, by its own processes; "" if it says that it is not. Unknown is in use."""
     side = NodeSide(node, connect, agent)
     try:
-        answer = json.loads(side.run(["usage"], USAGE_S, 65_536).out)
+        words = ["usage", *settings().busy_daemon_names]
+        answer = json.loads(side.run(words, USAGE_S, 65_536).out)
         busy, sentence = answer["busy"], ssh.clean(str(answer["sentence"]))[:300]
     except (MusterError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"whether the node is in use cannot be read there: {type(error).__name__}: {error}"

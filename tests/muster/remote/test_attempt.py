@@ -125,6 +125,11 @@ def test_a_retry_finds_the_job_that_a_dead_worker_left(bench: Bench) -> None:
     assert (wait.job_key, wait.deadline_at) == (again.job_key, again.job.started_at.timestamp() + 60.0)
 
 
+def test_the_plan_names_the_daemons_that_are_no_use(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_BUSY_DAEMONS", "wekanode, ovs-vswitchd,")
+    assert bench.claim().plan.busy_daemons == ("wekanode", "ovs-vswitchd")
+
+
 def test_what_a_later_try_has_judged_is_not_started_again(bench: Bench) -> None:
     """By the process of an earlier try that goes on although its supervisor is gone: a full disk ended that."""
     stale = bench.claim()

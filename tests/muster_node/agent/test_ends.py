@@ -231,6 +231,28 @@ def test_a_foreign_gpu_process_is_use() -> None:
     assert "pid 9" in use.sentence()
 
 
+WEKA = "wekanode (process 42) uses 99 % of a core"
+
+
+@pytest.mark.parametrize(("usage", "busy"), [
+    (Usage(busy_processes=(WEKA,)), False),
+    (Usage(busy_processes=("ovs-vswitchd-of (process 43) uses 99 % of a core",)), False),  # the kernel cuts names
+    (Usage(busy_processes=(WEKA, "python (process 9) uses 98 % of a core")), True),
+    (Usage(busy_processes=(WEKA,), gpu_processes=("wekanode (pid 42) on gpu3",)), True),
+    (Usage(busy_processes=("wekanodes (process 44) uses 99 % of a core",)), True),
+])  # fmt: skip
+def test_a_daemon_that_polls_by_design_is_no_use_and_hides_none(usage: Usage, busy: bool) -> None:
+    use = guard.assess(usage, ("wekanode", "ovs-vswitchd-of-ours"))
+    assert use.busy is busy
+    assert any("MUSTER_BUSY_DAEMONS" in each for each in use.evidence) is ("wekanodes" not in usage.busy_processes[0])
+    assert guard.assess(usage).busy
+
+
+def test_the_plan_names_daemons_that_are_no_use(node: Node) -> None:
+    done = node.run(plan(call("loader"), busy_daemons=("trainer",)), env=BUSY)
+    assert (done.rc, done.result.guard.busy) == (0, False)
+
+
 def test_a_briefly_busy_process_is_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     class Passing:
         """Busy at the first look only."""

@@ -1,15 +1,16 @@
 """The in-use guard: is this machine in use before a load starts?
 
 What counts as use: a foreign process on a GPU, a GPU of which the processes cannot be listed, or processes that are not
-ours and take CPU time. What does not: a login
-that does nothing (it is reported, not refused), and the load average, which lags by a minute and would refuse our own
-next stage. Busy means busy in three readings in a row, so that a passing cron job refuses nothing.
+ours and take CPU time. What does not: a login that does nothing and a daemon that polls by design, which the plan names
+(both are reported, not refused), and the load average, which lags by a minute and would refuse our own next stage. Busy
+means busy in three readings in a row, so that a passing cron job refuses nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Collection
 from typing import Callable
 
 from muster_node.bounded import Hung, bounded
@@ -20,6 +21,8 @@ PAUSE_S = 2.0
 READING_LIMIT_S = 60.0
 """Longer than NVML takes to give up eight GPUs that hang (``hardware.nvidia.nvml``): so the reason names them."""
 NAMES_MAX = 5
+COMM_MAX = 15
+"""Characters that the kernel keeps of a process's name (TASK_COMM_LEN, less its end)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,31 +44,41 @@ class Use:
         return "{}: {}".format(what, "; ".join(self.evidence))
 
 
-def assess(usage: Usage) -> Use:
-    """Evaluates one reading. ``busy_processes`` lists foreign processes above half a core (the seam's promise)."""
+def assess(usage: Usage, daemons: Collection[str] = ()) -> Use:
+    """Evaluates one reading. ``busy_processes`` lists foreign processes above half a core (the seam's promise).
+
+    ``daemons``: names of processes that are always busy, which is no use.
+    """
     busy: list[str] = []
     other: list[str] = []
+    known_names = {name[:COMM_MAX] for name in daemons}
+    polling = tuple(each for each in usage.busy_processes if each.rpartition(" (process ")[0] in known_names)
+    foreign = tuple(each for each in usage.busy_processes if each not in polling)
     if usage.gpu_processes:
         busy.append(f"foreign GPU processes: {_names(usage.gpu_processes)}")
-    if usage.busy_processes:
-        busy.append(f"busy processes: {_names(usage.busy_processes)}")
+    if foreign:
+        busy.append(f"busy processes: {_names(foreign)}")
     known = bool(busy) or not usage.unknown
     if usage.unknown:
         busy.append(f"not known: {_names(usage.unknown)}")
+    if polling:
+        other.append(f"busy by design (MUSTER_BUSY_DAEMONS): {_names(polling)}")
     if usage.users:
         other.append(f"logged in: {_names(usage.users)}")
     other.append(f"load average {usage.load_1min:.1f} on {usage.cpu_count} CPUs")
     return Use(bool(busy), tuple(busy + other), known)
 
 
-def look(hardware: Hardware, patient: bool, stop: Callable[[], str | None] = lambda: None) -> Use:
+def look(
+    hardware: Hardware, patient: bool, stop: Callable[[], str | None] = lambda: None, daemons: Collection[str] = ()
+) -> Use:
     """Reads the usage, again while it is busy if ``patient``. A reading that fails counts as busy."""
     use = Use(True, ("not looked at",))
     for attempt in range(READINGS if patient else 1):
         if attempt:
             _wait(PAUSE_S, stop)
         try:
-            use = assess(bounded("the usage reading", hardware.usage, READING_LIMIT_S, stop))
+            use = assess(bounded("the usage reading", hardware.usage, READING_LIMIT_S, stop), daemons)
         except Hung as error:
             return Use(True, (str(error),), known=False)
         except Exception as error:

@@ -307,7 +307,8 @@ def _watches(plan: Plan, known: registry.Registry) -> bool:
 def _ask_leave(state: Job, hardware: Hardware, known: registry.Registry) -> None:
     plan = state.plan
     loads = _loads(plan, known)
-    use = guard.look(hardware, patient=loads and not plan.force_reason, stop=state.stop)
+    patient = loads and not plan.force_reason
+    use = guard.look(hardware, patient=patient, stop=state.stop, daemons=plan.busy_daemons)
     evidence = list(use.evidence)
     if use.busy and loads and plan.force_reason:
         evidence.append(f"continued by force: {plan.force_reason[:300]}")

@@ -79,7 +79,7 @@ class GpuUse:
 class Usage:
     """Use of the machine: foreign GPU processes, logged-in users, and load that is not ours.
 
-    ``unknown``: sentences about what could not be read, which may be in use.
+    ``unknown``: what could not be read and may be in use. ``busy_processes``: each begins with "NAME (process PID)".
     """
 
     gpu_processes: tuple[str, ...] = ()
