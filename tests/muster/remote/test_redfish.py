@@ -267,7 +267,8 @@ def test_a_session_is_ended_at_this_bmc_by_whatever_name_it_calls_itself(tmp_pat
 
 def test_a_password_that_a_session_refuses_is_sent_no_second_time() -> None:
     """Each refused login counts, and several lock the account."""
-    root = json.dumps({"Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}}}).encode()
+    sessions, chassis = ({"@odata.id": f"/redfish/v1/{each}"} for each in ("SessionService/Sessions", "Chassis"))
+    root = json.dumps({"Links": {"Sessions": sessions}, "Chassis": chassis}).encode()
     with bmcs.answering(lambda path: (401, {}, b"") if path.endswith("/Sessions") else (200, {}, root)) as bmc:
         with pytest.raises(BmcSilent):
             read_chassis(Bmc(url=bmc.url), Login("root", "old"), timeout_s=5)

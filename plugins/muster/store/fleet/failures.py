@@ -75,7 +75,7 @@ def served(until: datetime.datetime) -> dict[str, datetime.datetime]:
         .group_by(EventRow.node)
     )
     with reading() as session:
-        return dict(session.execute(entered).tuples())
+        return {row[0]: row[1] for row in session.execute(entered)}
 
 
 _SERVING = sorted(map(str, SERVING))
