@@ -207,6 +207,7 @@ def test_a_token_that_no_header_can_hold_is_not_shown(airflow: Airflow, token: s
     with pytest.raises(AirflowRefused) as error:
         AirflowClient("http://airflow", token=token, transport=httpx.MockTransport(airflow)).dags()
     assert "s3cret" not in str(error.value)
+    assert not airflow.log, "it is not sent either"
 
 
 def test_a_pool_is_made_or_changed_and_counts_deferred_tasks(airflow: Airflow) -> None:
