@@ -13,6 +13,7 @@ from muster.integration import closing
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.operators import forms
 from muster.operators.lifecycle import revalidation
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stage import judge as judging
@@ -147,6 +148,29 @@ def test_idle_nodes_are_picked_and_one_run_is_started_for_each(
     with create_session() as session:
         runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == DAG_ID, DagRun.state == "queued")))
     assert [(run.run_id.split("__")[0], run.conf["node"], run.conf["level"]) for run in runs] == [(NODE, NODE, "demo")]
+
+
+def test_while_the_dag_of_the_tests_is_paused_none_is_started_and_that_is_shown(
+    node: sshd.Sshd,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the runs would wait, and begin all at once when it is resumed."""
+    from airflow.models import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select, update
+
+    lives.in_production(NODE)
+    revalidate("idle_revalidation")  # it has passed a moment ago, and Airflow knows the DAGs from now on
+    monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
+    monkeypatch.setitem(forms.TASK_DEFAULTS, "retries", 0)
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == DAG_ID).values(is_paused=True))
+    states, _ = revalidate("idle_revalidation")
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == DAG_ID).values(is_paused=False))
+        runs = list(session.scalars(select(DagRun.run_id).where(DagRun.dag_id == DAG_ID)))
+    assert (states["revalidate"], states["run"], runs) == ("failed", "failed", [])
 
 
 def test_an_empty_fleet_is_no_trouble(airflow_db: None, fleet: Path) -> None:

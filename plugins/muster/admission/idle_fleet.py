@@ -130,13 +130,14 @@ def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -
 
     Tests that are skipped so often in a row count as one of each stage: there is no hurry with the next.
     """
-    found = {
+    found: dict[str, datetime.datetime] = {
         stage: ended
         for stage, (began, ended) in test.stages.items()
         if stage in STAGES and (stage not in tested or tested[stage] < began)
     }
-    often = test.skipped_at if test.skipped >= INCONCLUSIVE_BUDGET else None
-    return found | dict.fromkeys(STAGES, often) if often else found
+    if test.skipped >= INCONCLUSIVE_BUDGET and test.skipped_at:
+        found |= dict.fromkeys(STAGES, test.skipped_at)
+    return found
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:

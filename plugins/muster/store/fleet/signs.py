@@ -48,10 +48,10 @@ def last_tests() -> dict[str, Tried]:
         RunRow.ended_at <= access.now(), RunRow.verdict != str(Verdict.SKIPPED), RunRow.machine == NodeRow.machine,
     )  # fmt: skip
     tests = select(RunRow.node, stages.label("stages"), began, ended).join(NodeRow, NodeRow.name == RunRow.node)
-    last = select(RunRow.node, ended).join(NodeRow, NodeRow.name == RunRow.node)
-    last = last.where(*over).group_by(RunRow.node).subquery()
+    ends = select(RunRow.node, ended).join(NodeRow, NodeRow.name == RunRow.node)
+    last = ends.where(*over).group_by(RunRow.node).subquery()
     skipped = (
-        select(RunRow.node, func.count(RunRow.id).label("count"), ended)
+        select(RunRow.node, func.count(RunRow.id).label("often"), ended)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .outerjoin(last, last.c.node == RunRow.node)
         .where(RunRow.verdict == str(Verdict.SKIPPED), RunRow.state_before.in_([str(state) for state in SERVING]))
@@ -60,12 +60,12 @@ def last_tests() -> dict[str, Tried]:
     )
     of_node: dict[str, list[Any]] = collections.defaultdict(list)
     with reading() as session:
-        for row in session.execute(tests.where(*over).group_by(RunRow.node, stages)):
-            of_node[row.node].append(row)
+        for test in session.execute(tests.where(*over).group_by(RunRow.node, stages)):
+            of_node[test.node].append(test)
         found = {node: _tried(rows) for node, rows in of_node.items()}
         for row in session.execute(skipped):
             last_test = found.get(row.node, Tried())
-            found[row.node] = dataclasses.replace(last_test, skipped=row.count, skipped_at=row.ended)
+            found[row.node] = dataclasses.replace(last_test, skipped=row.often, skipped_at=row.ended)
     return found
 
 
