@@ -32,7 +32,7 @@ from muster.store.database.models import MeasurementRow, StageRow
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Coverage, Evidence, Judgement, Verdict
-from muster_criteria.sku_files.model import Programme, Sku
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
@@ -162,22 +162,6 @@ def test_a_fresh_result_and_its_stored_copy_make_the_same_case(judged: str, sku:
     assert {name: getattr(fresh, name) for name in alike} == {name: getattr(stored, name) for name in alike}
     (outcome,) = reevaluate(store.runs.by_id(lease.run_id))
     assert outcome.differences == ()
-
-
-def test_peers_and_visits_with_other_parameters_of_a_probe_say_nothing_of_its_metrics(judged: str, sku: Sku) -> None:
-    programme = sku.programme.model_dump(mode="json")
-    programme["stages"][STAGE]["probes"]["memory_bandwidth"]["params"]["seconds"] = 3.0
-    changed = sku.model_copy(update={"programme": Programme.model_validate(programme)})
-    result, _ = measured(sku, "n0 again", "n0", {"gpu3": 0.93})
-    lease = fleet.begin("n0", "n0__again")
-    run = dataclasses.replace(store.runs.get(RunKey(DAG, lease.run_id)), level=LEVEL)
-    case = fresh_case(run, store.nodes.get("n0"), changed, STAGE, Collected(result))
-    assert case.references is not None
-    assert case.references.history is not None
-    for known in (case.references.snapshot.cells, case.references.history.series):
-        compared = set(known["metric"])
-        assert SLOW not in compared
-        assert "gemm_rate" in compared
 
 
 def history(case: Case) -> tuple[str, str]:
