@@ -11,6 +11,7 @@ import pytest
 from muster import store
 from muster.errors import MusterError
 from muster.model.runs import RunKey
+from muster.settings import settings
 from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement
 from tests.muster import fleet
@@ -31,7 +32,10 @@ def measured(name: str, rate: float, *, simulated: bool = False, level: str = "s
         for gpu in range(2)
     ]
     result, raw = fleet.result("performance", node=name, measurements=figures, simulated=simulated)
-    judged = dataclasses.replace(fleet.judgement("performance", level=level), observations=())
+    by = load_sku("h200-sxm-8", settings().sku_folders)
+    judged = dataclasses.replace(
+        fleet.judgement("performance", level=level), observations=(), sku=by.sku, sku_version=by.revision
+    )
     fleet.record(RunKey(fleet.DAG, lease.run_id), result, judged, raw)
     store.leases.release(RunKey(fleet.DAG, lease.run_id), "done")
 
