@@ -210,7 +210,9 @@ class TestExport:
         telemetry = fleet.telemetry(100)
         record(lease, telemetry=telemetry)
         files = store.export.run(lease.key, tmp_path / "a" / "b")
-        assert [file.name for file in files] == ["run.json", "intake.result.json", "intake.telemetry.jsonl.gz"]
+        assert {file.name for file in files} == {
+            "run.json", "measurements.parquet", "intake.result.json", "intake.telemetry.jsonl.gz",
+        }  # fmt: skip
         assert (tmp_path / "a/b/intake.telemetry.jsonl.gz").read_bytes() == telemetry
         content = json.loads((tmp_path / "a/b/run.json").read_text())
         judgement = content["stages"][0]["judgement"]
