@@ -62,8 +62,9 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
         test = tests.get(node)
         # A test that began before the request does not answer it.
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
+        skipped = test.skipped if test and (not since or not test.skipped_at or test.skipped_at > since) else 0
         signs[node] = Signs(
-            requested=why, tried=tried, skipped=test.skipped if test else 0,
+            requested=why, tried=tried, skipped=skipped,
             in_vain=_in_vain(test, tested.get(node, {})) if test else {},
         )  # fmt: skip
     asked = {

@@ -39,7 +39,7 @@ def take(incident: Incident, connect: Connect = logins.connect) -> Incident:
     of_node = _noted(evidence.of_node(node, profiles, connect, agent), read)
     pieces = itertools.chain(of_node, evidence.of_bmc(node, paths))
     bundle = bundles.write(incident, records.of_records(node), pieces, [each.cited for each in profiles])
-    if not read and not node.simulated:
+    if not read and not node.simulated and any(each.steps for each in profiles):
         bundle = dataclasses.replace(bundle, missing=(NOTHING_READ, *bundle.missing))
     log.info("evidence of %s: %s", node.name, bundle.path)
     for each in bundle.missing:

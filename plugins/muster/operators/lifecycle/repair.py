@@ -19,7 +19,7 @@ from muster.judging import policies
 from muster.model import dags
 from muster.model.health import Observation
 from muster.model.nodes import Node
-from muster.model.repairs import Attempt, Fault, Incident, Outcome
+from muster.model.repairs import NOTHING_READ, Attempt, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.schedulers import WITHDRAWN
 from muster.model.states import State
@@ -98,7 +98,8 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         store.repairs.wait(incident, step.why)
         raise AirflowSkipException(step.why)
     if isinstance(step, Act) and step.rung is not Rung.POWER_CYCLE and found.bundle.blank:
-        step = Person("its evidence has nothing of the node, which a repair may destroy, and the node answers now")
+        why = next((each for each in found.bundle.missing if each != NOTHING_READ), "the node was not reached")
+        step = Person(f"its evidence has nothing of the node, which a repair may destroy ({why})")
     if isinstance(step, Person):
         _ask(found, step.why)
         raise AirflowSkipException(step.why)

@@ -298,9 +298,11 @@ def _again(node: Node, known: Known) -> bool:
 def _waits_its_turn(node: Node, sign: Signs) -> bool:
     """Whether so many tests in a row had no result that the next one, though requested, comes before no others'.
 
-    After so many a person is asked. In shadow mode they are not counted, so that one is enough.
+    After so many a person is asked, whose request since then no test has answered yet. In shadow mode they are not
+    counted, so that one is enough.
     """
-    return max(node.inconclusive, sign.skipped) >= INCONCLUSIVE_BUDGET or (node.shadow and sign.tried is not None)
+    often = node.inconclusive >= INCONCLUSIVE_BUDGET or node.shadow
+    return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.tried is not None)
 
 
 def _why_not(node: Node, known: Known) -> str:

@@ -191,7 +191,7 @@ def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> 
     if (swept := session.get(SweepRow, node.name)) is not None:
         swept.counters = presence.forgotten(swept.counters)
     if (bmc := session.get(BmcRow, node.name)) is not None:
-        bmc.logs, bmc.present = [], []
+        bmc.logs, bmc.present, bmc.tried_at = [], [], None
 
 
 def accept(session: Session, node: NodeRow) -> None:

@@ -13,7 +13,7 @@ from muster.rules import repair as rules
 from muster.store.database.models import EventRow, FindingRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions.current import current_verdicts
-from muster.store.machines.parts import current_serials, serials_at
+from muster.store.machines.parts import came_at, current_serials, serials_at
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.devices import kind_of
 from muster_criteria.model import FaultClass, Severity, Verdict
@@ -103,7 +103,9 @@ def replaced_by(session: Session, incident: IncidentRow) -> str:
 
     A part that sat in another slot is none: without module ids, the GPUs behind one that left the bus move up.
     """
-    there, before = _other_part(session, incident), serials_at(session, incident.node, incident.opened_at)
+    came = came_at(session, incident.node, incident.part)  # an open incident goes with its part to another node
+    before = serials_at(session, incident.node, max(incident.opened_at, came or incident.opened_at))
+    there = _other_part(session, incident)
     return "" if there in {subject_of(slot, before) for slot in before} else there
 
 

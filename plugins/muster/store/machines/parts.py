@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, or_, select, update
+from sqlalchemy import ColumnElement, Select, or_, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.errors import DifferentMachine
@@ -268,6 +268,13 @@ def serials_at(session: Session, node: str, moment: datetime.datetime) -> dict[s
     return {row.slot: row.serial for row in session.execute(query)}
 
 
+def came_at(session: Session, node: str, part: str) -> datetime.datetime | None:
+    """When that part (as ``subject_of`` names it) last came into a slot of the node; None if it never sat there."""
+    query = select(PlacementRow.slot, PartRow.serial, PlacementRow.since).join(PartRow).where(PlacementRow.node == node)
+    rows = session.execute(query.order_by(PlacementRow.id.desc()))
+    return next((row.since for row in rows if subject_of(row.slot, {row.slot: row.serial}) == part), None)
+
+
 def serials_of_stage(session: Session, node: str, stage: int) -> dict[str, str]:
     """{slot: serial} of the parts that sat in the node when that stage of it (``StageRow.origin``) was recorded."""
     query = select(PlacementRow.slot, PartRow.serial).join(PartRow).where(PlacementRow.node == node)
@@ -322,12 +329,21 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
     return sentences
 
 
+_PLACE = tuple_(IncidentRow.node, IncidentRow.machine, IncidentRow.fault_class, IncidentRow.device, IncidentRow.part)
+"""Of these at most one incident is open."""
+
+
 def _follow(session: Session, node: NodeRow, slot: str, part: str, last: int) -> None:
     """An open incident goes with its part: the tests of the machine in which it sits now have to prove its repair."""
     another = or_(IncidentRow.node != node.name, IncidentRow.machine != node.machine)
     query = select(IncidentRow).where(IncidentRow.part == part, IncidentRow.closed_at.is_(None), another)
     for found in session.scalars(query.order_by(IncidentRow.id)).all():
+        place = (node.name, node.machine, found.fault_class, slot, part)
+        same = select(IncidentRow.id).where(IncidentRow.closed_at.is_(None), _PLACE.in_([place]))
         text = f"incident {found.id} goes with {part} from {found.node} to {slot} of {node.name}"
+        if (there := session.scalar(same)) is not None:  # it had two, of two slots
+            found.closed_at = access.now()
+            text = f"incident {found.id} is closed: with {part} in {slot} of {node.name} it is incident {there}"
         for name in dict.fromkeys((found.node, node.name)):
             access.remark(session, access.node_row(session, name), "muster", text, {"incident": found.id})
         found.node, found.machine, found.simulated, found.device = node.name, node.machine, node.simulated, slot

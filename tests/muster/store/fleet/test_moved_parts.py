@@ -38,9 +38,9 @@ def repaired(outcome: Outcome, node: str = A) -> Incident:
     return known
 
 
-def sits(serial: str, node: str) -> None:
+def sits(serial: str, node: str, slot: str = "gpu3") -> None:
     with writing() as session:
-        parts.move_part(session, node, "gpu3", serial)
+        parts.move_part(session, node, slot, serial)
 
 
 def passed(node: str, level: str, run: str) -> None:
@@ -91,3 +91,23 @@ def test_two_parts_with_the_same_fault_may_change_places() -> None:
     assert [each.id for each in store.repairs.find(B, still_open=True)] == [of_x.id]
     again = store.repairs.open_incident(A, Fault("gpu_memory", "gpu3"), "XID 48", STAGES, LEVEL)
     assert again.id == of_y.id
+
+
+def test_two_incidents_of_one_part_are_one_in_the_node_that_it_is_put_into() -> None:
+    first = repaired(Outcome.PERMANENT)
+    sits(X, A, "gpu1")
+    second = store.repairs.open_incident(A, Fault("gpu_memory", "gpu1"), "XID 48", STAGES, LEVEL)
+    sits(X, B)
+    (found,) = store.repairs.find(B, still_open=True)
+    assert found.id in (first.id, second.id)
+    assert store.repairs.find(A, still_open=True) == []
+
+
+def test_the_part_that_comes_back_proves_no_repair_of_the_one_that_was_tried_there() -> None:
+    known = repaired(Outcome.SUCCEEDED)
+    passed(B, LEVEL, "before")
+    sits(X, B)
+    sits(Y, B)
+    passed(B, LEVEL, "after")
+    assert store.repairs.prove(B) == [known.id]
+    assert proved(known) == [None]
