@@ -254,6 +254,15 @@ def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: li
     assert [each.node for each in found] == chosen
 
 
+def test_a_request_since_the_tests_without_a_result_is_carried_out_first() -> None:
+    """A person removed the cause, and asks again: these tests do not answer that."""
+    again = dataclasses.replace(node("b"), inconclusive=3)
+    sign = Signs(requested="requested: new cable", in_vain=dict.fromkeys(STAGES, NOW - HOUR))
+    passes = {"a": passed(9000), "b": passed(50)}
+    first = choose(Known([node("a"), again], NOW, dict.fromkeys("ab", IDLE), passes, ALL, signs={"b": sign})).chosen[0]
+    assert (first.node, first.stages) == ("b", STAGES)
+
+
 @pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
 def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, first: str) -> None:
     """What passed before the preemption does not make it fresh; a node that is always taken back blocks no other."""
