@@ -22,6 +22,7 @@ READING_MAX = 1e9
 PARTS_MAX = 256
 """Fans, sensors or supplies of one resource that are read."""
 
+INLET = "inlet_temperature"
 _INLET_CONTEXT = "Intake"
 _INLET_NAME = re.compile(r"inlet|intake|ambient", re.IGNORECASE)
 _NOT_OF_THE_HALL = re.compile(
@@ -47,13 +48,16 @@ class Found:
 def of_chassis(chassis: Document, get: Get) -> Iterator[Found]:
     """Yields the sensors of one chassis: by the older resources, and of each kind that they lack by the newer ones."""
     older = [*_of_thermal(linked(chassis, "Thermal", get)), *_of_power(linked(chassis, "Power", get))]
-    yield from older
+    yield from (each for each in older if each.metric != INLET)
     kinds = {each.metric.partition("_")[0] for each in older}
     thermal, power = linked(chassis, "ThermalSubsystem", get), linked(chassis, "PowerSubsystem", get)
     if "fan" not in kinds:
         yield from _of_fans(_members(thermal, "Fans", get))
-    if "inlet" not in kinds:
-        yield from _of_metrics(linked(thermal, "ThermalMetrics", get))
+    inlets = [each for each in older if each.metric == INLET]
+    if not _known(inlets):
+        newer = list(_of_metrics(linked(thermal, "ThermalMetrics", get)))
+        inlets = newer if _known(newer) else inlets or newer
+    yield from inlets
     if "psu" not in kinds:
         for supply in _members(power, "PowerSupplies", get):
             metrics = linked(supply, "Metrics", get)
@@ -86,21 +90,28 @@ def _of_thermal(thermal: Document) -> Iterator[Found]:
         elif _missed(fan):
             yield Found("fan_state", part, _name(fan), text=_missed(fan))
     present = [(_name(sensor), sensor) for sensor in _maps(thermal.get("Temperatures")) if _present(sensor)]
-    for name, sensor in _inlets(present):
-        yield Found("inlet_temperature", "inlet", name, _number(sensor.get("ReadingCelsius")))
+    yield from _inlets(present, "ReadingCelsius")
 
 
-def _inlets(sensors: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Yields the sensors of the hall's air: those of which the BMC says so, without any those with such a name.
+def _inlets(sensors: Sequence[tuple[str, Document]], key: str) -> list[Found]:
+    """The sensors of the hall's air, whose reading is under ``key``: those of which the BMC says so, or else, where
+    none of them has a number, those with such a name.
 
     HPE's iLO also names the inlets of power supplies so, which are behind the fans.
     """
-    known = [each for each in sensors if each[1].get("PhysicalContext") == _INLET_CONTEXT]
-    yield from known
-    for name, sensor in sensors if not known else ():
+    stated, named = list[Found](), list[Found]()
+    for name, sensor in sensors:
+        found = Found(INLET, "inlet", name, _number(sensor.get(key)))
         elsewhere = str(sensor.get("PhysicalContext")) in _ELSEWHERE or _NOT_OF_THE_HALL.search(name)
-        if _INLET_NAME.search(name) and not elsewhere:
-            yield name, sensor
+        if sensor.get("PhysicalContext") == _INLET_CONTEXT:
+            stated.append(found)
+        elif _INLET_NAME.search(name) and not elsewhere:
+            named.append(found)
+    return named if _known(named) and not _known(stated) else stated or named
+
+
+def _known(found: Sequence[Found]) -> bool:
+    return any(each.value is not None for each in found)
 
 
 def _of_power(power: Document) -> Iterator[Found]:
@@ -125,12 +136,10 @@ def _of_fans(fans: Iterator[Document]) -> Iterator[Found]:
 
 def _of_metrics(metrics: Document) -> Iterator[Found]:
     intake = _map(_map(metrics.get("TemperatureSummaryCelsius")).get("Intake"))
-    if intake:
-        yield Found("inlet_temperature", "inlet", _name(intake, "Intake"), _number(intake.get("Reading")))
-        return
-    sensors = _maps(metrics.get("TemperatureReadingsCelsius"))
-    for name, sensor in _inlets([(_name(each, str(each.get("DeviceName") or "")), each) for each in sensors]):
-        yield Found("inlet_temperature", "inlet", name, _number(sensor.get("Reading")))
+    summary = [Found(INLET, "inlet", _name(intake, "Intake"), _number(intake.get("Reading")))] if intake else []
+    listed = _maps(metrics.get("TemperatureReadingsCelsius"))
+    inlets = _inlets([(_name(each, str(each.get("DeviceName") or "")), each) for each in listed], "Reading")
+    yield from inlets if _known(inlets) and not _known(summary) else summary or inlets
 
 
 def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Found]:

@@ -114,15 +114,14 @@ def _fetched(member: Document, get: Get) -> Document:
 def _entry(member: Document, severity: str, log: str) -> Entry:
     text = _text(member, "Message") or _text(member, "MessageId") or "without a message"
     id_, created = _text(member, "Id"), _text(member, "Created")
-    return Entry(id_, created, severity, text, _origin(member), log, _repeated(member, created))
+    resolved = member.get("Resolved") is True
+    # That a person marked it as resolved is a change too, and no event.
+    repeated = "" if resolved else _repeated(member, created)
+    return Entry(id_, created, severity, text, _origin(member), log, repeated, resolved)
 
 
 def _repeated(member: Document, created: str) -> str:
-    """When the entry was changed: HPE's logs count a repeated event up in the entry of its first. That a person marked
-    it as resolved is no event.
-    """
-    if member.get("Resolved") is True:
-        return ""
+    """When the entry was changed: HPE's logs count a repeated event up in the entry of its first."""
     oem = _map(member.get("Oem"))
     changed = _text(member, "Modified") or _text(_map(oem.get("Hpe") or oem.get("Hp")), "Updated")
     return "" if changed == created else changed

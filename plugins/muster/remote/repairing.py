@@ -33,16 +33,22 @@ BOOT = f'{scripts.BOOT_ID}\nprintf %s "$boot"'
 NOT_BEGUN = 97
 AS_ROOT = f"""export LC_ALL=C
 if [ "$(id -u)" = 0 ]; then exec "$@"; fi
-why=$(sudo -n -l "$@" 2>&1) || {{ echo "sudo refuses it${{why:+: $why}}" >&2; exit {NOT_BEGUN}; }}
+why=$(sudo -n -l "$@" 2>&1) || case $why in
+*"password is required"*|*"authentication is required"*) ;;
+*) echo "sudo does not allow it, or it is not there${{why:+: $why}}" >&2; exit {NOT_BEGUN} ;;
+esac
 exec sudo -n "$@"
 """
-"""Run a command as root; exits ``NOT_BEGUN`` where sudo refuses it, whatever its words for that are."""
+"""Run a command as root; exits ``NOT_BEGUN`` where sudo refuses it, whatever its words for that are.
+
+That the listing wants a password decides nothing: with ``listpw=always`` it does so where the command needs none.
+"""
 MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 REFUSED = re.compile(r"In use by another client|being used by one or more other processes", re.IGNORECASE)
 """What nvidia-smi says in the locale C when it did nothing. modprobe is not among them: it may have removed other
 modules."""
 _SUDO_ALONE = re.compile(r"\s*(sudo[\w-]*: .*\s*)+")
-"""sudo wants a password for a command that it lists (``listpw``): it has said all of this, and no command did."""
+"""sudo wants a password for the command, which its listing may hide (``listpw``): no command has said any of this."""
 _GPU = re.compile(r"gpu (?:[0-9A-Za-z-]{1,64}/)?([0-9A-Za-z-]{6,64})")
 """A part that nvidia-smi finds by its serial number, or by the UUID after it where GPUs share their board's. An index
 would name another GPU once one fell off the bus."""

@@ -49,7 +49,7 @@ umask 077; mkdir -p -- "$w/agents" && t="$a.$$.part" && cat >"$t" && chmod 500 "
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it.
-    ``unreadable``: it took the login, and its node side did not do its part.
+    ``unreadable``: it took the login, and its node side did not do its part, or its stored launch cannot be used.
 
     ``arrived``: when it came, by ``time.monotonic`` (s): answers wait until they are recorded together.
     """
@@ -102,7 +102,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
         return Answer(node, trouble="its host key is not the one pinned at enrolment")
     except asyncssh.PermissionDenied:
         return Answer(node, trouble="it refused the login")
-    except BadAnswer as error:
+    except (BadAnswer, launch.BadLaunch) as error:
         return Answer(node, trouble=str(error), unreadable=True)
     except Exception as error:  # one odd node stops no other
         if fault := own_fault(error):

@@ -24,6 +24,17 @@ def test_a_reason_with_a_line_break_or_a_tab_is_one_cell_of_one_row(muster: Must
     assert store.nodes.events("a")[-1].reason == "one two three"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_streams_hold_text_back_as_before(unbuffered: str) -> None:
+    code = (
+        "import os, sys; from muster.cli.terminal import pipes; pipes.outlive_readers(); "
+        "[print('now', end='', file=each) for each in (sys.stdout, sys.stderr)]; os._exit(0)"
+    )
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == ((b"now", b"now") if unbuffered else (b"", b""))
+
+
 def test_a_cell_or_a_fact_is_on_one_line_whoever_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
     show.table(["node", "why"], [["a", "one\ntwo\tthree"]], empty="")
     assert [line.count("\t") for line in capsys.readouterr().out.splitlines()] == [1, 1]

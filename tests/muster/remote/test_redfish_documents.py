@@ -57,7 +57,7 @@ def test_a_fan_speed_that_none_has_is_no_reading(reading: object) -> None:
     assert readings["fan_duty", "fan0"] is None
 
 
-def air(name: str, celsius: float, context: str) -> dict[str, Any]:
+def air(name: str, celsius: float | None, context: str) -> dict[str, Any]:
     return {"Name": name, "PhysicalContext": context, "ReadingCelsius": celsius, "Reading": celsius}
 
 
@@ -68,6 +68,7 @@ IDRAC = [air("System Board Inlet Temp", 23, "SystemBoard"), air("PCI Inlet 1", 4
 @pytest.mark.parametrize(("sensors", "celsius"), [
     (ILO, 22), ([air("System Ambient", 60, "SystemBoard"), *ILO], 22), (IDRAC, 23), ([*ILO[1:], *IDRAC], 23),
     ([air("Inlet", 45, "LiquidInlet"), air("P/S 2 Inlet", 38, "SystemBoard")], None),
+    ([air("Front", None, "Intake"), *IDRAC], 23), ([air("Front", None, "Intake"), *ILO], 22),
 ])  # fmt: skip
 @pytest.mark.parametrize("newer", [False, True])
 def test_air_that_a_part_of_the_machine_draws_is_not_the_halls(
@@ -80,3 +81,18 @@ def test_air_that_a_part_of_the_machine_draws_is_not_the_halls(
         "/metrics": {"TemperatureReadingsCelsius": sensors},
     }
     assert read(documents).get(("inlet_temperature", "inlet")) == celsius
+
+
+def test_an_older_inlet_or_a_summary_without_a_number_hides_no_newer_one_that_has_one() -> None:
+    documents: dict[str, dict[str, Any]] = {
+        CHASSIS: {"Thermal": {"@odata.id": "/old"}, "ThermalSubsystem": {"@odata.id": "/new"}},
+        "/old": {"Temperatures": [{"Name": "Inlet", "PhysicalContext": "Intake", "ReadingCelsius": None}]},
+        "/new": {"ThermalMetrics": {"@odata.id": "/metrics"}},
+        "/metrics": {
+            "TemperatureSummaryCelsius": {"Intake": {"Reading": None}},
+            "TemperatureReadingsCelsius": [air("Inlet", 24, "Intake")],
+        },
+    }
+    assert read(documents)["inlet_temperature", "inlet"] == 24
+    documents["/metrics"] = {}
+    assert read(documents) == {("inlet_temperature", "inlet"): None}

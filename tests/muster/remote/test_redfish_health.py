@@ -16,7 +16,7 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import read_health
 from muster.remote.redfish_client import BYTES_MAX
 from muster.remote.redfish_logs import PAGES_MAX
-from muster_criteria.health.bmc import NOTHING_KNOWN, Sensor, Shown, read
+from muster_criteria.health.bmc import NOTHING_KNOWN, Known, Sensor, Shown, read
 from muster_criteria.health.policy import Bmcs
 from tests.support.servers import bmc as bmcs
 
@@ -170,6 +170,17 @@ def test_an_entry_that_a_person_marks_as_resolved_is_the_same() -> None:
     fresh, resolved = {"Modified": entry["Created"]}, {"Modified": "2026-12-01T00:00:00Z", "Resolved": True}
     keys = {found.key for each in (fresh, resolved) for found in one_entry(entry | each).entries.values()}
     assert len(keys) == 1
+
+
+def test_a_repeated_entry_that_is_marked_as_resolved_is_not_new() -> None:
+    entry = bmcs.entry("12", "Critical", "Uncorrectable ECC")
+    known, events = Known(logs=tuple(one_entry(entry).read)), list[int]()
+    repeated, resolved = {"Modified": "2026-12-01T00:00:00Z"}, {"Modified": "2026-12-02T00:00:00Z", "Resolved": True}
+    for changed in ({}, repeated, repeated | {"Resolved": True}, resolved):
+        logs = one_entry(entry | changed)
+        found, known = read(Shown(entries=tuple(logs.entries.values()), logs=tuple(logs.read)), known, Bmcs())
+        events.append(sum(each.bad is None for each in found))
+    assert events == [1, 1, 0, 0]
 
 
 def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:

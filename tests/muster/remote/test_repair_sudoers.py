@@ -102,11 +102,26 @@ def test_what_sudo_refuses_costs_no_attempt_whatever_it_says(
     assert len(outcomes) >= 3
 
 
+@pytest.mark.parametrize(
+    "sentence", ["sudo: a password is required", "sudo-rs: interactive authentication is required"]
+)
+def test_a_listing_that_wants_a_password_refuses_no_command_that_needs_none(tmp_path: Path, sentence: str) -> None:
+    """As with ``Defaults listpw=always``."""
+    sudo = f'[ "$2" != -l ] || {{ echo "{sentence}" >&2; exit 1; }}; shift; exec "$@"'
+    for name, text in (("id", "echo 1000"), ("sudo", sudo)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    asked = ["sh", "-c", repairing.AS_ROOT, "muster", "echo", "ran"]
+    done = subprocess.run(asked, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+
+
 @pytest.mark.needs_sudo
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
 @pytest.mark.parametrize(
     ("rule", "begun"),
     [
+        ("ALL=(root) NOPASSWD: /usr/bin/false\nDefaults listpw=always", True),
         ("ALL=(root) NOPASSWD: /usr/bin/false", True),
         ("ALL=(root) PASSWD: ALL\nnobody ALL=(root) NOPASSWD: /usr/bin/true", False),
         ("ALL=(root) NOPASSWD: /usr/bin/false\nDefaults requiretty", False),

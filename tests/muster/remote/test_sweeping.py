@@ -78,6 +78,7 @@ def test_one_odd_node_stops_no_other(server: sshd.Sshd, who: Credentials, agent:
     found = read(odd, who, agent, limit_s=15.0)
     assert {name for name, each in found.items() if not each.trouble} == {"good"}
     assert not any(each.ours for each in found.values())
+    assert {name for name, each in found.items() if each.unreadable} == {"floods", "nothing", "launch"}
     assert "host key" in found["other"].trouble
     assert "longer" in found["floods"].trouble
     assert "did not answer" in found["hangs"].trouble

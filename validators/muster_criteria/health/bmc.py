@@ -47,7 +47,8 @@ class Sensor:
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say; ``log``: a short
-    name of its log, that stays; ``repeated``: when what it tells was seen last, "" where that was at ``created``.
+    name of its log, that stays; ``repeated``: when what it tells was seen last, "" where that was at ``created``;
+    ``resolved``: a person has marked it so.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Entry:
     origin: str = "bmc"
     log: str = ""
     repeated: str = ""
+    resolved: bool = False
 
     @property
     def key(self) -> str:
@@ -131,10 +133,13 @@ def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:
 
 
 def _of_log(entries: Sequence[Entry], before: frozenset[str]) -> list[Reading]:
-    """Those that are new of entries in order, once for each severity and origin, with the newest one's text."""
+    """Those that are new of entries in order, once for each severity and origin, with the newest one's text.
+
+    One that is resolved is not: the mark hides when it was repeated, so its key may be another than before.
+    """
     new: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
     for each in entries:
-        if each.key not in before:
+        if each.key not in before and not each.resolved:
             origin = each.origin if len(new) < DEVICES_MAX or (each.severity, each.origin) in new else "bmc"
             new[each.severity, origin].append(each)
     return [

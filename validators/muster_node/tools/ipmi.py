@@ -2,9 +2,9 @@
 
 A line is "name | sensor number | status | entity | reading". Entities are those of the IPMI specification (v2.0, table
 43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets. Vendors also put fans and inlets under the system board (7):
-there a reading in RPM or a name with "fan" is a fan. Where no sensor is an air inlet's, a temperature named inlet,
-intake or ambient is, under the system board, the front panel (12), the chassis (23) or the external environment (39):
-power supplies, PCIe slots and liquids have inlets too.
+there a reading in RPM or a name with "fan" is a fan. Where no air inlet has a reading, a temperature named inlet,
+intake or ambient is one, under the system board, the front panel (12), the chassis (23) or the external environment
+(39): power supplies, PCIe slots and liquids have inlets too.
 """
 
 from __future__ import annotations
@@ -86,16 +86,26 @@ def parse_sdr(text: str) -> list[Reading]:
     fans = [sensor for sensor in sensors if sensor.fan and sensor.entity != _POWER_SUPPLY]
     in_percent = any(sensor.number("percent") is not None for sensor in fans)
     unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
-    air_inlets = any(sensor.entity in _AIR_INLETS and sensor.thermal for sensor in sensors)
+    inlets = _inlets([sensor for sensor in sensors if sensor.thermal])
     found: list[Reading] = []
     for sensor in sensors:
         if sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))
-        elif sensor.entity in _AIR_INLETS if air_inlets else sensor.named_inlet:
-            found.extend(_of_inlet(sensor))
+        elif sensor in inlets:
+            found.append(Reading("inlet_temperature", sensor.name, sensor.number("degrees C")))
     return found
+
+
+def _inlets(sensors: list[_Sensor]) -> list[_Sensor]:
+    """The air inlets by entity, or else by name: the first of them with a number, the first with a sensor if none."""
+    kinds = (
+        [sensor for sensor in sensors if sensor.entity in _AIR_INLETS],
+        [sensor for sensor in sensors if sensor.named_inlet],
+    )
+    known = (kind for kind in kinds if any(sensor.number("degrees C") is not None for sensor in kind))
+    return next(known, None) or kinds[0] or kinds[1]
 
 
 def _sensors(text: str) -> Iterator[_Sensor]:
@@ -120,11 +130,6 @@ def _of_fan(sensor: _Sensor, unknown: str) -> Iterator[Reading]:
     else:
         return  # a discrete sensor: presence or redundancy, without a threshold
     yield Reading("fan_state", sensor.name, text=_STATES.get(sensor.status))
-
-
-def _of_inlet(sensor: _Sensor) -> Iterator[Reading]:
-    if sensor.thermal:
-        yield Reading("inlet_temperature", sensor.name, sensor.number("degrees C"))
 
 
 def _of_supply(sensor: _Sensor) -> Iterator[Reading]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 
 class _Pipe(io.FileIO):
@@ -27,6 +27,9 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             raw = _Pipe(stream.fileno(), "w", closefd=False)
+            # Unbuffered, as by PYTHONUNBUFFERED, the text layer is above the file itself.
+            below: BinaryIO = raw if stream.write_through else io.BufferedWriter(raw)
             setattr(sys, name, io.TextIOWrapper(
-                io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=stream.line_buffering
+                below, stream.encoding, stream.errors,
+                line_buffering=stream.line_buffering, write_through=stream.write_through,
             ))  # fmt: skip
