@@ -106,8 +106,7 @@ def test_what_a_bmc_wrote_or_lost_while_its_node_was_out_of_service_is_not_new_a
         (folder / "Chassis/1/Power/index.json").write_text(json.dumps(power))
         store.nodes.move("n1", State.REGISTERED, "Ada", "repaired")
         fleet.qualify("n1", "n1__again")
-        store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")
-        again("n1")
+        store.nodes.move("n1", State.PRODUCTION, "Ada", "tested")  # it is read at once, and not up to an hour later
         assert bmc_sweep.sweep_bmcs().startswith("1 BMCs, of which 0")
         assert seen("n1") == {}
         bmcs.write_log(folder, "Systems/1", "SEL", [*entries, bmcs.entry("4", "Critical", "AC lost again")])
