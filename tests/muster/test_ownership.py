@@ -19,7 +19,7 @@ from muster.remote.zipapp import build_agent
 from muster.reporting import bundles
 from muster.settings import settings
 
-NOBODY = 65534
+OTHER_UID = 65534
 BY_ROOT = f"""
 import os
 from tests.muster.test_ownership import make
@@ -31,8 +31,8 @@ store.engine.upgrade()
 archive.keep(empty())
 store.engine.dispose()
 os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({OTHER_UID})
+os.setuid({OTHER_UID})
 store.certificates.check_signing_key()
 store.signing.signing_key(create=False)
 store.engine.upgrade()
@@ -80,10 +80,10 @@ def test_what_root_makes_is_given_to_the_owner_of_muster_home(home: Path, monkey
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
 def test_the_components_can_use_what_root_made(home: Path) -> None:
-    os.chown(home, NOBODY, NOBODY)
+    os.chown(home, OTHER_UID, OTHER_UID)
     done = subprocess.run([sys.executable, "-c", BY_ROOT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert {each.stat().st_uid for each in home.rglob("*")} == {NOBODY}
+    assert {each.stat().st_uid for each in home.rglob("*")} == {OTHER_UID}
 
 
 def test_a_user_who_is_not_the_controllers_makes_no_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

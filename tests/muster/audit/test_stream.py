@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,19 @@ def test_a_receiver_that_confirms_nothing_can_be_configured_so(tmp_path: Path, m
         assert stream.deliver() == {"siem": len(everything())}
 
 
-def test_http_that_fails_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pem = receivers.certificate(tmp_path)
-    (tmp_path / "token").write_text("t0ken\n")
+@contextlib.contextmanager
+def http_receiver(folder: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> Iterator[receivers.Receiver]:
+    """A receiver over HTTP, to which events are sent with the token of a file."""
+    pem = receivers.certificate(folder)
+    (folder / "token").write_text(token)
     with receivers.web(pem) as receiver:
         url = f"https://127.0.0.1:{receiver.port}/in"
-        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": tmp_path / "token"})
+        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": folder / "token"})
+        yield receiver
+
+
+def test_http_that_fails_midway_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_receiver(tmp_path, monkeypatch, "t0ken\n") as receiver:
         write(1200)
         receiver.faults = ["500", "drop", "302", "", "mute", "413"]
         sent = [stream.deliver()["siem"] for _ in range(6)]
@@ -163,11 +171,7 @@ def test_a_slow_receiver_keeps_no_other_waiting(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_token_that_no_header_can_hold_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pem = receivers.certificate(tmp_path)
-    (tmp_path / "token").write_text("t0ken\nand more\n")
-    with receivers.web(pem) as receiver:
-        url = f"https://127.0.0.1:{receiver.port}/in"
-        configure(monkeypatch, siem={"kind": "http", "url": url, "ca_file": pem, "token_file": tmp_path / "token"})
+    with http_receiver(tmp_path, monkeypatch, "t0ken\nand more\n"):
         write(1)
         assert stream.deliver() == {"siem": 0}
         assert lag("siem").last_error

@@ -123,7 +123,7 @@ def test_a_listing_that_wants_a_password_refuses_no_command_that_needs_none(tmp_
     [
         ("ALL=(root) NOPASSWD: /usr/bin/false\nDefaults listpw=always", True),
         ("ALL=(root) NOPASSWD: /usr/bin/false", True),
-        ("ALL=(root) PASSWD: ALL\nnobody ALL=(root) NOPASSWD: /usr/bin/true", False),
+        ("ALL=(root) PASSWD: ALL\ndaemon ALL=(root) NOPASSWD: /usr/bin/true", False),
         ("ALL=(root) NOPASSWD: /usr/bin/false\nDefaults requiretty", False),
         ("ALL=(root) NOPASSWD: /usr/bin/true", False),
     ],
