@@ -158,10 +158,23 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
         sentence = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         if type(error).__name__ in ("Skip", "ValueError"):
             sentence = str(error)
+        state = WAITING if of_a_collective(error) else group.state
         with contextlib.suppress(OSError):
-            group.send("failure", type=type(error).__name__, sentence=sentence, state=group.state)
+            group.send("failure", type=type(error).__name__, sentence=sentence, state=state)
     finally:
         processes.leave(status)
+
+
+def of_a_collective(error: BaseException) -> bool:
+    """Whether PyTorch's exchange between ranks raised it, so that another rank may be its reason.
+
+    Ranks also exchange where nothing tells them so: in the forward pass of FSDP, or where DDP sorts its buckets. NCCL's
+    errors have a type of their own, and one of them is of the rank's own device; gloo's name their source file.
+    """
+    if "ncclUnhandledCudaError" in str(error):
+        return False
+    named = any(base.__name__ == "DistError" for base in type(error).__mro__)
+    return named or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def _close_others(group: RankGroup) -> None:
