@@ -28,8 +28,8 @@ ROUNDS = 10
 """A process that is ended may have started others meanwhile."""
 
 ROOT = Path(__file__).resolve().parents[3]
-LONG_S = 60.0
-"""Runs longer than this list their slowest files."""
+LONG_S, FILES = 60.0, 40
+"""Runs of more seconds than this list so many of their slowest files."""
 
 BEGAN = pytest.StashKey[float]()
 CPU_BEFORE = pytest.StashKey[float]()
@@ -104,7 +104,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     wall = time.monotonic() - config.stash[BEGAN]
     if wall > LONG_S:
         costs = config.stash[COSTS]
-        for file, seconds in costs.wall.most_common(10):
+        for file, seconds in costs.wall.most_common(FILES):
             terminalreporter.write_line(f"{seconds:6.0f} s wall {costs.cpu[file]:6.0f} s CPU  {file}")
     terminalreporter.write_line(f"wall {wall / 60:.1f} min, CPU {_cpu_s() / 60:.1f} min with child processes")
 
