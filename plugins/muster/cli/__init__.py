@@ -32,12 +32,11 @@ def main() -> None:
     as_json = "--json" in sys.argv
     try:
         _check_text(sys.argv)
-        # Not standalone: errors of usage come here, to be written as our sentences.
         sys.exit(root()(prog_name="muster", standalone_mode=False) or 0)
     except TyperException as error:
-        from muster.cli.terminal import usage
-
-        sentence = usage.sentence(error, root(), sys.argv[1:])
+        context = getattr(error, "ctx", None)
+        help_of = f"`{context.command_path} --help`" if context else "the command's --help"
+        sentence = f"{' '.join(error.format_message().split()).rstrip('.')} (see {help_of})"
         if as_json:
             print(json.dumps({"error": sentence, "kind": "Usage"}))  # noqa: T201
         print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201

@@ -46,7 +46,6 @@ from muster.cli.node import adoption, decisions, node, removal, scheduler
 from muster.cli.sku import sku
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Qualifies the nodes of a fleet: tests them, admits them to production, tests them again.",

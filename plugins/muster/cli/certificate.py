@@ -12,7 +12,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson, AsWho, Name
 from muster.errors import BadCertificate, MusterError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("show")

@@ -6,7 +6,7 @@ import typer
 
 from muster.cli.terminal.messages import messages
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("upgrade")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.judging.event_history import Comparison, FinalResponse
     from muster_criteria.device_events.policy import EventPolicy
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 TEXT_MAX = 100
 

@@ -12,7 +12,7 @@ from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
 from muster.errors import MusterError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 BY_HAND = "by_hand"
 
 

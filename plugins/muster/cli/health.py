@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from muster.rules.replay import Replayed
     from muster_criteria.health.policy import Entry, HealthPolicy
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 POLICY = "health"
 

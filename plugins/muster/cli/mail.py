@@ -11,7 +11,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.options import AsJson, AsWho
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 SHOWN_MAX, ALL = 100, 1_000_000
 

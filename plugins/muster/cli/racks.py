@@ -12,7 +12,7 @@ from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Reason, given
 from muster.model.racks import HeldRack
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 def _shown(rack: HeldRack) -> str:

@@ -9,7 +9,7 @@ import typer
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("list")

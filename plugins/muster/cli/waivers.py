@@ -11,7 +11,7 @@ from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Reason, given
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("list")

@@ -24,7 +24,7 @@ from muster.settings import settings
 if TYPE_CHECKING:
     from muster_criteria.context.waivers import Waiver
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 OBSERVED_MAX = 20
 """Observations that `muster node show` lists, those that were seen last."""

@@ -13,7 +13,7 @@ from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
 from muster.settings import settings
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 app.command("learn")(learn.learn)
 
 
