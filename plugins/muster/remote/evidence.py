@@ -101,9 +101,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     return Piece(name, how, done.out[:bytes_max], why), False
 
 
-def of_bmc(
-    node: Node, paths: Sequence[str], who: Callable[..., Login] = login, limit_s: float = BMC_LIMIT_S
-) -> Iterator[Piece]:
+def of_bmc(node: Node, paths: Sequence[str], who: Callable[..., Login] = login) -> Iterator[Piece]:
     """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece."""
     name, why = "bmc/redfish.json", ""
     taken = _Taken()
@@ -112,7 +110,7 @@ def of_bmc(
         if bmc is None:
             yield Piece(name, "Redfish", why="no BMC is enrolled for the node")
             return
-        with Client(bmc, who(bmc), timeout_s=10.0, limit_s=limit_s) as client:
+        with Client(bmc, who(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
             client.log_in()
             get = without_refused(client.get, taken.left_out)
             for path in paths:

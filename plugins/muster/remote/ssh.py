@@ -381,12 +381,12 @@ def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float 
     return got.out
 
 
-def store(client: paramiko.SSHClient, path: str, data: bytes, mode: int = 0o600, timeout: float = 120.0) -> None:
+def store(client: paramiko.SSHClient, path: str, data: bytes, mode: int = 0o600) -> None:
     """Write a remote file atomically, readable by the login only. Raises RemoteError."""
     script = (
         'umask 077; mkdir -p -- "$(dirname -- "$1")" && t="$1.$$.part" && cat >"$t" && '
         'chmod "$2" "$t" && mv -f -- "$t" "$1" || { rm -f -- "$t"; exit 1; }'
     )
-    done = run(client, shell(script, path, f"{mode:o}"), timeout, stdin=data, to=f"write {path}")
+    done = run(client, shell(script, path, f"{mode:o}"), timeout=120.0, stdin=data, to=f"write {path}")
     if done.rc != 0:
         raise RemoteError(f"{path} cannot be written on the node: {done.complaint}")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 
 from muster import store
-from muster.judging import bmcs, policies
-from muster.model.health import Report
+from muster.judging import policies
+from muster.model.health import BMC, BmcCursor, Report
 from muster.model.states import SERVING
 from muster.operators.lifecycle import sweep
 from muster.remote import bmc_sweeping
+from muster_criteria.health import bmc
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,10 @@ def sweep_bmcs() -> str:
         if answer.shown.trouble:
             silent += 1
             log.warning("%s: %s", answer.node.name, answer.shown.trouble)
-        waiting.append(bmcs.report_of(due[answer.node.name], answer.shown, policy, store.clock.now()))
+        name, before, now = answer.node.name, due[answer.node.name], store.clock.now()
+        seen, known = bmc.read(answer.shown, before.known, policy)
+        after = BmcCursor(name, known, now, before.read_at if answer.shown.trouble else now)
+        waiting.append(Report(name, BMC, tuple(seen), bmc=after))
         if len(waiting) >= sweep.BATCH:
             new += len(sweep.recorded(waiting, skus))
             waiting = []
