@@ -40,17 +40,18 @@ def spares(
     chosen = [node for node in nodes if node.simulated == simulated]
     failed = store.failures.since(now - rules.PERIOD, former=True)
     pools = rules.pools(chosen, store.failures.served(now), fell, failed, now, days)
-    sizes = {pool.sku: job or [pool.service] for pool in pools}
-    asked = [(pool, size, rules.needed(size, pool.rates, days)) for pool in pools for size in sizes[pool.sku]]
+    asked = [
+        (pool, rates, size, rules.needed(size, rates, days)) for pool, rates in pools for size in job or [pool.service]
+    ]
     show.answer(
-        [{"pool": pool, "job": size, "spares": count} for pool, size, count in asked],
+        [{"pool": pool, "rates": rates, "job": size, "spares": count} for pool, rates, size, count in asked],
         ["SKU", "in service", "failures a year", "mean repair", "job of", "spares needed", "qualified", "enough for"],
         (
             [
-                pool.sku, pool.service, pool.rates.failures, f"{pool.rates.repair_days:.1f} days",
+                pool.sku, pool.service, pool.failures, f"{pool.repair_days:.1f} days",
                 text.plural(size, "node"), count, pool.qualified, text.plural(pool.covers, "node"),
             ]
-            for pool, size, count in asked
+            for pool, _, size, count in asked
         ),
         json=json, empty="no node is in service",
     )  # fmt: skip

@@ -12,6 +12,7 @@ from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.rules.replacing import is_free
 from muster_criteria.counts import rate_limits
+from muster_reports.digest.facts import Pool
 
 ENOUGH = 0.99
 """The chance with which the spares suffice."""
@@ -138,21 +139,6 @@ def covered(pool: int, most: int, rates: Rates, days: float) -> int:
     return low
 
 
-@dataclasses.dataclass(frozen=True)
-class Pool:
-    """Of one SKU: nodes in ``service``, those that are ``qualified`` and may take a place, how they fail, how many
-    spares a job of ``service`` nodes over ``days`` days needs, and the largest job that the qualified cover.
-    """
-
-    sku: str
-    service: int
-    qualified: int
-    rates: Rates
-    days: float
-    needed: int
-    covers: int
-
-
 def rates_of(
     nodes: Collection[Node], served: Mapping[str, datetime.datetime], failures: Sequence[Failure],
     now: datetime.datetime,
@@ -176,8 +162,8 @@ PERIOD = datetime.timedelta(days=365)
 def pools(
     nodes: Collection[Node], served: Mapping[str, datetime.datetime], fell: Collection[str],
     failures: Sequence[Failure], now: datetime.datetime, days: float,
-) -> list[Pool]:  # fmt: skip
-    """Returns the pool of each SKU of which nodes are in service, the largest first.
+) -> list[tuple[Pool, Rates]]:  # fmt: skip
+    """Returns the pool of each SKU of which nodes are in service, the largest first, and how its nodes fail.
 
     ``served``: as of ``rates_of``; ``fell``: as of ``replacing.is_free``; ``failures``: of machines that had the nodes'
     names before too, since a spare takes a place, not a machine's.
@@ -190,6 +176,7 @@ def pools(
             continue
         rates = rates_of(of, served, failures, now)
         qualified = sum(is_free(node, fell) for node in of)
-        found.append(Pool(sku, serving, qualified, rates, days, needed(serving, rates, days),
-                          covered(qualified, serving, rates, days)))  # fmt: skip
-    return sorted(found, key=lambda pool: -pool.service)
+        pool = Pool(sku, serving, qualified, rates.failures, rates.repair_days, days, needed(serving, rates, days),
+                    covered(qualified, serving, rates, days))  # fmt: skip
+        found.append((pool, rates))
+    return sorted(found, key=lambda each: -each[0].service)

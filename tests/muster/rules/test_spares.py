@@ -108,9 +108,9 @@ def test_each_sku_has_its_own_pool() -> None:
     nodes = [*(node(f"n{at}") for at in range(40)), node("q", State.QUALIFIED), node("b", sku="b200"),
              node("gone", State.RETIRED, "gb200")]  # fmt: skip
     served = {each.name: each.added_at for each in nodes}
-    h100, b200 = rules.pools(nodes, served, (), failed(*[(9.0, 8.0)] * 30), NOW, 7.0)
-    assert (h100.sku, h100.service, h100.qualified, h100.rates.failures) == ("h100", 40, 1, 30)
-    assert (b200.sku, b200.qualified, b200.rates.failures, b200.covers) == ("b200", 0, 0, 0)
+    (h100, _), (b200, _) = rules.pools(nodes, served, (), failed(*[(9.0, 8.0)] * 30), NOW, 7.0)
+    assert (h100.sku, h100.service, h100.qualified, h100.failures) == ("h100", 40, 1, 30)
+    assert (b200.sku, b200.qualified, b200.failures, b200.covers) == ("b200", 0, 0, 0)
     assert h100.needed > 1 > b200.covers
 
 
@@ -133,5 +133,5 @@ def test_a_spare_is_what_may_take_a_place() -> None:
     paused = dataclasses.replace(node("paused", State.QUALIFIED), pause=Pause("Ada", NOW + DAY, "a customer's"))
     lemon = dataclasses.replace(node("lemon", State.QUALIFIED), lemon=Lemon("Ada", NOW, "again"))
     nodes = [node("n0"), waits, paused, lemon, node("fell", State.QUALIFIED)]
-    (pool,) = rules.pools(nodes, {}, {"fell"}, [], NOW, 7.0)
+    ((pool, _),) = rules.pools(nodes, {}, {"fell"}, [], NOW, 7.0)
     assert pool.qualified == len(replacing.candidates(nodes[0], nodes, {"fell"})) == 1

@@ -206,14 +206,9 @@ def _needs(
 ) -> tuple[list[facts.Pool], list[facts.Jobs]]:  # fmt: skip
     """The spares of nodes as they are now, and what jobs on them get."""
     found = spares.pools(nodes, served, replacing.fell(), failed, until, spares.JOB_DAYS)
-    pools = [
-        facts.Pool(pool.sku, pool.service, pool.qualified, pool.rates.failures, pool.rates.repair_days, pool.days,
-                   pool.needed, pool.covers)
-        for pool in found
-    ]  # fmt: skip
-    return pools, [
-        facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, pool.rates, until, simulated=simulated))
-        for pool in found
+    return [pool for pool, _ in found], [
+        facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, rates, until, simulated=simulated))
+        for pool, rates in found
     ]
 
 
