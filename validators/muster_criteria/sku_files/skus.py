@@ -48,7 +48,7 @@ def list_skus(search: Sequence[Path] = ()) -> list[str]:
     return sorted({path.stem for folder in _folders(search) if folder.is_dir() for path in folder.glob("*.yaml")})
 
 
-def find_sku(name: str, search: Sequence[Path] = ()) -> Path:
+def find_sku(name: str, search: Sequence[Path]) -> Path:
     """The file of a SKU, ``search`` first. Raises SkuError that lists those there are and suggests the nearest."""
     known = list_skus(search)
     if name not in known:
@@ -90,7 +90,7 @@ def lint_sku(sku: str | Path, search: Sequence[Path] = ()) -> list[Problem]:
     return problems if read is None else problems_of(read)
 
 
-def read_sku(path: Path, search: Sequence[Path] = ()) -> tuple[Sku | None, list[Problem]]:
+def read_sku(path: Path, search: Sequence[Path]) -> tuple[Sku | None, list[Problem]]:
     """Read a SKU file and its programme, checking form only: (sku, no problems) or (None, problems)."""
     try:
         return _read(path, search), []

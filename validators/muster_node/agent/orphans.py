@@ -57,7 +57,7 @@ def marked(value: str) -> list[Process]:
     return found
 
 
-def end_descendants(spare: set[int], limit_s: float = 0.5) -> list[str]:
+def end_descendants(spare: set[int], limit_s: float) -> list[str]:
     """Ends what probes left below this process, but not ``spare``; returns the names of those still running."""
     group = os.getpgrp()
 

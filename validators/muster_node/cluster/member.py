@@ -259,7 +259,7 @@ class Member:
             self.group.responses.put(message["payloads"])
         return None
 
-    def _exit_status(self, missing: tuple[Lost, ...] = (), broken: str = "", intact: bool = False) -> ExitStatus:
+    def _exit_status(self, missing: tuple[Lost, ...], broken: str = "", intact: bool = False) -> ExitStatus:
         return ExitStatus(self.group.phase, missing, broken, self._error, intact)
 
     def _send_pending(self) -> None:

@@ -21,7 +21,7 @@ def of_state(node: NodeRow) -> str:
     return LEFT_ALONE if node.shadow else ADMITTED
 
 
-def want(session: Session, node: NodeRow, wanted: str, why: str, *, again: bool = False) -> None:
+def want(session: Session, node: NodeRow, wanted: str, why: str, *, again: bool) -> None:
     """Queue the change, in the caller's transaction. The same end is queued again only if ``again``, for its reason."""
     place = session.get(PlaceRow, node.name, with_for_update=True)
     if place is None or (place.wanted == wanted and not again):
