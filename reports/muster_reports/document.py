@@ -8,12 +8,12 @@ import quopri
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment
 
 from muster_criteria.model import Severity, Verdict
 from muster_reports.charts import Chart
+from muster_reports.environment import environment
 from muster_reports.limits import Limits
-from muster_reports.text import wrap
 from muster_reports.view import View
 
 COLOUR = {
@@ -82,14 +82,6 @@ def version() -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("muster_reports"),
-        autoescape=select_autoescape(enabled_extensions=("html.j2",), default_for_string=True, default=False),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["wrap"] = wrap
-    environment.globals.update(COLOUR=COLOUR, SEVERITY_COLOUR=SEVERITY_COLOUR, version=version())
-    return environment
+    made = environment("muster_reports")
+    made.globals |= {"COLOUR": COLOUR, "SEVERITY_COLOUR": SEVERITY_COLOUR, "version": version()}
+    return made

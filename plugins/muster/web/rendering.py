@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
@@ -18,7 +18,7 @@ from muster.web import PREFIX, fleet, plots
 from muster_criteria import words
 from muster_criteria.stages import LEVELS
 from muster_criteria.text import one_line
-from muster_reports import text
+from muster_reports.environment import environment
 
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
 GROUP_WORDS = {
@@ -46,12 +46,9 @@ def base(request: Request) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("muster.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )  # fmt: skip
-    made.filters |= {"duration": words.duration, "clean": text.clean, "code": _code, "number": plots.number}
+    made = environment("muster.web")
+    made.finalize = _printable
+    made.filters |= {"duration": words.duration, "code": _code, "number": plots.number}
     made.globals |= {
         "GROUP_OF": fleet.GROUP_OF,
         "SYMBOL": fleet.SYMBOL,

@@ -9,10 +9,9 @@ import pkgutil
 import shlex
 from types import ModuleType
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from muster_reports.digest import sections
 from muster_reports.digest.facts import Facts, Section
+from muster_reports.environment import environment
 from muster_reports.mail import Rendered
 from muster_reports.text import clean, plural
 
@@ -59,10 +58,11 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
     key = f"digest-{'simulated' if simulated else 'real'}-{facts.since:%Y-%m-%d}-{facts.until:%Y-%m-%d}"
     if whose:
         key += f"-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
+    templates = environment("muster_reports")
     return Rendered(
         f"[Muster] {title}",
-        _environment().get_template("digest.txt.j2").render(values),
-        _environment().get_template("digest.html.j2").render(values),
+        templates.get_template("digest.txt.j2").render(values),
+        templates.get_template("digest.html.j2").render(values),
         {}, (), key, "digest", (("X-Muster-Report", "digest"),),
     )  # fmt: skip
 
@@ -76,13 +76,3 @@ def _command(facts: Facts, section: Section) -> str:
         f"muster digest --rows {shlex.quote(section.title)} --until {facts.until:%Y-%m-%dT%H:%M:%S} "
         f"--days {days:g} {facts.scope}"
     ).strip()
-
-
-@functools.cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("muster_reports"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=lambda name: bool(name and name.endswith("html.j2")),
-    )  # fmt: skip
-    made.filters["clean"] = clean
-    return made
