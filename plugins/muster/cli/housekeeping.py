@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -10,6 +9,12 @@ import typer
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.errors import MusterError
+
+NAMES = {
+    "telemetry": "telemetry files", "results": "raw results", "snapshots": "peer snapshots", "suspects": "suspicions",
+    "reports": "archived reports",
+}  # fmt: skip
+"""What retention deletes, in a sentence; other kinds have their own names."""
 
 
 @messages
@@ -33,13 +38,9 @@ def housekeeping(
         typer.echo(sentence)
     gone = upkeep.apply_retention(dry_run=dry_run)
     if not dry_run:
-        store.audit.command("housekeeping was done by hand", {"deleted": dataclasses.asdict(gone)})
-    typer.echo(
-        f"{'would delete' if dry_run else 'deleted'} {gone.telemetry} telemetry files, {gone.results} raw results, "
-        f"{gone.measurements} measurements, {gone.runs} runs, {gone.mails} mails, {gone.snapshots} peer snapshots, "
-        f"{gone.digests} digests, {gone.suspects} suspicions, {gone.certificates} certificates, {gone.parts} parts, "
-        f"{gone.events} events, {gone.reports} archived reports"
-    )
+        store.audit.command("housekeeping was done by hand", {"deleted": gone})
+    counts = ", ".join(f"{count} {NAMES.get(kind, kind)}" for kind, count in gone.items())
+    typer.echo(f"{'would delete' if dry_run else 'deleted'} {counts}")
     if trouble:
         raise MusterError(f"the leases stay as they are: {trouble}")
 

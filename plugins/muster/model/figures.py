@@ -183,21 +183,3 @@ class BmcReading(OfRun):
     dag_id: str
     run_id: str
     chassis: Chassis
-
-
-@dataclasses.dataclass(frozen=True)
-class Purged:
-    """How many rows of each kind retention deleted; ``reports``: files of the archive."""
-
-    telemetry: int
-    results: int
-    measurements: int
-    runs: int
-    mails: int
-    snapshots: int = 0
-    digests: int = 0
-    suspects: int = 0
-    certificates: int = 0
-    parts: int = 0
-    events: int = 0
-    reports: int = 0

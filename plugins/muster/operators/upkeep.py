@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +10,6 @@ from muster.admission import replacing, service, users_jobs
 from muster.audit import stream
 from muster.errors import MusterError, apart
 from muster.integration import closing
-from muster.model.figures import Purged
 from muster.model.runs import RunKey
 from muster.reporting import archive, notices
 
@@ -113,9 +111,12 @@ def stream_audit() -> dict[str, int]:
     return sent
 
 
-def apply_retention(*, dry_run: bool = False) -> Purged:
-    """Remove records and archived reports older than the retention times in the settings, or only count them."""
+def apply_retention(*, dry_run: bool = False) -> dict[str, int]:
+    """Remove records and archived reports older than the retention times in the settings, or only count them.
+
+    Returns {kind: how many}.
+    """
     purged = store.retention.apply(dry_run=dry_run)
-    purged = dataclasses.replace(purged, reports=archive.expire(store.retention.agreed_now(), dry_run=dry_run))
+    purged["reports"] = archive.expire(store.retention.agreed_now(), dry_run=dry_run)
     log.info("%s %s", "would remove" if dry_run else "removed", purged)
     return purged

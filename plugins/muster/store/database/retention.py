@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, CursorResult, Select, case, delete, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from muster.model.figures import Purged
 from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE
 from muster.settings import settings
@@ -59,8 +58,8 @@ FOUND = 5000
 """So many ids at most are looked for at a time."""
 
 
-def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Purged:
-    """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns how much that is.
+def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dict[str, int]:
+    """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns {kind: how much that is}.
 
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
     by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of which
@@ -94,19 +93,21 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> Pur
         (HealthRow.id, HealthRow.last_seen < before(HEALTH_DAYS)),
     ):
         purge(column, select(column).where(over))
-    return Purged(
-        telemetry=purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
-        results=purge(ArtifactRow.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)),
-        measurements=purge(MeasurementRow.stage, old_stages),
-        runs=runs,
-        mails=purge(OutboxRow.id, select(OutboxRow.id).where(mails_over)),
-        snapshots=purge(SnapshotRow.id, _uncited_snapshots(before(SNAPSHOTS_DAYS))),
-        digests=purge(DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(DIGESTS_DAYS))),
-        suspects=suspects,
-        certificates=purge(CertificateRow.id, _over_certificates(before(CERTIFICATES_DAYS))),
-        parts=purge(PartRow.id, _gone(parts)),
-        events=purge(EventRow.id, _over_events(events)),
-    )
+    return {
+        "telemetry": purge(ArtifactRow.id, _artifacts(before(keep.retention_telemetry_days), stages.TELEMETRY)),
+        "results": purge(
+            ArtifactRow.id, _artifacts(before(keep.retention_results_days), stages.RESULT, stages.CHASSIS)
+        ),
+        "measurements": purge(MeasurementRow.stage, old_stages),
+        "runs": runs,
+        "mails": purge(OutboxRow.id, select(OutboxRow.id).where(mails_over)),
+        "snapshots": purge(SnapshotRow.id, _uncited_snapshots(before(SNAPSHOTS_DAYS))),
+        "digests": purge(DigestRow.id, select(DigestRow.id).where(DigestRow.seen_at < before(DIGESTS_DAYS))),
+        "suspects": suspects,
+        "certificates": purge(CertificateRow.id, _over_certificates(before(CERTIFICATES_DAYS))),
+        "parts": purge(PartRow.id, _gone(parts)),
+        "events": purge(EventRow.id, _over_events(events)),
+    }
 
 
 def _current() -> ColumnElement[bool]:

@@ -197,7 +197,7 @@ def test_what_expired_long_ago_is_neither_revoked_nor_kept() -> None:
     newest = store.certificates.newest(NODE)
     assert newest
     assert store.signs.certificate_ends()[NODE][0] == newest.revoked_at
-    assert store.retention.apply().certificates == 1000
+    assert store.retention.apply()["certificates"] == 1000
 
 
 @pytest.mark.both_dialects

@@ -268,9 +268,9 @@ class TestSnapshots:
         judgement = dataclasses.replace(fleet.judgement(), snapshot="cited")
         fleet.record(lease.key, None, judgement)
         assert store.reporting.run(lease.key).stages[0].judgement.snapshot == "cited"
-        assert store.retention.apply(NOW + datetime.timedelta(days=90)).snapshots == 0
-        assert store.retention.apply(NOW + datetime.timedelta(days=99), dry_run=True).snapshots == 1
-        assert store.retention.apply(NOW + datetime.timedelta(days=99)).snapshots == 1
+        assert store.retention.apply(NOW + datetime.timedelta(days=90))["snapshots"] == 0
+        assert store.retention.apply(NOW + datetime.timedelta(days=99), dry_run=True)["snapshots"] == 1
+        assert store.retention.apply(NOW + datetime.timedelta(days=99))["snapshots"] == 1
         assert [each.version for each in store.peers.find()] == ["newest", "cited"]
 
     def test_it_is_known_when_something_last_changed(self) -> None:

@@ -45,7 +45,7 @@ class TestBmcs:
         assert kept is not None
         assert (kept.result, kept.chassis) == (sent, raw_chassis)
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=400)
-        assert store.retention.apply(later).results == 2
+        assert store.retention.apply(later)["results"] == 2
         gone = store.raw.stage_bytes(lease.key, "intake")
         assert gone is not None
         assert gone.chassis is None
