@@ -142,9 +142,7 @@ def build_message(
     return message
 
 
-def build_notice(
-    key: str, sentence: str, sender: str, recipients: Sequence[str], lines: Sequence[str]
-) -> EmailMessage:
+def build_notice(key: str, sentence: str, sender: str, recipients: Sequence[str], lines: Sequence[str]) -> EmailMessage:
     """The message of one sentence, and a list if there are ``lines``; ``key`` makes its Message-ID.
 
     Raises ValueError, as build_message.
