@@ -27,9 +27,9 @@ FIGURES = (
 def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
-    ``run.json`` (the report, with the node's events), ``measurements.parquet`` (a row for each figure: its stage and
-    ``FIGURES``), and for each stage what is still kept of what the node sent:
-    ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
+    ``run.json`` (the report, with the node's events and, by stage, the hash of the agent that measured),
+    ``measurements.parquet`` (a row for each figure: its stage and ``FIGURES``), and for each stage what is still kept
+    of what the node sent: ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
     report = json.loads(reporting.run(key, node=node).result_json)
@@ -41,6 +41,7 @@ def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
             run = access.run_row(session, key, node)
             query = select(StageRow).where(StageRow.run == run.id, StageRow.current).order_by(StageRow.id)
             stages = list(session.scalars(query))
+            report["agents"] = {each.stage: each.agent_sha256 for each in stages}
             return [
                 _write_json(session, run, report, folder / "run.json"),
                 _write_table(session, stages, folder / "measurements.parquet"),

@@ -218,6 +218,7 @@ class TestExport:
         judgement = content["stages"][0]["judgement"]
         assert [each["value"] for each in judgement["observations"]] == [612.5]
         assert judgement["findings"][0]["labels"] == [["dtype", "bf16"]]
+        assert content["agents"] == {"intake": "ab" * 32}
         assert content["events"][0]["reason"] == "enrolled"
         assert content["events"][0]["login"] == "os:ada"
         assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
