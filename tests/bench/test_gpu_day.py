@@ -89,7 +89,8 @@ def test_a_part_that_did_not_run_falls_short(tmp_path: Path) -> None:
 
 def test_a_single_gpu_out_of_any_slot_is_judged_as_a_machine_of_one() -> None:
     result = parse_result(json.dumps(one_gpu("gpu5")).encode())
-    judgement = judge(Case.of(result, of_this_machine(result, shipped("h100-sxm-8"))))
+    sku = of_this_machine(result, shipped("h100-sxm-8"))
+    judgement = judge(Case(sku, result.stage, result.level, result))
     assert (judgement.verdict, judgement.findings) == (Verdict.PASS, ())
 
 

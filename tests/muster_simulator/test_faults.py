@@ -52,7 +52,7 @@ def test_a_healthy_node_of_each_model_passes_its_own_skus_intake(model: str, tmp
     """Model and SKU file are written independently of each other."""
     create_machine(tmp_path / "node", model, SEED)
     sku = load_sku(model)
-    judgement = judge(JudgeCase.of(run_stage(tmp_path / "node", sku, "intake", "demo", SEED), sku))
+    judgement = judge(JudgeCase(sku, "intake", "demo", run_stage(tmp_path / "node", sku, "intake", "demo", SEED)))
     assert judgement.verdict is Verdict.PASS, (SEED, judgement.reason)
     assert judgement.simulated
 
@@ -67,7 +67,9 @@ def test_a_tray_that_has_lost_one_of_four_gpus_still_names_what_is_wrong_with_th
     sku = load_sku("gb200-nvl72")
     with machine_room() as room:
         create_machine(room / "node", "gb200-nvl72", SEED, faults, speed=SPEED, kernel_edge=KERNEL_EDGE)
-        judgement = judge(JudgeCase.of(run_stage(room / "node", sku, "performance", "demo", SEED), sku))
+        judgement = judge(
+            JudgeCase(sku, "performance", "demo", run_stage(room / "node", sku, "performance", "demo", SEED))
+        )
     named = {(each.device, each.metric, each.severity) for each in judgement.findings}
     assert named >= {
         ("gpu2", "device_present", Severity.CRITICAL),
@@ -85,7 +87,7 @@ def test_memory_close_to_its_limit_is_named_though_its_core_is_cool() -> None:
         machine = load_machine(room / "node")
         machine.gpus[2] = dataclasses.replace(machine.gpus[2], hbm_offset_c=32.0)
         save_machine(room / "node", machine)
-        judgement = judge(JudgeCase.of(run_stage(room / "node", sku, "thermal", "demo", SEED), sku))
+        judgement = judge(JudgeCase(sku, "thermal", "demo", run_stage(room / "node", sku, "thermal", "demo", SEED)))
     assert {(each.device, each.metric) for each in judgement.findings} == {("gpu2", "hbm_margin")}, SEED
 
 
@@ -95,7 +97,7 @@ def test_a_metric_without_published_figure_is_provisional_though_siblings_agree(
     with machine_room() as room:
         create_machine(room / "node", "b200-sxm-8", SEED, speed=SPEED, kernel_edge=KERNEL_EDGE)
         result = run_stage(room / "node", sku, "performance", "demo", SEED)
-    alone = judge(JudgeCase.of(result, sku))
+    alone = judge(JudgeCase(sku, "performance", "demo", result))
     assert alone.verdict is Verdict.PROVISIONAL
     assert not alone.findings
     unjudged = {gap.what for gap in alone.coverage.unjudged}

@@ -56,7 +56,7 @@ class _Line(child.Reporter):
 
 def qualify(machine: Path, sku: Sku, level: str, seed: int, stages: Iterable[str] = STAGES) -> list[Judgement]:
     """Every stage of a qualification, judged without peers or history. A stage that fails does not end it here."""
-    return [judge(Case.of(run_stage(machine, sku, stage, level, seed), sku)) for stage in stages]
+    return [judge(Case(sku, stage, level, run_stage(machine, sku, stage, level, seed))) for stage in stages]
 
 
 def run_stage(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> StageResult:

@@ -73,7 +73,7 @@ def _verdicts(came_back: Path, sku: Sku) -> dict[str, str]:
             if file is None:
                 continue
             result = parse_result(file.read())
-            judgement = judge(Case.of(result, of_this_machine(result, sku)))
+            judgement = judge(Case(of_this_machine(result, sku), result.stage, result.level, result))
             found[judgement.stage] = f"{judgement.verdict}: {judgement.reason}"
     return {stage: found[stage] for stage in STAGES if stage in found}
 

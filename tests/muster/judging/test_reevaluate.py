@@ -337,7 +337,7 @@ def newcomer(sku: Sku, name: str, slow: dict[str, float] | None = None) -> str:
             continue
         result, raw = measured(sku, name, name, slow or {})
         store.runs.begin_stage(lease.key, stage)
-        fleet.record(lease.key, result, judge(Case.of(result, sku)), raw)
+        fleet.record(lease.key, result, judge(Case(sku, result.stage, result.level, result)), raw)
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "Nobody knows.")
     store.leases.release(lease.key, "over")
     return lease.run_id

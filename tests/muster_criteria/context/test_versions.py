@@ -110,7 +110,8 @@ def test_a_version_that_cannot_be_compared_neither_fails_nor_passes(case: MakeCa
     assert (judgement.verdict, judgement.findings) == (Verdict.INCONCLUSIVE, ())
     why = "570 cannot be compared with R570"
     assert Gap(Lack.UNJUDGED, why, "driver_version", "node") in judgement.coverage.missing
-    assert conspicuous(JudgeCase.of(node.result(), node.sku))
+    result = node.result()
+    assert conspicuous(JudgeCase(node.sku, result.stage, result.level, result))
 
 
 @pytest.mark.parametrize(

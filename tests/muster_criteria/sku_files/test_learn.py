@@ -215,7 +215,7 @@ def test_learned_floors_judge_nodes_of_their_own_stack_only(tmp_path: Path, cana
         node.raw |= {
             "node": name, "environment": {"driver": driver}, "measurements": list(node.rows("gemm_rate", **LABELS)),
         }  # fmt: skip
-        cases.append(JudgeCase.of(node.result(), sku))
+        cases.append(JudgeCase(sku, "performance", "standard", node.result()))
     judged = judge_all(cases, evaluate=violations)
     found = [{each.severity for each in one.findings if each.rule == "floor"} for one in judged]
     assert found == [set(), {Severity.WARNING if canary else Severity.CRITICAL}, set()]

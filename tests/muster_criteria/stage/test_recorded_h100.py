@@ -43,7 +43,8 @@ def recorded(stage: str) -> dict[str, Any]:
 
 def judged(raw: dict[str, Any]) -> Judgement:
     result = parse_result(json.dumps(raw).encode())
-    return judge(Case.of(result, of_this_machine(result, load_sku("h100-sxm-8"))))
+    sku = of_this_machine(result, load_sku("h100-sxm-8"))
+    return judge(Case(sku, result.stage, result.level, result))
 
 
 def is_single_copy(row: dict[str, Any]) -> bool:

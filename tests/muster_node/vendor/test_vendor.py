@@ -73,7 +73,7 @@ def intake(tree: Path, sku: Sku, tmp_path: Path) -> Callable[[str], Judgement]:
         env = {"MUSTER_HARDWARE": "acme_machine:open_machine", "MUSTER_WORK": str(tmp_path / "work"), "ACME_LOG": log}
         done = started(tree, "run", str(tmp_path / "plan.json"), **env)
         assert done.returncode == 0, done.stderr
-        return judge(Case.of(parse_result((tmp_path / "result.json").read_bytes()), sku))
+        return judge(Case(sku, "intake", "demo", parse_result((tmp_path / "result.json").read_bytes())))
 
     return run
 

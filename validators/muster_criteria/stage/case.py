@@ -48,8 +48,3 @@ class Case:
     repeats: pd.DataFrame | None = None
     running: Running = dataclasses.field(default_factory=dict)
     previous_faults: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, result: StageResult, sku: Sku) -> Case:
-        """The case of a result that is judged by its SKU alone."""
-        return cls(sku, result.stage, result.level, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import threading
@@ -61,7 +60,7 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
         store.nodes.add(fleet.new_node(node, sku=sku.name, simulated=simulated))
     lease = fleet.begin(node, f"{node}__{run}")
     known = store.goldens.matching(result, lease.run_id, simulated=simulated)
-    judgement = judge(dataclasses.replace(Case.of(result, sku), goldens=known), evaluate=violations)
+    judgement = judge(Case(sku, result.stage, result.level, result, goldens=known), evaluate=violations)
     fleet.record(lease.key, result, judgement, raw)
     store.leases.release(lease.key, "over")
     return judgement
