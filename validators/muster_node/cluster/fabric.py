@@ -27,7 +27,6 @@ class Fabric:
 
     def __init__(self, torch: Any, device: Any) -> None:
         self.device = device
-        self.backend = _backend(device)
         self._torch = torch
         self._one = torch.ones(1, device=device)
 

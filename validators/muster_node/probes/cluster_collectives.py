@@ -49,7 +49,6 @@ class ClusterCollectives(Probe):
         "collective_busbw": Metric("GB/s", "bus bandwidth by operation and size, by the slowest rank of each repeat"),
         "collective_time": Metric("s", "real time that this node's slowest rank spent in one collective"),
         "arrival_lag": Metric("s", "real time by which this node's last rank came later to collectives than the first"),
-        "collective_backend": Metric("text", "nccl or gloo, and PyTorch's version"),
         "soak_time": Metric("min", "how long the soak lasted"),
         "soak_busbw": Metric("GB/s", "bus bandwidth of the soak's slowest minute; samples: minutes"),
         **DOMAIN_METRICS,
@@ -97,9 +96,6 @@ class _Rank:
         # Simulated GPUs keep their tensors on the CPU.
         device = group.hardware.compute(group.device).torch_device if on_gpu else torch.device("cpu")
         with open_fabric(torch, group, device) as fabric:
-            if group.local == 0:
-                text = f"{fabric.backend}, PyTorch {torch.__version__}, {group.world} ranks"
-                group.emit("collective_backend", "node", text=text)
             group.begin("collectives")
             for op in self._params["ops"]:
                 self._operation(torch, fabric, group, op)
