@@ -1,12 +1,14 @@
-"""How a scheduler differs from the records."""
+"""How a scheduler differs from the records, and what follows."""
 
 from __future__ import annotations
 
 import datetime
+import enum
 
 from muster import store
 from muster.admission.backend import Seen
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
+from muster.model.states import SERVING
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -18,6 +20,16 @@ _OTHER = (
     "it is admitted, and {cluster} shows it without Muster's marks and newer than its last test: perhaps another "
     "machine"
 )
+
+
+class Do(enum.Enum):
+    """What Muster changes about a node between the changes that its state wants."""
+
+    NOTHING = enum.auto()
+    OPEN = enum.auto()
+    CLOSE_AGAIN = enum.auto()
+    NEW_REASON = enum.auto()
+    MARK_AGAIN = enum.auto()
 
 
 def shown_as(seen: Seen | None) -> str:
@@ -46,15 +58,45 @@ def difference_of(place: Place, seen: Seen | None) -> str:
     return ""
 
 
-def why_lost(place: Place, created: datetime.datetime | None) -> str:
-    """Returns why the marks that an admitted node has lost are not set again, "" if they are: its tests are newer.
+def next_change(place: Place, seen: Seen | None, lost: str) -> Do:
+    """Returns what to change, as the scheduler shows the node. ``lost``: as of ``why_lost``. Pure."""
+    if seen is None:
+        return Do.NOTHING
+    if _held(place) and seen.open and not lost:
+        return Do.OPEN
+    if place.waits:
+        return Do.NOTHING
+    if place.wanted == WITHDRAWN:
+        # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only
+        # Muster admits a node. One that is away is drained for when it comes back.
+        if place.state not in SERVING and not seen.ours and (seen.both or not seen.foreign):
+            return Do.CLOSE_AGAIN
+        # Closed by us, for what was then: a repair, a test or a person has moved the node since.
+        return Do.NEW_REASON if place.done_why != place.why and seen.ours else Do.NOTHING
+    # What `scontrol reconfigure`, a new node object, or a scheduler that died before it had stored it, lost is set
+    # again, by the queue: the node may have been withdrawn meanwhile.
+    drained = place.admitted and seen.drain and seen.drain == place.lifted
+    return Do.MARK_AGAIN if drained or (_marks_lost(place, seen) and not lost) else Do.NOTHING
 
-    ``created``: since when the scheduler has the node, where it records that.
+
+def _held(place: Place) -> bool:
+    return bool(place.held) and place.wanted == ADMITTED
+
+
+def _marks_lost(place: Place, seen: Seen) -> bool:
+    return seen.open and (place.admitted or _held(place)) and not seen.marked
+
+
+def why_lost(place: Place, seen: Seen | None) -> str:
+    """Returns why the marks that an admitted node has lost are not set again, "" if it has them, or they are: its tests
+    are newer.
     """
+    if seen is None or not _marks_lost(place, seen):
+        return ""
     # Set on this very object, and no later test says again that it is qualified.
-    same = created is not None and place.done_at is not None and created + _SECOND <= place.done_at
+    same = seen.created is not None and place.done_at is not None and seen.created + _SECOND <= place.done_at
     removed = same and not _tested_since(place.node, place.done_at)
-    other = not removed and not _tested_since(place.node, created)
+    other = not removed and not _tested_since(place.node, seen.created)
     lost = _REMOVED if removed else _OTHER if other else ""
     return lost.format(cluster=place.cluster, node=place.node)
 

@@ -17,7 +17,7 @@ from muster import store
 from muster.admission import carrying
 from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, VERIFY, Allocation, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
-from muster.admission.differences import difference_of, shown_as, why_lost
+from muster.admission.differences import Do, difference_of, next_change, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
@@ -340,9 +340,7 @@ def _differences(places: Iterable[Place], down: Mapping[str, str]) -> Iterable[s
 
 def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     shown = seen.get(place.name)
-    held = bool(place.held) and place.wanted == ADMITTED
-    lost_marks = shown is not None and shown.open and (place.admitted or held) and not shown.marked
-    lost = why_lost(place, shown.created) if shown is not None and lost_marks else ""
+    lost = why_lost(place, shown)
     difference = difference_of(place, shown) or lost
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
@@ -352,31 +350,22 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         yield f"{place.node}: {difference}"
     if verify.foreign:
         _ask_about_request(place.node)
-    if held and not lost and shown is not None and shown.open:
-        store.schedulers.let_open(place.node)
-        carry_out(place.node)
-        return
-    if shown is None or place.waits:
-        return
-    # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only Muster
-    # admits a node. One that is away is drained for when it comes back.
-    unclosed = not shown.ours and (shown.both or not shown.foreign)
-    if place.wanted == WITHDRAWN and place.state not in SERVING and unclosed:
-        question = store.schedulers.drain_again(place.node)
-        if question is None:
+    match next_change(place, shown, lost):
+        case Do.NOTHING:
             return
-        if question:
-            notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
-        carry_out(place.node)
-    elif place.wanted == WITHDRAWN and place.done_why != place.why and shown.ours:
-        # Closed by us, for what was then: a repair, a test or a person has moved the node since.
-        store.schedulers.renew_reason(place.node)
-        carry_out(place.node)
-    elif (lost_marks and not lost) or (place.admitted and shown.drain and shown.drain == place.lifted):
-        # What `scontrol reconfigure`, a new node object, or a scheduler that died before it had stored it, lost is set
-        # again, by the queue: the node may have been withdrawn meanwhile.
-        store.schedulers.mark_again(place.node)
-        carry_out(place.node)
+        case Do.OPEN:
+            store.schedulers.let_open(place.node)
+        case Do.CLOSE_AGAIN:
+            question = store.schedulers.drain_again(place.node)
+            if question is None:
+                return
+            if question:
+                notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
+        case Do.NEW_REASON:
+            store.schedulers.renew_reason(place.node)
+        case Do.MARK_AGAIN:
+            store.schedulers.mark_again(place.node)
+    carry_out(place.node)
 
 
 def _ask_about_request(node: str) -> None:

@@ -29,7 +29,8 @@ AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 3
 ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
-
+Value = float | datetime.datetime | None
+"""A moment is shown in seconds since 1970, none as 0."""
 
 NODE_METRIC = "muster_node_last_pass_timestamp_seconds"
 NODE_TEXT = "end of the node's last run with a PASS, in seconds since 1970; 0: never"
@@ -52,157 +53,158 @@ class Fleet:
         yield from self._ranks()
         yield from self._numbers()
 
-    def _nodes(self) -> Iterator[Metric]:
-        nodes, now = self.figures.nodes, self.figures.at
+    def _nodes(self) -> Iterable[Metric]:
+        seen, nodes = self.figures, self.figures.nodes
         states = collections.Counter((each.sku, each.state, _flag(each.simulated)) for each in nodes)
         kinds = sorted({(sku, simulated) for sku, _, simulated in states})
         full = {(sku, str(state), simulated): 0 for sku, simulated in kinds for state in State} | states
-        yield _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full)
         verdicts = collections.Counter((each.sku, each.verdict or "none") for each in nodes)
-        yield _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run", ("sku", "verdict"), verdicts)
-        yield from self._attention()
         serving = [each for each in nodes if each.state in SERVING]
-        yield _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them", (),
-                     {(): sum(each.held for each in nodes)})  # fmt: skip
-        yield _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet", (),
-                     {(): sum(each.shadow for each in serving)})  # fmt: skip
-        yield _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate", (),
-                     {(): sum(each.uncertified for each in nodes)})  # fmt: skip
-        yield _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none", (),
-                     {(): _timestamp(self.figures.uncertified_since)})  # fmt: skip
-        unswept = self.figures.unswept_since
-        yield _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the "
-                     "node in service that it did not read for longest, without those that a run holds or whose tests "
-                     "are paused; 0: none", ("simulated",),
-                     {(_flag(kind),): _timestamp(unswept.get(kind)) for kind in (False, True)})  # fmt: skip
-        yield _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
-                     {(): sum(each.passed_at is None for each in serving)})  # fmt: skip
-        yield _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
-                         AGES_S, _ages(serving, now))  # fmt: skip
-        omitted = len(nodes) > self.nodes_max
-        yield _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
-                     {(): int(omitted)})  # fmt: skip
-        yield _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
-                     {(_flag(kind),): int(each.open) for kind, each in self.figures.breakers.items()})  # fmt: skip
+        unswept = {(_flag(kind),): seen.unswept_since.get(kind) for kind in (False, True)}
+        return (
+            _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full),
+            _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run", ("sku", "verdict"), verdicts),
+            *self._attention(),
+            _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them", (),
+                   sum(each.held for each in nodes)),
+            _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet", (),
+                   sum(each.shadow for each in serving)),
+            _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate", (),
+                   sum(each.uncertified for each in nodes)),
+            _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none", (),
+                   seen.uncertified_since),
+            _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
+                   "in service that it did not read for longest, without those that a run holds or whose tests are "
+                   "paused; 0: none", ("simulated",), unswept),
+            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
+                   sum(each.passed_at is None for each in serving)),
+            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
+                       AGES_S, _ages(serving, seen.at)),
+            _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
+                   len(nodes) > self.nodes_max),
+            _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
+                   {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
+        )  # fmt: skip
 
-    def _attention(self) -> Iterator[Metric]:
+    def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
-        first = {each.node: each for each in reversed(self.figures.attention) if not each.serving}
+        seen = self.figures.attention
         since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in (False, True)}
-        for each in first.values():
-            since[each.turn, _flag(each.simulated)].append(_timestamp(each.since))
-        labels = ("turn", "simulated")
-        yield _gauge("muster_nodes_not_serving", "nodes that do not serve, by who acts next", labels,
-                     {of: len(times) for of, times in since.items()})  # fmt: skip
-        yield _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them; 0: none",
-                     labels, {of: min(times, default=0.0) for of, times in since.items()})  # fmt: skip
-        asked = [_timestamp(each.since) for each in self.figures.attention if each.cause in ASKED and each.until]
-        yield _gauge("muster_questions_open", "questions that wait for a person's answer", (), {(): len(asked)})
-        yield _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
-                     {(): min(asked, default=0.0)})  # fmt: skip
-        held = [_timestamp(each.since) for each in self.figures.attention if each.cause is Cause.HELD]
-        yield _gauge("muster_nodes_held_oldest_timestamp_seconds",
-                     "since when the longest of those with a held verdict; 0: none", (),
-                     {(): min(held, default=0.0)})  # fmt: skip
+        for each in {each.node: each for each in reversed(seen) if not each.serving}.values():
+            since[each.turn, _flag(each.simulated)].append(_number(each.since))
+        asked = [_number(each.since) for each in seen if each.cause in ASKED and each.until]
+        held = [_number(each.since) for each in seen if each.cause is Cause.HELD]
+        return (
+            _gauge("muster_nodes_not_serving", "nodes that do not serve, by who acts next", ("turn", "simulated"),
+                   {of: len(times) for of, times in since.items()}),
+            _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them; 0: none",
+                   ("turn", "simulated"), {of: min(times, default=0.0) for of, times in since.items()}),
+            _gauge("muster_questions_open", "questions that wait for a person's answer", (), len(asked)),
+            _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
+                   min(asked, default=0.0)),
+            _gauge("muster_nodes_held_oldest_timestamp_seconds",
+                   "since when the longest of those with a held verdict; 0: none", (), min(held, default=0.0)),
+        )  # fmt: skip
 
-    def _tests(self) -> Iterator[Metric]:
+    def _tests(self) -> Iterable[Metric]:
         seen = self.figures
-        yield _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the "
-                     "controller", (), {(): seen.controller_faults})  # fmt: skip
-        yield _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
-                     ("stage", "class", "severity"), seen.findings)  # fmt: skip
-        yield _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
-                     "of corrupted data", ("metric",), seen.corrupting)  # fmt: skip
-        yield _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
-                         DURATIONS_S, seen.stage_durations)  # fmt: skip
-        yield _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
-                         ("dag", "level", "verdict"), DURATIONS_S, seen.run_durations)  # fmt: skip
-        yield _histogram("muster_give_back_seconds", f"from the wish to give a node back until its scheduler confirmed "
-                         f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S,
-                         seen.give_back)  # fmt: skip
-        yield _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts)
-        yield _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
-                     {(): _timestamp(seen.tests.since)})  # fmt: skip
-        yield _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
-                     "job: when a job of a new node began last, or since when they wait", ("pool",),
-                     {(pool,): _timestamp(at) for pool, at in seen.pools.items()})  # fmt: skip
+        return (
+            _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the controller",
+                   (), seen.controller_faults),
+            _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
+                   ("stage", "class", "severity"), seen.findings),
+            _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
+                   "of corrupted data", ("metric",), seen.corrupting),
+            _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
+                       DURATIONS_S, seen.stage_durations),
+            _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
+                       ("dag", "level", "verdict"), DURATIONS_S, seen.run_durations),
+            _histogram("muster_give_back_seconds", "from the wish to give a node back until its scheduler confirmed "
+                       f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S, seen.give_back),
+            _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts),
+            _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
+                   seen.tests.since),
+            _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
+                   "job: when a job of a new node began last, or since when they wait", ("pool",),
+                   {(pool,): at for pool, at in seen.pools.items()}),
+        )  # fmt: skip
 
-    def _ranks(self) -> Iterator[Metric]:
+    def _ranks(self) -> Iterable[Metric]:
         """None where there are more than MUSTER_METRICS_NODES, as for nodes."""
         seen = self.figures.ranks
         steps = {(each.node, each.device, each.part): each.seconds for each in seen if each.device != "node"}
         whole = {(each.node, each.part): each.seconds for each in seen if each.device == "node"}
         slow = {(each.node, each.device): 1 for each in seen if each.straggler and each.device != "node"}
         few = len({each[:2] for each in steps}) <= self.nodes_max
-        yield _gauge("muster_block_step_seconds", f"median step of each rank by what it is spent on, of each node its "
-                     f"last block {WINDOW_TEXT}", ("node", "device", "part"), steps if few else {})  # fmt: skip
-        yield _gauge("muster_block_straggler", "1 for each of these ranks that held the others up", ("node", "device"),
-                     slow if few else {})  # fmt: skip
-        yield _gauge("muster_block_collective_seconds", f"median time in a collective of the largest size, of each "
-                     f"node its last block {WINDOW_TEXT}", ("node", "op"), whole if few else {})  # fmt: skip
+        return (
+            _gauge("muster_block_step_seconds", "median step of each rank by what it is spent on, of each node its "
+                   f"last block {WINDOW_TEXT}", ("node", "device", "part"), steps if few else {}),
+            _gauge("muster_block_straggler", "1 for each of these ranks that held the others up", ("node", "device"),
+                   slow if few else {}),
+            _gauge("muster_block_collective_seconds", "median time in a collective of the largest size, of each node "
+                   f"its last block {WINDOW_TEXT}", ("node", "op"), whole if few else {}),
+        )  # fmt: skip
 
-    def _queues(self) -> Iterator[Metric]:
+    def _queues(self) -> Iterable[Metric]:
         seen = self.figures
-        yield _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts)
-        yield _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them is due; 0: none", (),
-                     {(): _timestamp(seen.mails.since)})  # fmt: skip
-        yield _gauge("muster_mails_parked", "mails and notifications that were given up", (), {(): seen.parked})
-        yield _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
-                     seen.changes.counts)  # fmt: skip
-        yield _gauge("muster_scheduler_changes_oldest_timestamp_seconds",
-                     "since when the oldest of them waits; 0: none", (),
-                     {(): _timestamp(seen.changes.since)})  # fmt: skip
-        yield _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
-                     seen.differences.counts)  # fmt: skip
-        yield _gauge("muster_scheduler_differences_oldest_timestamp_seconds",
-                     "since when the longest of them; 0: none", (),
-                     {(): _timestamp(seen.differences.since)})  # fmt: skip
-        yield _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of "
-                     "the audit stream has not accepted; 0: none", ("sink",),
-                     {(each.sink,): _timestamp(each.since) for each in seen.audit})  # fmt: skip
-        yield _gauge("muster_read_timestamp_seconds", "when these figures were read", (), {(): _timestamp(seen.at)})
+        return (
+            _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts),
+            _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them is due; 0: none", (),
+                   seen.mails.since),
+            _gauge("muster_mails_parked", "mails and notifications that were given up", (), seen.parked),
+            _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
+                   seen.changes.counts),
+            _gauge("muster_scheduler_changes_oldest_timestamp_seconds",
+                   "since when the oldest of them waits; 0: none", (), seen.changes.since),
+            _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
+                   seen.differences.counts),
+            _gauge("muster_scheduler_differences_oldest_timestamp_seconds", "since when the longest of them; 0: none",
+                   (), seen.differences.since),
+            _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of the "
+                   "audit stream has not accepted; 0: none", ("sink",),
+                   {(each.sink,): each.since for each in seen.audit}),
+            _gauge("muster_read_timestamp_seconds", "when these figures were read", (), seen.at),
+        )  # fmt: skip
 
-    def _numbers(self) -> Iterator[Metric]:
+    def _numbers(self) -> Iterable[Metric]:
         """What `muster numbers` shows, as counted once an hour: a scrape only reads it."""
-        of = {
-            (each.sku, _flag(kept.simulated)): each for kept in self.figures.numbers for each in kept.skus if each.sku
-        }
-        by = ("sku", "simulated")
-        yield _gauge("muster_interruptions", f"moves out of service for a fault, {COUNTED}", by,
-                     {key: each.interruptions.events for key, each in of.items()})  # fmt: skip
-        yield _gauge("muster_mtbi_seconds", f"mean time in service between interruptions, {COUNTED}, and the limits of "
-                     "its 90 % interval; what is not known is absent", (*by, "bound"),
-                     _bounds({key: each.interruptions for key, each in of.items()}))  # fmt: skip
-        yield _gauge("muster_mttf_seconds", f"mean time in service to a node's first failed test, {COUNTED}, likewise",
-                     (*by, "bound"), _bounds({key: each.failures for key, each in of.items()}))  # fmt: skip
-        yield _gauge("muster_availability_ratio", f"time in service over time in service and withdrawn, {COUNTED}", by,
-                     {key: each.availability for key, each in of.items() if each.availability is not None})  # fmt: skip
-        yield _gauge("muster_state_node_seconds", f"node-seconds in each state, {COUNTED}", (*by, "state"),
-                     {(*key, state): 3600.0 * hours for key, each in of.items()
-                      for state, hours in each.hours.items()})  # fmt: skip
-        yield _gauge("muster_lost_node_seconds", f"node-seconds lost by nodes that had been in production, {COUNTED}",
-                     (*by, "cause"), {(*key, cause): 3600.0 * hours for key, each in of.items()
-                                      for cause, hours in each.lost.items()})  # fmt: skip
-        yield _gauge("muster_repair_seconds", "time out of service for a fault, of the last year: median and 90 %",
-                     (*by, "quantile"), {(*key, quantile): seconds for key, each in of.items()
-                     for quantile, seconds in (("0.5", each.repairs.median_s), ("0.9", each.repairs.tail_s))
-                     if seconds is not None})  # fmt: skip
         kept = [(each, _flag(each.simulated)) for each in self.figures.numbers]
-        yield _gauge("muster_returned", f"nodes that went to a vendor, {COUNTED}", ("vendor", "part", "simulated"),
-                     {(row.vendor, row.part, kind): row.nodes for each, kind in kept
-                      for row in each.returned})  # fmt: skip
-        yield _gauge("muster_escapes", "failures in service of the last year that a test had let pass",
-                     ("level", "stage", "group", "simulated"),
-                     {(row.level, row.stage, row.group, kind): row.escapes for each, kind in kept
-                      for row in each.escapes})  # fmt: skip
-        yield _gauge("muster_spares", "qualified nodes that wait, and how many a job of all nodes in service needs for "
-                     "a week, in 99 of 100", (*by, "kind"),
-                     {(pool.sku, kind, which): count for each, kind in kept for pool in each.pools
-                      for which, count in (("needed", pool.needed), ("qualified", pool.qualified))})  # fmt: skip
-        yield _gauge("muster_ettr_ratio", "share of its time that a job of all nodes in service is expected to train",
-                     by,
-                     {(jobs.sku, kind): forecast(jobs.inputs, [jobs.service * jobs.inputs.gpus_a_node])[0].ettr
-                      for each, kind in kept for jobs in each.jobs})  # fmt: skip
+        of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}
+        by = ("sku", "simulated")
+        return (
+            _gauge("muster_interruptions", f"moves out of service for a fault, {COUNTED}", by,
+                   {key: each.interruptions.events for key, each in of.items()}),
+            _gauge("muster_mtbi_seconds", f"mean time in service between interruptions, {COUNTED}, and the limits of "
+                   "its 90 % interval; what is not known is absent", (*by, "bound"),
+                   _bounds({key: each.interruptions for key, each in of.items()})),
+            _gauge("muster_mttf_seconds", f"mean time in service to a node's first failed test, {COUNTED}, likewise",
+                   (*by, "bound"), _bounds({key: each.failures for key, each in of.items()})),
+            _gauge("muster_availability_ratio", f"time in service over time in service and withdrawn, {COUNTED}", by,
+                   {key: each.availability for key, each in of.items() if each.availability is not None}),
+            _gauge("muster_state_node_seconds", f"node-seconds in each state, {COUNTED}", (*by, "state"),
+                   {(*key, state): 3600.0 * hours for key, each in of.items() for state, hours in each.hours.items()}),
+            _gauge("muster_lost_node_seconds", f"node-seconds lost by nodes that had been in production, {COUNTED}",
+                   (*by, "cause"),
+                   {(*key, cause): 3600.0 * hours for key, each in of.items() for cause, hours in each.lost.items()}),
+            _gauge("muster_repair_seconds", "time out of service for a fault, of the last year: median and 90 %",
+                   (*by, "quantile"),
+                   {(*key, quantile): seconds for key, each in of.items()
+                    for quantile, seconds in (("0.5", each.repairs.median_s), ("0.9", each.repairs.tail_s))
+                    if seconds is not None}),
+            _gauge("muster_returned", f"nodes that went to a vendor, {COUNTED}", ("vendor", "part", "simulated"),
+                   {(row.vendor, row.part, kind): row.nodes for each, kind in kept for row in each.returned}),
+            _gauge("muster_escapes", "failures in service of the last year that a test had let pass",
+                   ("level", "stage", "group", "simulated"),
+                   {(row.level, row.stage, row.group, kind): row.escapes for each, kind in kept
+                    for row in each.escapes}),
+            _gauge("muster_spares", "qualified nodes that wait, and how many a job of all nodes in service needs for a "
+                   "week, in 99 of 100", (*by, "kind"),
+                   {(pool.sku, kind, which): count for each, kind in kept for pool in each.pools
+                    for which, count in (("needed", pool.needed), ("qualified", pool.qualified))}),
+            _gauge("muster_ettr_ratio", "share of its time that a job of all nodes in service is expected to train", by,
+                   {(jobs.sku, kind): forecast(jobs.inputs, [jobs.service * jobs.inputs.gpus_a_node])[0].ettr
+                    for each, kind in kept for jobs in each.jobs}),
+        )  # fmt: skip
 
 
 def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
@@ -220,14 +222,15 @@ def _node_line(node: NodeFigures) -> bytes:
         value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
         for value in (node.name, node.rack, node.state)
     )
-    value = _timestamp(node.passed_at)
+    value = _number(node.passed_at)
     return f'{NODE_METRIC}{{node="{node_}",rack="{rack}",state="{state}"}} {value}\n'.encode()
 
 
-def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, Value] | Value) -> Metric:
+    """A metric with its values by their labels, or with the one value of a metric without labels."""
     family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
+    for key, value in (values if isinstance(values, Mapping) else {(): values}).items():
+        family.add_metric(key, _number(value))
     return family
 
 
@@ -262,8 +265,8 @@ def _ages(nodes: Iterable[NodeFigures], now: datetime.datetime) -> Iterator[Spre
         yield Spread((sku,), tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
 
 
-def _timestamp(moment: datetime.datetime | None) -> float:
-    return moment.timestamp() if moment else 0.0
+def _number(value: Value) -> float:
+    return value.timestamp() if isinstance(value, datetime.datetime) else value or 0.0
 
 
 def _flag(value: bool) -> str:

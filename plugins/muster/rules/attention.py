@@ -38,53 +38,46 @@ WAITING_FOR = datetime.timedelta(hours=1)
 _TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
 
 
-def attention(
-    rows: Sequence[FleetRow],
-    places: Iterable[Place] = (),
-    questions: Iterable[tuple[Question, datetime.datetime]] = (),
-    leases: Iterable[Lease] = (),
-    refusals: Mapping[str, tuple[datetime.datetime, str]] | None = None,
-    kinds: Mapping[str, str] | None = None,
-    replacements: Iterable[Replacement] = (),
-    racks: Mapping[tuple[str, bool], HeldRack] | None = None,
-    incidents: Iterable[Incident] = (),
-    obstacles: Mapping[str, str] | None = None,
-    *,
-    now: datetime.datetime,
-    untestable: Mapping[str, Sequence[datetime.datetime]] | None = None,
-    leaving: Mapping[str, Observation] | None = None,
-) -> list[Attention]:
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is known of nodes apart from their rows, by node.
+
+    ``questions``: the open ones, with their ends. ``refusals``: when and why the last test was refused. ``kinds``: by
+    cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
+    they are simulated. ``incidents``: all that are open. ``obstacles``: why its run, which tries again, could not reach
+    it. ``untestable``: when tests of it were refused, though no one else used it, in order. ``leaving``: of a node in
+    service, the observation for which it is to leave.
+    """
+
+    places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
+    questions: Mapping[str, tuple[Question, datetime.datetime]] = dataclasses.field(default_factory=dict)
+    leases: Mapping[str, Lease] = dataclasses.field(default_factory=dict)
+    refusals: Mapping[str, tuple[datetime.datetime, str]] = dataclasses.field(default_factory=dict)
+    kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    replacements: Mapping[str, Replacement] = dataclasses.field(default_factory=dict)
+    racks: Mapping[tuple[str, bool], HeldRack] = dataclasses.field(default_factory=dict)
+    incidents: Iterable[Incident] = ()
+    obstacles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    untestable: Mapping[str, Sequence[datetime.datetime]] = dataclasses.field(default_factory=dict)
+    leaving: Mapping[str, Observation] = dataclasses.field(default_factory=dict)
+
+
+def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
     First what waits for a person, then the others; of each the most urgent cause first, then the longest.
-    ``questions``: the open ones, with their ends. ``refusals``: {node: when and why its last test was refused}.
-    ``kinds``: {cluster: kind}. ``replacements``: those that are proposed. ``racks``: those that are held, by name and
-    by whether they are simulated. ``incidents``: those that are open.
-    ``obstacles``: {node: why its run, which tries again, could not reach it}.
-    ``untestable``: {node: when tests of it were refused, though no one else used it}, in order.
-    ``leaving``: {node in service: the observation for which it is to leave}.
     """
-    placed = {place.node: place for place in places}
-    asked = {question.node: (question, until) for question, until in questions}
-    held = {lease.node: lease for lease in leases}
     ready = collections.defaultdict[tuple[str, bool], list[str]](list)
     for row in rows:
-        if row.state is State.QUALIFIED and row.node not in asked and row.node not in held:
+        if row.state is State.QUALIFIED and row.node not in known.questions and row.node not in known.leases:
             ready[row.sku, row.simulated].append(row.node)
-    proposed = {each.spare: each for each in replacements}
-    repairs = {each.node: each for each in sorted(incidents, key=lambda one: (bool(one.asks), one.id)) if each.prove}
+    in_order = sorted(known.incidents, key=lambda one: (bool(one.asks), one.id))
+    repairs = {each.node: each for each in in_order if each.prove}
     found: list[Attention] = []
     for row in rows:
-        seen = _Seen(row, asked.get(row.node), held.get(row.node), (refusals or {}).get(row.node), now)
-        seen.replaces, seen.incident = proposed.get(row.node), repairs.get(row.node)
-        seen.rack = (racks or {}).get((row.rack, row.simulated))
-        seen.obstacle = (obstacles or {}).get(row.node, "")
-        refused = (untestable or {}).get(row.node, ())
-        seen.refusals = [at for at in refused if row.ended_at is None or at > row.ended_at]
-        seen.leaves = (leaving or {}).get(row.node)
-        own = _own(seen, ready[row.sku, row.simulated])
-        place = placed.get(row.node)
-        at = _at_scheduler(row, place, (kinds or {}).get(place.cluster, "")) if place else None
+        own = _own(_Seen(row, known, repairs.get(row.node), now), ready[row.sku, row.simulated])
+        place = known.places.get(row.node)
+        at = _at_scheduler(row, place, known.kinds.get(place.cluster, "")) if place else None
         found += [each for each in (own, at) if each is not None]
     order = list(Cause)
     # Persons first: a scheduler that is away has as many others as it has nodes, and lists are cut.
@@ -95,26 +88,19 @@ def attention(
 
 
 class _Seen:
-    """A node with what is known about it apart from its row."""
+    """A node with what is known about it apart from its row. A refusal counts until a test ends."""
 
-    def __init__(
-        self,
-        row: FleetRow,
-        asked: tuple[Question, datetime.datetime] | None,
-        lease: Lease | None,
-        refusal: tuple[datetime.datetime, str] | None,
-        now: datetime.datetime,
-    ) -> None:
-        self.row, self.asked, self.lease, self.now = row, asked, lease, now
-        self.replaces: Replacement | None = None
-        self.rack: HeldRack | None = None
-        self.incident: Incident | None = None
-        self.leaves: Observation | None = None
-        self.obstacle = ""
-        self.refusals: Sequence[datetime.datetime] = ()
-        self.name = shlex.quote(row.node)
-        # A refusal counts until a test ends.
-        self.refused = refusal[1] if refusal and (row.ended_at is None or refusal[0] > row.ended_at) else ""
+    def __init__(self, row: FleetRow, known: Known, incident: Incident | None, now: datetime.datetime) -> None:
+        def counts(at: datetime.datetime) -> bool:
+            return row.ended_at is None or at > row.ended_at
+
+        node, (at, why) = row.node, known.refusals.get(row.node, (now, ""))
+        self.row, self.incident, self.now, self.name = row, incident, now, shlex.quote(node)
+        self.asked, self.lease = known.questions.get(node), known.leases.get(node)
+        self.replaces, self.rack = known.replacements.get(node), known.racks.get((row.rack, row.simulated))
+        self.obstacle, self.leaves = known.obstacles.get(node, ""), known.leaving.get(node)
+        self.refused = why if counts(at) else ""
+        self.refusals = [each for each in known.untestable.get(node, ()) if counts(each)]
         self.why = row.moved_for or self.refused or row.headline or "it was not tested yet"
         self.paused = row.paused_until if row.paused_until and row.paused_until > now else None
 

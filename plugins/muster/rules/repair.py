@@ -95,27 +95,32 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Wait("another repair is under way, or its end was not recorded")
     carried_out = [each for each in recent if counts(each)]
     rung = _next_rung(ladder, carried_out, now.fault)
-    if over := _over_budget(carried_out, now.fault, policy):
-        return Person(over, rung)
-    if not rung.automatic:
-        return Person(f"what is left for {ladder.fault} is {rung}", rung)
-    if owner := now.labels.get(OWNER_LABEL, "").strip():
-        return Person(f"{owner} repairs it (label {OWNER_LABEL})", rung)
-    if rung is Rung.POWER_CYCLE and not now.bmc:
-        return Person("the next step is a power cycle, and no BMC is enrolled for the node", rung)
-    if rung is not Rung.POWER_CYCLE and not now.reachable:
-        return Person(f"the next step is {rung}, and the node takes no login", rung)
-    if rung is Rung.RESET_GPU and not now.fault.part.startswith("gpu "):
-        return Person("the next step is the reset of a GPU, and its serial number is not known", rung)
-    if rung not in policy.allowed(now.labels):
-        return Person(f"{rung} is not switched on for this node (policy {policy.cited})", rung)
-    if now.simulated and rung not in SIMULATED:
-        return Person(f"the node is simulated: {rung} would concern the machine below it", rung)
-    if now.shadow:
-        return Person("the node is in shadow mode: a person alone moves it", rung)
     lately = [each for each in recent if at - each.reserved_at <= REFUSED_WITHIN]
-    if (refused := _refused_in_a_row(lately, now.fault)) >= REFUSED_MAX:
-        return Person(f"{refused} attempts in a row could not be begun", rung)
+    if why := _over_budget(carried_out, now.fault, policy) or _barred(rung, now, policy) or _refused(lately, now.fault):
+        return Person(why, rung)
+    return _kept_waiting(rung, now, policy) or Act(rung, ladder)
+
+
+def _barred(rung: Rung, now: Situation, policy: RepairPolicy) -> str:
+    """The first reason why the node is never given to ``rung`` without a person, "" without one."""
+    owner = now.labels.get(OWNER_LABEL, "").strip()
+    powered = rung is Rung.POWER_CYCLE
+    unnamed = rung is Rung.RESET_GPU and not now.fault.part.startswith("gpu ")
+    reasons = (
+        (not rung.automatic, f"what is left for {now.fault.fault_class} is {rung}"),
+        (owner, f"{owner} repairs it (label {OWNER_LABEL})"),
+        (powered and not now.bmc, "the next step is a power cycle, and no BMC is enrolled for the node"),
+        (not powered and not now.reachable, f"the next step is {rung}, and the node takes no login"),
+        (unnamed, "the next step is the reset of a GPU, and its serial number is not known"),
+        (rung not in policy.allowed(now.labels), f"{rung} is not switched on for this node (policy {policy.cited})"),
+        (now.simulated and rung not in SIMULATED, f"the node is simulated: {rung} would concern the machine below it"),
+        (now.shadow, "the node is in shadow mode: a person alone moves it"),
+    )
+    return next((why for holds, why in reasons if holds), "")
+
+
+def _kept_waiting(rung: Rung, now: Situation, policy: RepairPolicy) -> Person | Wait | None:
+    """Why ``rung``, which is allowed, is not begun now; None if it is."""
     if not now.leased:
         return Wait("the repair does not hold the node")
     if now.paused:
@@ -126,9 +131,8 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
         return Wait(now.allocated or "whether the node is in use is not known")
     if now.used:
         return Person(f"its scheduler calls the node free, but {now.used}", rung)
-    if full := no_room(now.labels, now.others, policy.together):
-        return Wait(full)
-    return Act(rung, ladder)
+    full = no_room(now.labels, now.others, policy.together)
+    return Wait(full) if full else None
 
 
 def _recent(attempt: Attempt, days: float, at: datetime.datetime) -> bool:
@@ -157,10 +161,11 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")
 
 
-def _refused_in_a_row(history: Sequence[Attempt], fault: Fault) -> int:
-    """How many of the last attempts at this fault were certainly not carried out."""
-    same = [each for each in history if _same(each.fault, fault)]
-    return sum(1 for _ in itertools.takewhile(lambda each: not counts(each), reversed(same)))
+def _refused(lately: Sequence[Attempt], fault: Fault) -> str:
+    """Returns how many of the last attempts at this fault were certainly not carried out, "" if these are few."""
+    same = [each for each in lately if _same(each.fault, fault)]
+    refused = sum(1 for _ in itertools.takewhile(lambda each: not counts(each), reversed(same)))
+    return f"{refused} attempts in a row could not be begun" if refused >= REFUSED_MAX else ""
 
 
 def counts(attempt: Attempt) -> bool:

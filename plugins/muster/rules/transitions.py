@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Callable, Mapping
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
@@ -40,34 +41,29 @@ class Need(enum.Enum):
 
     def met(self, evidence: Evidence) -> bool:
         """Whether ``evidence`` meets this requirement."""
-        verdict = evidence.verdict if evidence.run else None
-        if self is Need.RUN:
-            return bool(evidence.run) and not evidence.run_over
-        if self is Need.RUN_OVER:
-            return bool(evidence.run) and evidence.run_over
-        if self is Need.FAIL:
-            return verdict is Verdict.FAIL
-        if self is Need.BUDGET:
-            return evidence.budget_spent
-        if self is Need.QUALIFYING:
-            return verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
-        if self is Need.FULL_PASS:
-            return verdict is Verdict.PASS and evidence.full_coverage
-        if self is Need.HELD:
-            return bool(evidence.run) and evidence.held
-        if self is Need.NOTHING_NEW:
-            return bool(evidence.run) and evidence.nothing_new
-        if self is Need.OBSERVED:
-            return bool(evidence.observed)
-        if self is Need.PLACE:
-            return bool(evidence.replaces) and evidence.verdict is Verdict.PASS and evidence.full_coverage
-        if self is Need.REPAIR:
-            return bool(evidence.repair)
-        if self is Need.ADOPTION and not evidence.adopted:
-            return False
-        if self is Need.REPLACEMENT and not evidence.replaced:
-            return False
-        return is_person(evidence.person) and bool(evidence.reason.strip())
+        return _MET[self](evidence)
+
+
+def _by_a_person(evidence: Evidence) -> bool:
+    return is_person(evidence.person) and bool(evidence.reason.strip())
+
+
+_MET: Mapping[Need, Callable[[Evidence], bool]] = {
+    Need.RUN: lambda each: bool(each.run) and not each.run_over,
+    Need.RUN_OVER: lambda each: bool(each.run) and each.run_over,
+    Need.FAIL: lambda each: bool(each.run) and each.verdict is Verdict.FAIL,
+    Need.BUDGET: lambda each: each.budget_spent,
+    Need.QUALIFYING: lambda each: bool(each.run) and each.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL),
+    Need.FULL_PASS: lambda each: bool(each.run) and each.verdict is Verdict.PASS and each.full_coverage,
+    Need.HELD: lambda each: bool(each.run) and each.held,
+    Need.NOTHING_NEW: lambda each: bool(each.run) and each.nothing_new,
+    Need.OBSERVED: lambda each: bool(each.observed),
+    Need.PLACE: lambda each: bool(each.replaces) and each.verdict is Verdict.PASS and each.full_coverage,
+    Need.REPAIR: lambda each: bool(each.repair),
+    Need.PERSON: _by_a_person,
+    Need.ADOPTION: lambda each: each.adopted and _by_a_person(each),
+    Need.REPLACEMENT: lambda each: each.replaced and _by_a_person(each),
+}
 
 
 def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:

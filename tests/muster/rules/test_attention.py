@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from muster.model.repairs import Fault, Incident
 from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
-from muster.rules.attention import attention
+from muster.rules import attention as rules
 from muster_criteria.model import Verdict
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
@@ -46,43 +47,59 @@ def incident(**fields: object) -> Incident:
     return dataclasses.replace(made, **fields)
 
 
+def attention(
+    rows: Sequence[FleetRow],
+    places: Iterable[Place] = (),
+    questions: Iterable[tuple[Question, datetime.datetime]] = (),
+    leases: Iterable[Lease] = (),
+    **others: object,
+) -> list[Attention]:
+    known = rules.Known(
+        places={each.node: each for each in places},
+        questions={each.node: (each, until) for each, until in questions},
+        leases={each.node: each for each in leases},
+        **others,
+    )
+    return rules.attention(rows, known, NOW)
+
+
 def test_a_run_that_cannot_reach_its_node_is_listed_with_the_cause() -> None:
     lease = Lease("n1", dags.NODE_QUALIFICATION, "r1", 1, NOW)
-    at_work = only(attention([row(state=State.INTAKE)], leases=[lease], now=NOW))
+    at_work = only(attention([row(state=State.INTAKE)], leases=[lease]))
     assert (at_work.cause, at_work.listed) == (Cause.IN_TEST, False)
     why = "ops@n1: permission denied"
-    retried = only(attention([row(state=State.INTAKE)], leases=[lease], obstacles={"n1": why}, now=NOW))
+    retried = only(attention([row(state=State.INTAKE)], leases=[lease], obstacles={"n1": why}))
     assert (retried.cause, retried.turn, retried.listed) == (Cause.RETRIED, Turn.MUSTER, True)
     assert (retried.why, retried.command) == (why, "muster node check n1")
-    over = only(attention([row(state=State.INTAKE)], obstacles={"n1": why}, now=NOW))
+    over = only(attention([row(state=State.INTAKE)], obstacles={"n1": why}))
     assert over.cause is Cause.IN_TEST
 
 
 def test_what_a_repair_leaves_to_a_person_is_said_with_its_incident() -> None:
     rows = [row(state=State.QUARANTINE)]
-    asked = only(attention(rows, incidents=[incident(asks="reboot is not switched on")], now=NOW))
+    asked = only(attention(rows, incidents=[incident(asks="reboot is not switched on")]))
     assert (asked.cause, asked.turn, asked.command) == (Cause.QUARANTINE, Turn.PERSON, "muster evidence show 7")
     assert asked.why.startswith("reboot is not switched on")
     lease = Lease("n1", dags.REPAIR, "r1", 1, NOW)
     for state in (State.QUARANTINE, State.REPAIR):
-        under_way = only(attention([row(state=state)], leases=[lease], incidents=[incident()], now=NOW))
+        under_way = only(attention([row(state=state)], leases=[lease], incidents=[incident()]))
         assert (under_way.cause, under_way.turn) == (Cause.IN_REPAIR, Turn.MUSTER)
-    unproved = only(attention([row()], incidents=[incident()], now=NOW))
+    unproved = only(attention([row()], incidents=[incident()]))
     assert (unproved.turn, unproved.command) == (Turn.PERSON, "muster qualify n1 --level standard --reason …")
 
 
 def test_a_repair_that_waits_for_its_turn_is_musters_until_nothing_looks_any_more() -> None:
     rows = [row(state=State.QUARANTINE)]
     waits = incident(waits="n2 is under repair", waits_at=NOW - HOUR / 4)
-    found = only(attention(rows, incidents=[waits], now=NOW))
+    found = only(attention(rows, incidents=[waits]))
     assert (found.cause, found.turn, found.command) == (
         Cause.WAITS_FOR_REPAIR, Turn.MUSTER, "muster evidence show 7",
     )  # fmt: skip
     assert found.why.startswith("n2 is under repair")
     stale = dataclasses.replace(waits, waits_at=NOW - 2 * HOUR)
-    assert only(attention(rows, incidents=[stale], now=NOW)).cause is Cause.QUARANTINE
+    assert only(attention(rows, incidents=[stale])).cause is Cause.QUARANTINE
     asks = dataclasses.replace(waits, asks="the BMC refuses")
-    assert only(attention(rows, incidents=[asks], now=NOW)).turn is Turn.PERSON
+    assert only(attention(rows, incidents=[asks])).turn is Turn.PERSON
 
 
 def only(found: list[Attention]) -> Attention:
@@ -93,7 +110,7 @@ def only(found: list[Attention]) -> Attention:
 def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together() -> None:
     rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
     rows += [after("sim", State.QUALIFIED, Verdict.PASS, simulated=True)]
-    first, second, alone = attention(rows, now=NOW)
+    first, second, alone = attention(rows)
     assert {first.cause, second.cause, alone.cause} == {Cause.WAITS_FOR_BLOCK}
     assert (first.command, second.command) == ("muster block n1 n2 --reason …",) * 2
     assert alone.command == "muster admit sim --reason …"
@@ -129,20 +146,20 @@ def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together()
     ],
 )  # fmt: skip
 def test_each_state_out_of_service_has_its_turn(seen: FleetRow, cause: Cause, turn: Turn) -> None:
-    found = only(attention([seen], now=NOW))
+    found = only(attention([seen]))
     assert (found.cause, found.turn, found.serving) == (cause, turn, False)
 
 
 def test_a_person_s_reason_stands_before_the_last_verdict() -> None:
-    found = only(attention([after("n1", State.QUARANTINE, Verdict.PASS, moved_for="smells of smoke")], now=NOW))
+    found = only(attention([after("n1", State.QUARANTINE, Verdict.PASS, moved_for="smells of smoke")]))
     assert found.why == "smells of smoke"
 
 
 def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
     seen = after("n1", State.REGISTERED, Verdict.INCONCLUSIVE)
     later, before = (NOW, "not tested: it is in use"), (NOW - 2 * HOUR, "not tested: it is in use")
-    assert only(attention([seen], refusals={"n1": later}, now=NOW)).why == "not tested: it is in use"
-    assert only(attention([seen], refusals={"n1": before}, now=NOW)).why == seen.headline
+    assert only(attention([seen], refusals={"n1": later})).why == "not tested: it is in use"
+    assert only(attention([seen], refusals={"n1": before})).why == seen.headline
 
 
 def test_a_node_that_serves_and_cannot_be_tested_is_listed_until_a_test_ends() -> None:
@@ -150,34 +167,34 @@ def test_a_node_that_serves_and_cannot_be_tested_is_listed_until_a_test_ends() -
     times = [NOW - each * HOUR / 4 for each in (3, 2, 1)]
     last = {"n1": (times[-1], "not tested: no SKU file of that name")}
     seen = after("n1", State.PRODUCTION, Verdict.PASS)
-    found = only(attention([seen], refusals=last, untestable={"n1": times}, now=NOW))
+    found = only(attention([seen], refusals=last, untestable={"n1": times}))
     assert (found.cause, found.turn, found.since, found.serving) == (Cause.NO_VERDICT, Turn.PERSON, times[0], True)
     assert found.why.endswith("no SKU file of that name")
-    assert attention([seen], refusals=last, untestable={"n1": times[1:]}, now=NOW) == []
+    assert attention([seen], refusals=last, untestable={"n1": times[1:]}) == []
     tested = after("n1", State.PRODUCTION, Verdict.PASS, ended_at=NOW)
-    assert attention([tested], refusals=last, untestable={"n1": times}, now=NOW) == []
+    assert attention([tested], refusals=last, untestable={"n1": times}) == []
 
 
 def test_a_question_is_answered_by_its_command_until_its_end() -> None:
     asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
     seen = after("n1", State.QUALIFIED, Verdict.WARN)
-    found = only(attention([seen], questions=[(asked, NOW + HOUR)], now=NOW))
+    found = only(attention([seen], questions=[(asked, NOW + HOUR)]))
     assert (found.cause, found.since, found.until) == (Cause.QUESTION, NOW - HOUR, NOW + HOUR)
     assert found.command == "muster approve r1 --option … --reason …"
 
 
 def test_paused_tests_are_ended_by_a_person_before_anything_else() -> None:
     seen = after("n1", State.REVALIDATION, Verdict.INCONCLUSIVE, paused_until=NOW + HOUR)
-    found = only(attention([seen], now=NOW))
+    found = only(attention([seen]))
     assert (found.turn, found.until, found.command) == (Turn.PERSON, NOW + HOUR, "muster node resume n1 --reason …")
     over = dataclasses.replace(seen, paused_until=NOW - HOUR)
-    assert only(attention([over], now=NOW)).turn is Turn.MUSTER
+    assert only(attention([over])).turn is Turn.MUSTER
 
 
 def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_one() -> None:
     held = after("n1", State.PRODUCTION, Verdict.FAIL, held_run=RunKey("dag", "run"))
     blind = after("n2", State.PRODUCTION, Verdict.INCONCLUSIVE, inconclusive=3)
-    found = attention([blind, held, row("n3", State.PRODUCTION), row("n4", State.RETIRED)], now=NOW)
+    found = attention([blind, held, row("n3", State.PRODUCTION), row("n4", State.RETIRED)])
     assert [(each.node, each.cause, each.serving) for each in found] == [
         ("n1", Cause.HELD, True), ("n2", Cause.NO_VERDICT, True),
     ]  # fmt: skip
@@ -186,7 +203,7 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
 def test_what_waits_for_a_person_comes_before_all_that_a_scheduler_has_not_confirmed() -> None:
     rows = [row(f"n{number}", State.PRODUCTION) for number in range(60)]
     blind = after("blind", State.PRODUCTION, Verdict.INCONCLUSIVE, inconclusive=3)
-    found = attention([*rows, blind], [place(each.node, done="") for each in rows], now=NOW)
+    found = attention([*rows, blind], [place(each.node, done="") for each in rows])
     assert [each.cause for each in found] == [Cause.NO_VERDICT, *[Cause.NOT_CONFIRMED] * 60]
 
 
@@ -205,7 +222,7 @@ def test_what_waits_for_a_person_comes_before_all_that_a_scheduler_has_not_confi
 def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_capacity(
     state: State, there: Place, cause: Cause, command: str
 ) -> None:
-    found = only(attention([row(state=state)], [there], kinds={"alpha": "slurm"}, now=NOW))
+    found = only(attention([row(state=state)], [there], kinds={"alpha": "slurm"}))
     assert (found.cause, found.command) == (cause, command)
 
 
@@ -217,13 +234,13 @@ def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_cap
 )  # fmt: skip
 def test_the_command_that_opens_a_node_of_kubernetes_undoes_what_closed_it(shown: str, command: str) -> None:
     closed = [row(state=State.PRODUCTION)], [place(shown=shown)]
-    assert only(attention(*closed, kinds={"alpha": "kubernetes"}, now=NOW)).command == command
+    assert only(attention(*closed, kinds={"alpha": "kubernetes"})).command == command
 
 
 def test_what_the_scheduler_shows_as_wanted_is_nothing_to_do() -> None:
-    assert attention([row(state=State.PRODUCTION)], [place(shown=OPEN)], now=NOW) == []
+    assert attention([row(state=State.PRODUCTION)], [place(shown=OPEN)]) == []
     quarantined = place(state=State.QUARANTINE, wanted=WITHDRAWN, shown=CLOSED)
-    assert only(attention([row(state=State.QUARANTINE)], [quarantined], now=NOW)).cause is Cause.QUARANTINE
+    assert only(attention([row(state=State.QUARANTINE)], [quarantined])).cause is Cause.QUARANTINE
 
 
 verdicts = st.sampled_from([None, *Verdict])
@@ -240,7 +257,7 @@ rows_of = st.builds(
 @given(rows_of, st.booleans())
 def test_no_node_out_of_service_waits_unseen(seen: FleetRow, leased: bool) -> None:
     leases = [Lease("n1", "dag", "run", 1, NOW)] if leased else []
-    found = attention([seen], leases=leases, now=NOW)
+    found = attention([seen], leases=leases)
     if seen.state is State.RETIRED:
         assert found == []
     elif seen.state is not State.PRODUCTION:
@@ -252,7 +269,7 @@ def test_the_nodes_of_a_held_rack_wait_for_one_decision_about_it() -> None:
     rack = HeldRack("r1", ("imex",), "IMEX is not up", ("n1", "n2"), RunKey("cluster_qualification", "b"), NOW)
     rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
     rows.append(after("n3", State.QUALIFIED, Verdict.PASS, rack="r2"))
-    first, second, other = attention(rows, racks={("r1", False): rack}, now=NOW)
+    first, second, other = attention(rows, racks={("r1", False): rack})
     assert {first.cause, second.cause} == {Cause.RACK}
     assert {first.command, second.command} == {"muster racks release r1 --reason …"}
     assert other.cause is Cause.WAITS_FOR_BLOCK
@@ -271,6 +288,6 @@ def test_nodes_are_compared_a_number_of_times_that_grows_with_the_fleet_alone() 
             return str.__eq__(self, other)
 
     rows = [after(f"n{number}", State.QUALIFIED, Verdict.PASS, sku=Sku("h100")) for number in range(100)]
-    found = attention(rows, now=NOW)
+    found = attention(rows)
     assert {each.cause for each in found} == {Cause.WAITS_FOR_BLOCK}
     assert compared <= 4 * len(rows)

@@ -196,23 +196,14 @@ class _Requirements:
     def _on(self, need: Need, name: str, device: str, wanted: frozenset[tuple[str, str]]) -> None:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
         positions = [position for labels, position in found if labels >= wanted]
-        invalid = [position for position in positions if position in self._invalid]
         empty = [at for at in positions if not self._usable[at]]
         notes = sorted({str(self._frame["note"][at]) or "no value and no reason given" for at in empty})
         honest = all(self._frame["note"][at] and not self._frame["refused"][at] for at in empty)
+        invalid = [self._invalid[at].why for at in positions if at in self._invalid]
         if not positions:
-            end = self._ends.get(need.probe)
-            if device in self._absent:
-                why = Lack.NO_ANSWER, "it does not answer"
-            elif not _completed(end):
-                why = _ended(end)
-            elif promised(need):
-                why = self._no_sensor(need.probe, need.requirement.metric, device)
-            else:
-                why = Lack.NOT_REPORTED, "the probe did not report it"
-            self._miss(need, Gap(*why, name, device))
+            self._miss(need, Gap(*self._unreported(need, device), name, device))
         elif invalid:
-            self._miss(need, Gap(Lack.INVALID, self._invalid[invalid[0]].why, name, device))
+            self._miss(need, Gap(Lack.INVALID, invalid[0], name, device))
         elif notes and honest and _excused(need, notes) and _completed(self._ends.get(need.probe)):
             if shown := self._shown_by_others(need, device, empty):
                 self._miss(need, Gap(Lack.UNREADABLE, shown, name, device))
@@ -225,6 +216,17 @@ class _Requirements:
             self._counted.required += 1
             if need.requirement.judged and not all(self._judged[at] for at in positions):
                 self._counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, name, device))
+
+    def _unreported(self, need: Need, device: str) -> tuple[Lack, str]:
+        """Why there is no row of a device."""
+        end = self._ends.get(need.probe)
+        if device in self._absent:
+            return Lack.NO_ANSWER, "it does not answer"
+        if not _completed(end):
+            return _ended(end)
+        if promised(need):
+            return self._no_sensor(need.probe, need.requirement.metric, device)
+        return Lack.NOT_REPORTED, "the probe did not report it"
 
     def _instead(self, need: Need, device: str) -> None:
         """Counts as unjudged what has to be judged on a device that does not show what ``need`` requires."""

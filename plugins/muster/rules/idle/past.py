@@ -110,14 +110,20 @@ def risk_of(
     each = np.arange(len(nodes), dtype=np.int64)
     start = np.array([hours(node.machine_since) if node.machine_since else hour for node in nodes])
     labels = np.column_stack([_numbered(values, of) for values, of in zip(kinds, names, strict=True)])
-    units = Units(np.minimum(start, hour), np.full(len(nodes), hour), each, each, racks, labels)
+    units = Units(
+        start=np.minimum(start, hour), end=np.full(len(nodes), hour), part=each, place=each, rack=racks, labels=labels
+    )
     kept = [one for one in failures if one.node in number and zero <= one.at <= now]
     unit = np.array([number[one.node] for one in kept], dtype=np.int64)
     faults = Faults(
-        unit, np.array([GROUPS.index(one.group) for one in kept], dtype=np.int64),
-        np.array([hours(one.at) for one in kept]), np.array([hours(one.over) for one in kept]),
-        np.where([one.replaced for one in kept], -1, unit).astype(np.int64), unit, units.rack[unit],
-    )  # fmt: skip
+        unit=unit,
+        group=np.array([GROUPS.index(one.group) for one in kept], dtype=np.int64),
+        at=np.array([hours(one.at) for one in kept]),
+        back=np.array([hours(one.over) for one in kept]),
+        part=np.where([one.replaced for one in kept], -1, unit).astype(np.int64),
+        place=unit,
+        rack=units.rack[unit],
+    )
     history = History(units, episodes(faults))
     if learned is None:
         begin = float(start.min(initial=hour))

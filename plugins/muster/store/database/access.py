@@ -299,8 +299,9 @@ def to_lease(row: LeaseRow) -> Lease:
 def to_event(row: EventRow) -> Event:
     """The event as a value."""
     return Event(
-        row.node, row.at, State(row.from_state), State(row.to_state), row.actor, row.reason, row.evidence, row.login
-    )
+        node=row.node, at=row.at, from_state=State(row.from_state), to_state=State(row.to_state), actor=row.actor,
+        reason=row.reason, evidence=row.evidence, login=row.login,
+    )  # fmt: skip
 
 
 def to_run(row: RunRow) -> Run:
@@ -324,8 +325,10 @@ VERDICT_COLUMNS = (
 def to_verdict(row: StageRow, run: RunRow) -> StageVerdict:
     """The stage's verdict as a value."""
     return StageVerdict(
-        row.stage, row.level, Verdict(row.verdict), row.required > 0 and row.required == row.measured == row.judged,
-        row.reason, row.recorded_at, run.dag_id, run.run_id, row.snapshot, row.simulated, row.attempts,
+        stage=row.stage, level=row.level, verdict=Verdict(row.verdict),
+        full_coverage=row.required > 0 and row.required == row.measured == row.judged, reason=row.reason,
+        recorded_at=row.recorded_at, dag_id=run.dag_id, run_id=run.run_id, snapshot=row.snapshot,
+        simulated=row.simulated, attempts=row.attempts,
     )  # fmt: skip
 
 

@@ -342,13 +342,6 @@ def _environments(
 
 def _value(row: CertificateRow) -> Certificate:
     return Certificate(
-        row.id,
-        row.node,
-        row.issued_at,
-        row.expires_at,
-        row.verdict,
-        row.tested_since,
-        row.revoked,
-        row.document,
-        row.revoked_at,
-    )
+        id=row.id, node=row.node, issued_at=row.issued_at, expires_at=row.expires_at, verdict=row.verdict,
+        tested_since=row.tested_since, revoked=row.revoked, document=row.document, revoked_at=row.revoked_at,
+    )  # fmt: skip

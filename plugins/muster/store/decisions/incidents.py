@@ -126,6 +126,7 @@ def to_incident(row: IncidentRow) -> Incident:
     """The row as a value."""
     bundle = Bundle(row.bundle, row.bundle_sha256, row.bundle_bytes, tuple(row.missing)) if row.bundle else None
     return Incident(
-        row.id, row.node, Fault(row.fault_class, row.device, row.part), row.why, row.opened_at, row.simulated,
-        tuple(row.prove), row.level, bundle, row.closed_at, row.asks, row.waits, row.waits_at,
+        id=row.id, node=row.node, fault=Fault(row.fault_class, row.device, row.part), why=row.why,
+        opened_at=row.opened_at, simulated=row.simulated, prove=tuple(row.prove), level=row.level, bundle=bundle,
+        closed_at=row.closed_at, asks=row.asks, waits=row.waits, waits_at=row.waits_at,
     )  # fmt: skip

@@ -210,7 +210,8 @@ def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> 
 def to_waiver(row: WaiverRow) -> Waiver:
     """The waiver as a value."""
     return Waiver(
-        row.id, row.node, row.subject, row.rule, row.metric, row.device, access.to_labels(row.labels),
-        row.person, row.reason, row.created_at, row.until, row.revoked_at, row.finding_id, row.machine,
-        Severity(row.severity), row.observed, tuple(Extent(**each) for each in row.extents),
+        id=row.id, node=row.node, subject=row.subject, rule=row.rule, metric=row.metric, device=row.device,
+        labels=access.to_labels(row.labels), person=row.person, reason=row.reason, created_at=row.created_at,
+        until=row.until, revoked_at=row.revoked_at, finding=row.finding_id, machine=row.machine,
+        severity=Severity(row.severity), observed=row.observed, extents=tuple(Extent(**each) for each in row.extents),
     )  # fmt: skip

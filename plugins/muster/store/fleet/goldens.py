@@ -59,9 +59,9 @@ def observe(
     serials, moment = current_serials(session, run.node), access.now()
     sightings = [
         Sighting(
-            golden_id(each.key, each.op, simulated=simulated), each.key, each.op, each.digest,
-            subject_of(each.device, serials) or f"{each.device} of {run.node}", each.device, run.node,
-            f"{run.dag_id}/{run.run_id}", moment, run.machine,
+            golden_id=golden_id(each.key, each.op, simulated=simulated), key=each.key, op=each.op, digest=each.digest,
+            subject=subject_of(each.device, serials) or f"{each.device} of {run.node}", device=each.device,
+            node=run.node, run=f"{run.dag_id}/{run.run_id}", seen_at=moment, machine=run.machine,
         )
         for each in answers
     ]  # fmt: skip
@@ -141,9 +141,10 @@ def _waiting(session: Session, ids: Collection[str]) -> list[KeptGolden]:
     for identity, seen in _by_id(_voting(session, _sightings(session, ids, None))).items():
         state = consensus(seen, excluded)
         simulated = identity == golden_id(seen[0].key, seen[0].op, simulated=True)
-        found.append(
-            KeptGolden(identity, seen[0].op, seen[0].key, simulated, "", state.devices, state.nodes, state.why_not)
-        )
+        found.append(KeptGolden(
+            id=identity, op=seen[0].op, key=seen[0].key, simulated=simulated, digest="", devices=state.devices,
+            nodes=state.nodes, why_not=state.why_not,
+        ))  # fmt: skip
     return found
 
 
@@ -191,8 +192,8 @@ def _golden(row: GoldenRow) -> Golden:
 
 def _sighting(row: DigestRow) -> Sighting:
     return Sighting(
-        row.golden_id, row.key, row.op, row.digest, row.subject, row.device, row.node, f"{row.dag_id}/{row.run_id}",
-        row.seen_at, row.machine,
+        golden_id=row.golden_id, key=row.key, op=row.op, digest=row.digest, subject=row.subject, device=row.device,
+        node=row.node, run=f"{row.dag_id}/{row.run_id}", seen_at=row.seen_at, machine=row.machine,
     )  # fmt: skip
 
 
@@ -208,7 +209,8 @@ def _record(row: GoldenRow) -> KeptGolden:
     agreed = tuple(str(each) for each in row.agreed)
     nodes = {each.partition(" on ")[2].partition(" in ")[0] for each in agreed}
     return KeptGolden(
-        row.golden_id, row.op, row.key, row.simulated, row.digest, len(agreed), len(nodes),
-        "" if row.digest else "forgotten before there was one", row.promoted_at, agreed, row.withdrawn_at,
-        row.withdrawn_by, row.withdrawn_login, row.withdrawn_reason,
+        id=row.golden_id, op=row.op, key=row.key, simulated=row.simulated, digest=row.digest, devices=len(agreed),
+        nodes=len(nodes), why_not="" if row.digest else "forgotten before there was one", promoted_at=row.promoted_at,
+        agreed=agreed, withdrawn_at=row.withdrawn_at, withdrawn_by=row.withdrawn_by,
+        withdrawn_login=row.withdrawn_login, withdrawn_reason=row.withdrawn_reason,
     )  # fmt: skip

@@ -82,8 +82,9 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
             for each in some:
                 zone = str(each.labels.get(ZONE, ""))
                 yield LatestStage(
-                    each.name, sku, zone, simulated, each.dag_id, each.run_id, stage, level, Verdict(each.verdict),
-                    tuple(kept.get(each.run, ())), chassis.get(each.run),
+                    node=each.name, sku=sku, zone=zone, simulated=simulated, dag_id=each.dag_id, run_id=each.run_id,
+                    stage=stage, level=level, verdict=Verdict(each.verdict), attempts=tuple(kept.get(each.run, ())),
+                    chassis=chassis.get(each.run),
                 )  # fmt: skip
 
 

@@ -313,9 +313,10 @@ def _days_since(session: Session, row: AttemptRow) -> int:
 
 def _to_attempt(row: AttemptRow) -> Attempt:
     return Attempt(
-        row.id, row.incident, row.node, Fault(row.fault_class, row.device, row.part), row.rung, row.reserved_at,
-        RunKey(row.dag_id, row.run_id), Outcome(row.outcome) if row.outcome else None, row.detail, row.ended_at,
-        row.proved, before=row.before, ordered=row.ordered, ordered_at=row.ordered_at,
+        id=row.id, incident=row.incident, node=row.node, fault=Fault(row.fault_class, row.device, row.part),
+        rung=row.rung, reserved_at=row.reserved_at, run=RunKey(row.dag_id, row.run_id),
+        outcome=Outcome(row.outcome) if row.outcome else None, detail=row.detail, ended_at=row.ended_at,
+        proved=row.proved, before=row.before, ordered=row.ordered, ordered_at=row.ordered_at,
     )  # fmt: skip
 
 

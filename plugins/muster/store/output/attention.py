@@ -40,7 +40,7 @@ def collect(
 ) -> list[Attention]:
     """Every node that does not serve or about which somebody decides, what waits for a person first.
 
-    ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as of ``muster.rules.attention``.
+    ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as of ``muster.rules.attention.Known``.
     """
     leaving = leaving or {}
     kinds = {name: str(chosen.get("kind", "")) for name, chosen in settings().schedulers.items()}
@@ -57,11 +57,15 @@ def collect(
             NodeRow.name.in_(leaving),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
-    return attention.attention(
-        rows, schedulers.places(where=odd), questions.waiting(), leases.live(),
-        _refusals(), kinds, replacing.proposals(), held, repairs.find(limit=OPEN_MAX, still_open=True),
-        runs.obstacles(), now=access.now(), untestable=_untestable(), leaving=leaving,
+    known = attention.Known(
+        places={each.node: each for each in schedulers.places(where=odd)},
+        questions={each.node: (each, until) for each, until in questions.waiting()},
+        leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
+        replacements={each.spare: each for each in replacing.proposals()}, racks=held,
+        incidents=repairs.find(limit=OPEN_MAX, still_open=True), obstacles=runs.obstacles(),
+        untestable=_untestable(), leaving=leaving,
     )  # fmt: skip
+    return attention.attention(rows, known, access.now())
 
 
 def _refused() -> ColumnElement[bool]:

@@ -62,41 +62,43 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ).where(unsent, tried())
         ).one()
         return FleetFigures(
-            now, nodes, {kind: breaker_now(session, simulated=kind) for kind in kinds},
-            _counts(
+            at=now, nodes=nodes, breakers={kind: breaker_now(session, simulated=kind) for kind in kinds},
+            findings=_counts(
                 session,
                 select(Stage.stage, FindingRow.fault_class, FindingRow.severity, func.count())
                 .join(Stage, FindingRow.stage == Stage.id)
                 .where(recorded, FindingRow.waived == ""),
             ),
-            _corrupting(session, recorded, reported),
-            _spread(session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level),
-            _spread(
+            corrupting=_corrupting(session, recorded, reported),
+            stage_durations=_spread(
+                session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level
+            ),
+            run_durations=_spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
                 ended, RunRow.dag_id, RunRow.level, RunRow.verdict,
             ),
-            session.scalar(
+            controller_faults=session.scalar(
                 select(func.count()).where(
                     ended, RunRow.verdict == str(Verdict.SKIPPED), cast(RunRow.faults, Text) != "{}"
                 )
             ) or 0,
-            _spread(
+            give_back=_spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
                 PlaceRow.cluster,
             ),
-            _waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
-            Waiting({(): mails[0] - mails[1]}, mails[2]),
-            mails[1],
-            _waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
-            _waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
-            tuple(audit.lags()),
-            tuple(attention),
-            tuple(numbers.of_session(session)),
-            rank_times.of_session(session, recent),
-            _pools(session),
-            _uncertified_since(session, nodes),
-            _unswept_since(session, now),
+            tests=_waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
+            mails=Waiting({(): mails[0] - mails[1]}, mails[2]),
+            parked=mails[1],
+            changes=_waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
+            differences=_waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
+            audit=tuple(audit.lags()),
+            attention=tuple(attention),
+            numbers=tuple(numbers.of_session(session)),
+            ranks=rank_times.of_session(session, recent),
+            pools=_pools(session),
+            uncertified_since=_uncertified_since(session, nodes),
+            unswept_since=_unswept_since(session, now),
         )  # fmt: skip
 
 

@@ -226,8 +226,8 @@ def metric_points(node: str, metric: str) -> list[Point]:
         rows = list(session.execute(query))
     return [
         Point(
-            at, run_id, level, row.device, tuple(sorted((str(name), str(text)) for name, text in row.labels.items())),
-            row.value, row.unit, row.floor, row.ceiling,
+            at=at, run_id=run_id, level=level, device=row.device,
+            labels=access.to_labels(row.labels), value=row.value, unit=row.unit, floor=row.floor, ceiling=row.ceiling,
         )
         for row, at, run_id, level in reversed(rows)
         if row.value is not None

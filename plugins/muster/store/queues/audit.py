@@ -75,6 +75,6 @@ def lags() -> list[AuditLag]:
 def _value(row: EventRow) -> AuditEvent:
     kind = "audit" if row.from_state == row.to_state else "lifecycle"
     return AuditEvent(
-        row.id, row.at.isoformat(), kind, row.node or "", row.from_state, row.to_state, row.actor, row.login,
-        row.reason, row.evidence,
+        id=row.id, at=row.at.isoformat(), kind=kind, node=row.node or "", from_state=row.from_state,
+        to_state=row.to_state, actor=row.actor, login=row.login, reason=row.reason, evidence=row.evidence,
     )  # fmt: skip

@@ -48,25 +48,8 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
         row = access.node_row(session, node, lock=True)
         place = session.get(PlaceRow, node, with_for_update=True)
         before = f"{place.cluster}/{place.name}" if place else "no scheduler"
-        lease = access.live_lease(session, node)
-        if place is not None and lease is not None:
-            raise IllegalMove(
-                f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end",
-                Refusal.LEASED,
-            )
-        if place is not None and State(row.state) in SERVING:
-            raise IllegalMove(
-                f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
-                Refusal.STATE,
-            )
-        served = place is not None and (place.done_at is not None or place.shown == OPEN)
-        if place is not None and served and place.done != WITHDRAWN and not abandon:
-            why = f": {place.last_error}" if place.last_error else ""
-            raise IllegalMove(
-                f"{place.cluster} has not confirmed yet that it closed {node}, which may take jobs there{why}; repeat "
-                f"this once it has, or give it up: `muster node scheduler {node} --none --abandon --reason …`",
-                Refusal.STATE,
-            )
+        if place is not None:
+            _check_given_up(session, row, place, abandon=abandon)
         taken = select(PlaceRow.node).where(PlaceRow.cluster == cluster, PlaceRow.name == name)
         other = session.scalar(taken.where(PlaceRow.node != node))
         if other is not None:
@@ -90,6 +73,28 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
         evidence = {"person": person, "reason": reason.strip(), "before": before, "after": after}
         access.remark(session, row, person, f"its scheduler is {after}: {reason.strip()}", evidence)
         return _record(session, node)
+
+
+def _check_given_up(session: Session, row: NodeRow, place: PlaceRow, *, abandon: bool) -> None:
+    """Raise IllegalMove unless the node may leave its place now, as ``assign``."""
+    node, before = row.name, f"{place.cluster}/{place.name}"
+    if (lease := access.live_lease(session, node)) is not None:
+        raise IllegalMove(
+            f"{node} is tested in {before}, by run {lease.run_id} of {lease.dag_id}: wait for its end", Refusal.LEASED
+        )
+    if State(row.state) in SERVING:
+        raise IllegalMove(
+            f"{node} is in service in {before}: move it out first, `muster node move {node} registered --reason …`",
+            Refusal.STATE,
+        )
+    served = place.done_at is not None or place.shown == OPEN
+    if served and place.done != WITHDRAWN and not abandon:
+        why = f": {place.last_error}" if place.last_error else ""
+        raise IllegalMove(
+            f"{place.cluster} has not confirmed yet that it closed {node}, which may take jobs there{why}; repeat "
+            f"this once it has, or give it up: `muster node scheduler {node} --none --abandon --reason …`",
+            Refusal.STATE,
+        )
 
 
 def place(node: str) -> Place | None:

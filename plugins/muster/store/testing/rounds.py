@@ -135,8 +135,9 @@ def parts(key: RunKey) -> list[FaultyPart]:
         query = select(FabricPartRow).where(FabricPartRow.run == first.id).order_by(FabricPartRow.id)
         return [
             FaultyPart(
-                PartKind(row.kind), Symptom(row.symptom), row.place, row.rail, row.node, row.share, tuple(row.rounds),
-                tuple(row.partners), tuple(row.touches), row.confirmed,
+                kind=PartKind(row.kind), symptom=Symptom(row.symptom), where=row.place, rail=row.rail, node=row.node,
+                share=row.share, rounds=tuple(row.rounds), partners=tuple(row.partners), touches=tuple(row.touches),
+                confirmed=row.confirmed,
             )
             for row in session.scalars(query)
         ]  # fmt: skip

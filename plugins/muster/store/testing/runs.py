@@ -17,7 +17,6 @@ from muster.model.stages import STAGES, in_order
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import ending
 from muster.rules import transitions as lifecycle
-from muster.rules.ending import RunFacts
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -299,8 +298,9 @@ def obstacles() -> dict[str, str]:
 def to_job(run: RunRow, row: JobRow) -> Job:
     """The job as a value."""
     return Job(
-        run.dag_id, run.run_id, row.stage, row.attempt_key, row.state, row.remote_dir, row.boot_id, row.fence,
-        row.started_at, row.ended_at, row.note, run.node, row.chassis, tuple(row.repeat_probes),
+        dag_id=run.dag_id, run_id=run.run_id, node=run.node, stage=row.stage, attempt_key=row.attempt_key,
+        state=row.state, remote_dir=row.remote_dir, boot_id=row.boot_id, fence=row.fence, started_at=row.started_at,
+        ended_at=row.ended_at, chassis=row.chassis, note=row.note, repeat_probes=tuple(row.repeat_probes),
     )  # fmt: skip
 
 
@@ -356,12 +356,12 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
     return evidence
 
 
-def _facts(session: Session, run: RunRow, node: NodeRow) -> RunFacts:
+def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
     place = session.get(PlaceRow, node.name)
     fenced = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, StageRow.job_end == END_FENCED)
     accepted = waivers.accepted(session, node, found)
-    return RunFacts(
+    return ending.RunFacts(
         run=access.to_run(run),
         node=access.to_node(node),
         stages=_stages(session, run),
