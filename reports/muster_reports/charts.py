@@ -34,8 +34,7 @@ FONT_PT = 10.5
 """At 100 dots per inch; a phone shows the chart at half its size: 8 pixels."""
 PNG_BYTES_MAX = 60_000
 LEFT_PX, RIGHT_PX, TITLE_PX, AXIS_PX, LEGEND_ROW_PX = 82, 8, 26, 60, 20
-"""Room around the panels: for the labels of the axis on the left, for a title, for the labels below, for each row of the
-legend."""
+"""Room around the panels: for the vertical axis, the last label, a title, the axis below, and a row of the legend."""
 POINTS_PER_LINE = 240
 LINES_MAX = 10
 """With more devices than this, the ones without findings become a band (lowest to highest) and their median."""

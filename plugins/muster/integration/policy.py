@@ -65,8 +65,8 @@ DAG_MODULES = (
     "muster.reporting.notices",
     "muster.reporting.sending",
 )
-"""Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet that reads
-such a file, of the DAG processor or of a task.
+"""Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet. Those of
+the DAG processor and of tasks each read such a file.
 """
 
 TASK_MODULES = (*DAG_MODULES, "muster.integration.warm")
