@@ -93,6 +93,19 @@ def test_a_celery_worker_imports_the_tasks_modules_before_it_forks() -> None:
     assert "WARM True" in done.stdout
 
 
+def test_the_dag_processor_forks_processes_that_import_nothing_of_ours() -> None:
+    code = "import sys; sys.argv = ['airflow', 'dag-processor']; from airflow.dag_processing.dagbag import DagBag; "
+    code += "from muster.integration import listeners; Job = type('Job', (), {}); listeners.on_starting(Job()); "
+    code += "before = set(sys.modules); bag = DagBag('dags', load_op_links=False); "
+    code += "print(len(bag.dags), [name for name in sorted({*sys.modules} - before) if name.startswith('muster')])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=airflow_home.ROOT
+    )
+    count, _, late = done.stdout.splitlines()[-1].partition(" ")
+    assert int(count) >= 12
+    assert late == "[]"
+
+
 def test_airflow_sees_one_plugin_file_and_not_the_package() -> None:
     from airflow._shared.module_loading import find_path_from_directory
 

@@ -1,4 +1,5 @@
 """Listeners in the scheduler: release a node when its run ends, give a run its node's pool, and create missing pools.
+In the DAG processor: import what the DAG files import.
 
 They run inside the scheduler's loop, so they are quick and never raise.
 """
@@ -26,9 +27,16 @@ log = logging.getLogger(__name__)
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """In the scheduler: import the tasks' modules where it forks their processes, create the stages' pool."""
+    """In the scheduler: import the tasks' modules where it forks their processes, create the stages' pool.
+
+    In the DAG processor: import what the DAG files import, else the processes that read them do, each time.
+    """
     # Also called in task processes, which are forks of a process with these arguments.
-    if type(component).__name__ != "Job" or not policy.is_scheduler(sys.argv):
+    if type(component).__name__ != "Job":
+        return
+    if policy.is_dag_processor(sys.argv):
+        policy.preload(policy.DAG_MODULES)
+    if not policy.is_scheduler(sys.argv):
         return
     if policy.forks_tasks(sys.argv, conf.get("core", "executor")):
         policy.preload(policy.TASK_MODULES)

@@ -43,15 +43,34 @@ PRELOAD = (
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
-TASK_MODULES = (
-    "muster.operators.testing.stage",
-    "muster.operators.testing.qualification",
-    "muster.operators.testing.member",
+DAG_MODULES = (
+    "muster.operators.forms",
+    "muster.operators.lifecycle.admission",
+    "muster.operators.lifecycle.arrival",
+    "muster.operators.lifecycle.bmc_sweep",
+    "muster.operators.lifecycle.held",
+    "muster.operators.lifecycle.repair",
+    "muster.operators.lifecycle.revalidation",
+    "muster.operators.lifecycle.sweep",
+    "muster.operators.provisional",
+    "muster.operators.statistics",
     "muster.operators.testing.block",
+    "muster.operators.testing.member",
+    "muster.operators.testing.pair",
+    "muster.operators.testing.qualification",
+    "muster.operators.testing.rounds",
+    "muster.operators.testing.stage",
+    "muster.operators.upkeep",
+    "muster.reporting.mailing",
+    "muster.reporting.notices",
     "muster.reporting.sending",
-    "muster.integration.warm",
 )
-"""Modules of our tasks, which import Airflow: for once it is there, and task processes are not forked yet."""
+"""Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet. Those of
+the DAG processor and of tasks each read such a file.
+"""
+
+TASK_MODULES = (*DAG_MODULES, "muster.integration.warm")
+"""Modules of our tasks."""
 
 
 def forks_tasks(argv: Sequence[str], executors: str) -> bool:
@@ -67,6 +86,11 @@ def forks_tasks(argv: Sequence[str], executors: str) -> bool:
 def is_scheduler(argv: Sequence[str]) -> bool:
     """Whether a process with these arguments is ``airflow scheduler``."""
     return _words(argv)[:1] == ["scheduler"]
+
+
+def is_dag_processor(argv: Sequence[str]) -> bool:
+    """Whether a process with these arguments is ``airflow dag-processor``, which forks one to read each DAG file."""
+    return _words(argv)[:1] == ["dag-processor"]
 
 
 def _words(argv: Sequence[str]) -> list[str]:
