@@ -6,7 +6,7 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from muster_node.cluster import wire
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.hub import WAITING, WORKING, Hub, listen
-from muster_node.cluster.member import Member
+from muster_node.cluster.member import Member, PeerGroup
 from muster_node.cluster.wire import Link
 from muster_node.hardware.seam import Clock
 from tests.muster_node.cluster.blocks import rendezvous
@@ -182,6 +182,14 @@ def test_the_master_knows_the_address_at_which_others_reach_it(
     member = Member(rig.block, "p", rig.clock, lambda text: None)
     member._handle(go, threading.Thread(target=print))
     assert member.group.local_address == known
+
+
+@pytest.mark.parametrize("act", [lambda group: group.begin("training"), lambda group: group.arrive()])
+def test_what_a_member_has_to_send_wakes_its_connection(rig: Rig, act: Callable[[PeerGroup], None]) -> None:
+    group = PeerGroup(rig.block, print)
+    act(group)
+    assert select.select([group.bell], [], [], 0)[0]
+    group.close()
 
 
 def test_one_member_alone_is_no_block(rig: Rig) -> None:

@@ -13,13 +13,12 @@ import dataclasses
 import errno
 import hmac
 import os
-import select
 import socket
 import threading
 from typing import Any, NamedTuple
 
 from muster_node.cluster.block import Block
-from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, line_of
+from muster_node.cluster.wire import LINE_MAX, UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, line_of, wait_for
 from muster_node.hardware.seam import Clock
 
 WORKING, WAITING = "working", "waiting"
@@ -33,7 +32,12 @@ END_PHASE = "over"
 BEGUN = "the others began without it"
 """Why a member that comes later is refused."""
 
+LOOKS = 5
+"""Looks at the limits between two heartbeats; what comes is taken at once."""
+
 _TICK_S = 0.05
+"""Seconds between two looks once the end has begun."""
+
 _LINGER_S = 2.0
 _GRACE_S = 0.5
 """Seconds during which the hub waits, after the first lost member, for others that were lost at the same moment."""
@@ -127,10 +131,8 @@ class Hub(threading.Thread):
             self._listener.close()
 
     def _step(self) -> None:
-        links = [peer.link for peer in self._peers.values()] + [
-            unknown_peer.link for unknown_peer in self._unknown_peers
-        ]
-        select.select([self._listener] + [link.socket for link in links if link.socket.fileno() >= 0], [], [], _TICK_S)
+        links = [each.link for each in (*self._peers.values(), *self._unknown_peers)]
+        wait_for(links, self._block.heartbeat_s / LOOKS if self._end_at is None else _TICK_S, self._listener)
         self._read_all()
         now = self._read_at  # not later: if this process is suspended here, later messages are still unread
         if now - self._beat_at >= self._block.heartbeat_s:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import queue
-import select
 import socket
 import threading
 from collections.abc import Iterator
 from typing import Any, Callable
 
 from muster_node.cluster.block import Block, check_same
-from muster_node.cluster.hub import BEGUN, END_PHASE, NODE, WAITING, WORKING, Hub, Lost, listen
-from muster_node.cluster.wire import Gone, Link, Message
+from muster_node.cluster.hub import BEGUN, END_PHASE, LOOKS, NODE, WAITING, WORKING, Hub, Lost, listen
+from muster_node.cluster.wire import Gone, Link, Message, wait_for
 from muster_node.hardware.seam import Clock
 
-_TICK_S = 0.02
 _RETRY_S = 0.2
 _CONNECT_S = 2.0
 _HUB_END_S = 5.0
@@ -79,11 +77,25 @@ class PeerGroup:
         self.requests: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.responses: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._progress = progress
+        self._ringer, self.bell = socket.socketpair()
+        self._ringer.setblocking(False)
+        self.bell.setblocking(False)
+
+    def ring(self) -> None:
+        """Wakes the thread that serves the connection to the hub, which reads ``bell``: there is something to send."""
+        with contextlib.suppress(OSError):  # full: it is waking; closed: the block has ended
+            self._ringer.send(b".")
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        self._ringer.close()
+        self.bell.close()
 
     def begin(self, phase: str) -> None:
         """Starts a phase."""
         self.phase = phase
         self.mark("")
+        self.ring()
         self._progress(f"phase {phase}")
 
     def mark(self, activity: str) -> None:
@@ -110,6 +122,7 @@ class PeerGroup:
     def arrive(self, payload: Any = None) -> None:
         """This member is at the end of this phase; ``answer`` returns once all are."""
         self.requests.put((self.phase, payload))
+        self.ring()
 
     def answer(self, wait_s: float | None = None) -> dict[str, Any] | None:
         """{name: payload} of all members; None if they have not all arrived in ``wait_s``. Raises BlockEnded."""
@@ -152,6 +165,7 @@ class Member:
             exit_status = self._join() or self._participate(work)
         finally:
             self.group.responses.put(None)
+            self.group.close()
             if self._link is not None:
                 self._link.close()
             if hub is not None:
@@ -203,7 +217,7 @@ class Member:
     def _await_answer(self, link: Link) -> Message:
         until = self._clock.now() + max(_CONNECT_S, self._block.stall_timeout_s)
         while self._clock.now() < until:
-            select.select([link.socket], [], [], _TICK_S)
+            wait_for([link], _RETRY_S)
             for message in link.receive():
                 if message["kind"] in ("welcome", "refused"):
                     return message
@@ -233,7 +247,9 @@ class Member:
 
     def _receive(self) -> list[Message]:
         assert self._link is not None
-        select.select([self._link.socket], [], [], _TICK_S)
+        wait_for([self._link], self._block.heartbeat_s / LOOKS, self.group.bell)
+        with contextlib.suppress(BlockingIOError):
+            self.group.bell.recv(64)
         messages = self._link.receive()
         if messages:
             self._message_at = self._clock.now()
@@ -289,6 +305,7 @@ class Member:
         except BaseException as error:
             self._error = error
         self._done.set()
+        self.group.ring()
 
 
 def _lost(rows: Any) -> tuple[Lost, ...]:

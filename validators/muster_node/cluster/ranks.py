@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import select
 import signal
 import socket
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from muster_node.cluster.hub import WAITING, WORKING
+from muster_node.cluster.hub import LOOKS, WAITING, WORKING
 from muster_node.cluster.member import DeviceFailed, PeerGroup
 from muster_node.cluster.rank import RankGroup, serve_rank
-from muster_node.cluster.wire import Gone, Link, Message, line_of
+from muster_node.cluster.wire import Gone, Link, Message, line_of, wait_for
 from muster_node.hardware.seam import Device, RealClock
 from muster_node.probe import Context, Skip
 
@@ -104,7 +103,8 @@ class Ranks:
         return _Rank(device, pid, Link(ours), now, now)
 
     def _step(self) -> None:
-        select.select([rank.link.socket for rank in self._ranks if not rank.done], [], [], _TICK_S)
+        links = [rank.link for rank in self._ranks if not rank.done]
+        wait_for(links, _TICK_S if self._waits_for_nodes else self._group.block.heartbeat_s / LOOKS)
         for rank in self._ranks:
             if not rank.done:
                 self._read(rank)

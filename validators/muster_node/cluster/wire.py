@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 LINE_MAX = 16 * 1024 * 1024
@@ -31,6 +33,11 @@ class Link:
         self.line_max = line_max
         self._out = bytearray()
         self._in = bytearray()
+
+    @property
+    def queued(self) -> bool:
+        """Whether something waits until the network takes it."""
+        return bool(self._out)
 
     @property
     def own_address(self) -> str:
@@ -84,6 +91,13 @@ class Link:
         """Closes the connection; what is queued and not sent is lost."""
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+def wait_for(links: Iterable[Link], wait_s: float, *others: socket.socket) -> None:
+    """Returns once one of them has something to read or can send what is queued; after ``wait_s`` at the latest."""
+    open_links = [link for link in links if link.socket.fileno() >= 0]
+    sending = [link.socket for link in open_links if link.queued]
+    select.select([*(link.socket for link in open_links), *others], sending, [], wait_s)
 
 
 def line_of(kind: str, **fields: Any) -> bytes:
