@@ -25,7 +25,7 @@ from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
-from tests.muster import fleet
+from tests.muster import copied, fleet
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
 
@@ -37,6 +37,10 @@ LOST = Reading("gpu_lost", "gpu3", bad=True)
 
 @pytest.fixture(autouse=True)
 def serving(fleet_db: str) -> None:
+    copied.records(_serving)
+
+
+def _serving() -> None:
     store.nodes.add(fleet.new_node())
     fleet.qualify(serials={"gpu3": "S3"})
     store.nodes.move(NODE, State.PRODUCTION, "Ada", "tested")
