@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster import store
@@ -17,6 +19,12 @@ from tests.muster import fleet
 NODE = "gpu-0001"
 TOKENS = ("epilog", "alerts", "sentinel", "gpud", "one", "trusted", "slow")
 XID = {"node": NODE, "check": "xid/79", "value": "fallen off the bus"}
+
+
+@functools.cache
+def app() -> FastAPI:
+    """Made once: FastAPI looks at each route's signature, which takes longer than most requests. It keeps no state."""
+    return create_app()
 
 
 def sources(**changed: dict[str, Any]) -> str:
@@ -40,7 +48,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     )
     enrol = [("", fleet.new_node(name, sku="h100-sxm-8")) for name in (NODE, "gpu-0002")]
     store.adoption.adopt([], "Ada", "serves", enrol=enrol)
-    return TestClient(create_app())
+    return TestClient(app())
 
 
 def post(client: TestClient, body: Any, token: str = "epilog", **options: Any) -> Any:

@@ -13,7 +13,6 @@ from sqlalchemy import insert, text
 
 from muster import store
 from muster.api import metrics
-from muster.api.app import create_app
 from muster.judging import policies
 from muster.model.health import Report
 from muster.model.runs import PREEMPTED, Job, RunKey
@@ -28,6 +27,7 @@ from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict
 from tests.docs.reference.metrics import families
 from tests.muster import fleet
+from tests.muster.api.conftest import app
 
 TOKEN = {"Authorization": "Bearer s3cret"}
 
@@ -36,7 +36,7 @@ TOKEN = {"Authorization": "Bearer s3cret"}
 def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
     (tmp_path / "token").write_text("s3cret\n")
     monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
-    return TestClient(create_app())
+    return TestClient(app())
 
 
 def read(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:

@@ -11,10 +11,10 @@ from fastapi.testclient import TestClient
 
 from muster import store
 from muster.api import reports
-from muster.api.app import create_app
 from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet
+from tests.muster.api.conftest import app
 
 NODE, OTHER = "gpu-0001", "gpu-0002"
 ANSWER = {"node": NODE, "to": "registered", "person": "Ada", "reason": "INC-17: gpu3 replaced"}
@@ -29,7 +29,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     store.nodes.add(fleet.new_node(NODE, labels={"repair_owner": "jira"}))
     store.nodes.add(fleet.new_node(OTHER))
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "gpu3 is lost")
-    return TestClient(create_app())
+    return TestClient(app())
 
 
 def post(client: TestClient, token: str = "jira", **changed: Any) -> Any:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import kubernetes_server
-
 SCRIPT = Path(__file__).parents[1] / "services.sh"
+KUBERNETES = Path(os.environ.get("MUSTER_TEST_KUBERNETES") or Path.home() / ".cache" / "muster-tests" / "kubernetes")
+"""Where the script builds its servers."""
 MARKERS = {
     "needs_sshd": "openssh-server",
     "needs_postgresql": "postgresql",
@@ -38,7 +38,7 @@ ALL = "all"
 
 
 def _script(*words: str) -> list[str]:
-    environment = {**os.environ, "MUSTER_TEST_KUBERNETES": str(kubernetes_server.FOLDER)}
+    environment = {**os.environ, "MUSTER_TEST_KUBERNETES": str(KUBERNETES)}
     ran = subprocess.run(
         ["bash", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=True, timeout=60
     )

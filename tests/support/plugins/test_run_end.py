@@ -41,9 +41,11 @@ def test_no_process_outlives_an_interrupted_run(how: signal.Signals, tmp_path: P
     (tmp_path / "test_it.py").write_text(TEST.replace("{pids!r}", repr(str(pids))))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     outer = {name: value for name, value in os.environ.items() if "XDIST" not in name}
+    options = "-p xdist.plugin -p tests.support.plugins.run_end -n 1"
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "tests.support.plugins.run_end", "-n", "1", str(tmp_path)],
-        env={**outer, "PYTHONPATH": str(run_end.ROOT)},
+        [sys.executable, "-m", "pytest", *options.split(), str(tmp_path)],
+        # Importing the plugins that it does not need takes most of its time.
+        env={**outer, "PYTHONPATH": str(run_end.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -29,9 +29,9 @@ from kubernetes import client, config, utils
 from kubernetes.client.exceptions import ApiException
 
 from muster_demo.services import Supervisor, free_ports
+from tests.support.plugins.services_needed import KUBERNETES
 from tests.support.waiting import until
 
-FOLDER = Path(os.environ.get("MUSTER_TEST_KUBERNETES") or Path.home() / ".cache" / "muster-tests" / "kubernetes")
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 ADMIN, MUSTER = "token-of-admin", "token-of-muster"
 USERS = f'{ADMIN},admin,1,system:masters\n{MUSTER},system:serviceaccount:muster:muster,2,"system:serviceaccounts"\n'
@@ -44,7 +44,7 @@ STARTS_WITHIN_S = 60.0
 def missing() -> bool:
     """Whether a part of the control plane is not installed."""
     return shutil.which("etcd") is None or not all(
-        (FOLDER / f"kube-{name}").exists() for name in ("apiserver", "scheduler")
+        (KUBERNETES / f"kube-{name}").exists() for name in ("apiserver", "scheduler")
     )
 
 
@@ -199,7 +199,7 @@ def start(supervisor: Supervisor, folder: Path, nodes: tuple[str, ...]) -> Clust
         f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster=default=http://127.0.0.1:{peer}",
     ], dict(os.environ))  # fmt: skip
     supervisor.start(API_SERVER, [
-        str(FOLDER / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}", f"--secure-port={api}",
+        str(KUBERNETES / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd}", f"--secure-port={api}",
         "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--cert-dir={folder}",
         f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
         "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://muster.test",
@@ -222,7 +222,7 @@ def running(nodes: tuple[str, ...] = ("n0", "n1")) -> Iterator[Cluster]:
         cluster = start(supervisor, folder, nodes)
         (folder / "admin.yaml").write_text(yaml.safe_dump(cluster.kube_config(ADMIN)))
         supervisor.start("kube-scheduler", [
-            str(FOLDER / "kube-scheduler"), f"--kubeconfig={folder}/admin.yaml", "--leader-elect=false",
+            str(KUBERNETES / "kube-scheduler"), f"--kubeconfig={folder}/admin.yaml", "--leader-elect=false",
             "--port=0", "--secure-port=0",
         ], dict(os.environ))  # fmt: skip
         kubelet = Kubelet(cluster)

@@ -23,7 +23,7 @@ from muster.reporting import mailing
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Judgement, Verdict
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.muster_criteria import cluster_results
 from tests.support import node_list
 from tests.support.refusals import illegal
@@ -58,9 +58,7 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
     programme["probes"]["cluster_training"]["require"].append({"metric": "step_input", "devices": "node"})
     (tmp_path / "programmes" / "block.yaml").write_text(yaml.safe_dump(programme))
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path))
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     block.judge(RUN)
     for name in NAMES:
@@ -76,9 +74,7 @@ def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, mo
     [(Verdict.PROVISIONAL, True), (Verdict.WARN, True), (Verdict.INCONCLUSIVE, False), (Verdict.FAIL, False)],
 )
 def test_a_person_is_asked_about_what_was_compared_with_nothing(verdict: Verdict, asked: bool) -> None:
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     for name in NAMES:
         fleet.do_stage(store.leases.get(name), "cluster_validation", verdict)
@@ -111,9 +107,7 @@ def test_the_scheduler_of_a_member_that_failed_shows_it_at_once(
 def test_a_question_put_before_the_members_are_released_stays_open(later: list[str]) -> None:
     """The DAG asks first and releases last; a later block that took no verdict shows nothing new either."""
     name, asks = NAMES[0], RunKey("admission", "after-the-block")
-    for each in NAMES:
-        store.nodes.add(fleet.new_node(each))
-        fleet.qualify(each)
+    copied.qualified(*NAMES)
     block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     for each in NAMES:
         fleet.do_stage(store.leases.get(each), "cluster_validation", Verdict.PROVISIONAL)
@@ -140,9 +134,7 @@ def test_a_question_put_before_the_members_are_released_stays_open(later: list[s
 
 
 def test_a_block_that_was_cleared_asks_again() -> None:
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     asked = []
     for _ in range(2):
         block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
@@ -236,9 +228,7 @@ def test_a_block_whose_judgement_alone_is_made_again_is_judged_by_what_it_return
 
 def test_how_a_block_meets_is_in_the_records_alone() -> None:
     """Its secret stands in no XCom, which whoever may look at the run may read, and whoever may start one may write."""
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     assert block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"}) == NAMES
     kept = store.attempts.block_of(RUN)
     assert kept["members"] == NAMES
@@ -251,9 +241,7 @@ def test_how_a_block_meets_is_in_the_records_alone() -> None:
 
 
 def test_a_member_whose_report_cannot_be_mailed_keeps_no_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     sent: list[str] = []
 

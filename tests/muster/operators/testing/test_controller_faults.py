@@ -22,7 +22,7 @@ from muster.remote import ssh
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_criteria.stages import STAGES
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -31,12 +31,6 @@ NODE = "gpu-0001"
 RUN = RunKey("node_revalidation", "hourly")
 PARAMS = {"node": NODE, "nodes": [NODE, "gpu-0002"], "level": "demo", "reason": "x"}
 FAULT = "the SSH key file /keys/id does not exist"
-
-
-def serving() -> None:
-    store.nodes.add(fleet.new_node(NODE))
-    fleet.qualify()
-    store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
 @pytest.mark.parametrize("broken", ["no connection", "key", "no key", "disk"])
@@ -53,7 +47,7 @@ def serving() -> None:
 def test_no_run_takes_a_node_that_the_controller_cannot_test(
     begin: Callable[[], Any], broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving()
+    copied.in_service()
     if broken == "no connection":
         monkeypatch.delenv(sshd.CONNECTION)
     elif broken == "key":
@@ -71,7 +65,7 @@ def test_no_run_takes_a_node_that_the_controller_cannot_test(
 
 
 def test_a_fault_that_refuses_claims_is_mailed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving()
+    copied.in_service()
     monkeypatch.setenv(sshd.CONNECTION, sshd.connection("/nowhere/key"))
     for recipients in ("", "ops@example.org", "ops@example.org", "no address"):
         monkeypatch.setenv("MUSTER_MAIL_TO", recipients)
@@ -99,7 +93,7 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
     intake: Verdict | None, broken: bool, state: State, inconclusive: int, verdict: Verdict
 ) -> None:
     """But a FAIL counts, a warning is not forgotten, and a task that ended for another reason is no fault of ours."""
-    serving()
+    copied.in_service()
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     if intake is not None:
@@ -117,7 +111,7 @@ def test_a_run_that_the_controller_broke_off_costs_its_node_nothing(
 def test_a_fault_on_disk_that_cannot_be_read_stops_no_other_run(
     damaged: RunKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving()
+    copied.in_service()
     revalidation.claim(RUN, PARAMS)
     with monkeypatch.context() as away:
         away.setattr(store.attempts, "note_fault", broken_off)
@@ -136,7 +130,7 @@ def broken_off(*_: Any, **__: Any) -> None:
 
 
 def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving()
+    copied.in_service()
     revalidation.claim(RUN, PARAMS)
     with monkeypatch.context() as away:
         away.setenv("MUSTER_DATABASE_URL", f"sqlite:///{settings().home}/empty.db")
@@ -150,7 +144,7 @@ def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pyte
 
 def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
     """Out of production since its first end, for a warning of the node's own."""
-    serving()
+    copied.in_service()
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     result, raw = fleet.result("intake")
@@ -165,7 +159,7 @@ def test_a_cleared_run_returns_its_node_no_further_than_it_found_it() -> None:
 
 
 def test_a_stage_that_passed_before_its_run_was_cleared_is_not_tested_again_by_that() -> None:
-    serving()
+    copied.in_service()
     for stages, fault, verdict in ((STAGES, "", Verdict.PASS), (STAGES[1:], FAULT, Verdict.SKIPPED)):
         revalidation.claim(RUN, PARAMS)
         for stage in STAGES:

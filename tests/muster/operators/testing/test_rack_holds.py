@@ -15,7 +15,7 @@ from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.rack import RackState, Trouble
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -38,6 +38,10 @@ def ill(sqlite_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(found, racks=(STATE,), missing=())
 
     monkeypatch.setattr(judge, "judge_block", judged)
+    copied.records(_trays)
+
+
+def _trays() -> None:
     for name in NAMES:
         store.nodes.add(dataclasses.replace(fleet.new_node(name), rack="r1"))
         fleet.qualify(name)

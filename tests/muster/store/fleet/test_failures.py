@@ -16,7 +16,7 @@ from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.machines import parts
 from muster_criteria.model import FaultClass, Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 
 pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
 
@@ -29,9 +29,7 @@ def failures() -> list[Failure]:
 
 @pytest.fixture(autouse=True)
 def serving(fleet_db: str) -> None:
-    store.nodes.add(fleet.new_node())
-    fleet.qualify()
-    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    copied.in_service()
 
 
 def test_a_node_that_never_failed_has_none() -> None:

@@ -14,7 +14,7 @@ from muster.model.states import State
 from muster.rules import spares
 from muster_criteria.cluster.model import Earlier
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.muster_reports.trainings import member
 
 NAMES = ["n1", "n2"]
@@ -39,9 +39,7 @@ def train(run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdic
 
 @pytest.fixture(autouse=True)
 def nodes(sqlite_db: None) -> None:
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
 
 
 def test_a_blocks_training_is_read_from_its_members_figures() -> None:

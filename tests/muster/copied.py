@@ -1,0 +1,60 @@
+"""Records that many tests begin with: a process makes them once, and each test begins with a copy."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from muster import store
+from muster.admission.entry import move
+from muster.model.states import State
+from muster.settings import settings
+from tests.muster import fleet
+
+_made: dict[tuple[Hashable, ...], Path] = {}
+
+
+def records(make: Callable[..., object], *given: Hashable) -> None:
+    """Fill this test's empty records and its home as ``make(*given)`` does.
+
+    Dozens of statements make a node that is qualified. ``make`` depends on nothing but ``given``; on PostgreSQL it is
+    always called.
+    """
+    assert not store.nodes.find(), "these records would be lost"
+    home, key = settings().home, (make.__module__, make.__qualname__, *given)
+    if not settings().records_url.startswith("sqlite"):
+        make(*given)
+        return
+    if key in _made:
+        store.engine.dispose()
+        shutil.copytree(_made[key], home, dirs_exist_ok=True)
+        return
+    make(*given)
+    store.engine.dispose()
+    folder = Path(tempfile.mkdtemp(prefix="muster-records-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _made[key] = shutil.copytree(home, folder / "home")
+
+
+def qualified(*names: str) -> None:
+    """Nodes that are enrolled and have passed a whole test."""
+    records(_qualified, *names)
+
+
+def in_service() -> None:
+    """The node of most tests is in production, by Ada."""
+    records(_in_service)
+
+
+def _qualified(*names: str) -> None:
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+
+
+def _in_service() -> None:
+    _qualified("gpu-0001")
+    move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
