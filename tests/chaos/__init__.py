@@ -26,6 +26,11 @@ a scheduler, counts. A run that a person of the campaign cleared, failed or dele
 A campaign is a series of legs of ``LEG_MINUTES`` at most, each a fleet of its own with a seed of its own; FOLDER keeps
 the figures of each leg, so that an interrupted campaign goes on after its last complete one.
 
-Left out: a restored backup and a second controller; of Kubernetes its scheduler and kubelets, so that users' pods are
-bound directly and run nothing, and tests of nodes in service close them.
+Of a second controller (``second``) Muster promises that no node is tested twice at once, admitted or condemned wrongly,
+or held for ever; not that neither of the two ends the other's tests. Of a restored back-up it promises the same. What
+was recorded since the back-up may be lost, results and mails, and mails that were sent since may come once more: those
+that the replaced records had, and no others. Nodes that restored records do not open wait for a person's decision.
+
+Left out: of Kubernetes its scheduler and kubelets, so that users' pods are bound directly and run nothing, and tests of
+nodes in service close them.
 """

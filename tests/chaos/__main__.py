@@ -18,6 +18,7 @@ from typing import Any  # noqa: E402
 from muster_demo import watchdog  # noqa: E402
 from muster_demo.services import ServiceFailed  # noqa: E402
 from tests.chaos import campaign  # noqa: E402
+from tests.chaos.faults import load  # noqa: E402
 from tests.chaos.nodes import own_mounts  # noqa: E402
 from tests.chaos.observers import OBSERVERS  # noqa: E402
 from tests.support.servers import kubernetes_server  # noqa: E402
@@ -46,7 +47,7 @@ def table(legs: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int:
+def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float, only: Sequence[str] = ()) -> int:
     """Run the legs that are missing in ``folder``; returns the exit status."""
     disks = own_mounts()
     if not disks:
@@ -71,7 +72,7 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float) -> int
         with tempfile.TemporaryDirectory(prefix="muster-chaos-", ignore_cleanup_errors=True) as temporary:
             at_work = Path(temporary)
             try:
-                found = campaign.leg(at_work, nodes, seed * 1000 + number, share, length * 60, disks=disks)
+                found = campaign.leg(at_work, nodes, seed * 1000 + number, share, length * 60, disks=disks, only=only)
             except ServiceFailed as error:
                 print(f"leg {number} could not be carried out: {error}; its logs are in {place}")
                 broken = True
@@ -110,10 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for how long faults strike, in all")
     parser.add_argument("--nodes", type=int, default=10, help="nodes of the fleet")
     parser.add_argument("--resume", type=Path, help="the folder of a campaign: go on after its last complete leg")
+    kinds = [kind.name for of_class in load().values() for kind in of_class]
+    parser.add_argument("--only", nargs="+", default=[], choices=kinds, metavar="KIND", help="strike with these alone")
     chosen = parser.parse_args(arguments)
     folder = chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))
     print(f"the campaign's folder is {folder}", file=sys.stderr)
-    return watchdog.run(lambda: run(folder, chosen.nodes, chosen.faults, chosen.seed, chosen.minutes))
+    return watchdog.run(lambda: run(folder, chosen.nodes, chosen.faults, chosen.seed, chosen.minutes, chosen.only))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,24 @@ import importlib.util
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from muster.model.dags import HEALTH_SWEEP
-from tests.chaos import evidence, faults, observers, world
+from tests.chaos import evidence, faults, observers, second, world
 from tests.chaos.faults import Kind, NotNow
-from tests.chaos.lives import EVERY_S, RETRIES_S, TROUBLE, Blocks, Life, Schedule, Watch, begin_postponed, resume_again
+from tests.chaos.lives import (
+    EVERY_S,
+    RETRIES_S,
+    TROUBLE,
+    Blocks,
+    Life,
+    Schedule,
+    Watch,
+    begin_postponed,
+    decide_restored,
+    resume_again,
+)
 from tests.chaos.schedulers import Scheduler
 from tests.chaos.world import World
 
@@ -42,11 +53,13 @@ class Lasting:
 
 
 class Leg:
-    """``count`` faults within ``seconds``, drawn from ``dice``."""
+    """``count`` faults within ``seconds``, drawn from ``dice``; of the kinds ``only``, or of all."""
 
-    def __init__(self, here: World, dice: random.Random, count: int, seconds: float) -> None:
+    def __init__(
+        self, here: World, dice: random.Random, count: int, seconds: float, only: Collection[str] = ()
+    ) -> None:
         self.world, self.dice, self.count = here, dice, count
-        self.kinds = faults.load()
+        self.kinds = faults.load(only)
         watch = Watch(here.database.url("airflow"))
         blocks = Blocks(possible=importlib.util.find_spec("torch") is not None)
         self.lives = [Life(here, watch, blocks, name, random.Random(dice.random())) for name in here.fleet.names]
@@ -64,7 +77,11 @@ class Leg:
         """Strike, settle and judge."""
         steps = [(functools.partial(self._sample, each), SAMPLE_S) for each in self.world.schedulers]
         steps += [(functools.partial(self._start, each), STEP_S) for each in self.schedules]
-        steps += [(functools.partial(look, self.world), RETRIES_S) for look in (begin_postponed, resume_again)]
+        steps += [
+            (functools.partial(look, self.world), RETRIES_S)
+            for look in (begin_postponed, decide_restored, resume_again)
+        ]
+        steps.append((second.Person(self.world).step, second.EVERY_S))
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
         # Daemons: an interrupted campaign does not wait for what its faults hold up.
         beside = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in steps]
@@ -122,7 +139,7 @@ class Leg:
 
     def _strike(self) -> None:
         for _ in range(DRAWS):
-            kind = self.dice.choice(self.kinds[self.dice.choice(faults.CLASSES)])
+            kind = self.dice.choice(self.kinds[self.dice.choice(list(self.kinds))])
             if kind.of != "nodes" and any(each.kind is kind for each in self.lasting):
                 continue
             strike = iter(kind.strike(self.world, self.dice))
@@ -184,10 +201,12 @@ class Leg:
         return not gathered.unsent and not any(found[name] for name in pending)
 
 
-def leg(folder: Path, nodes: int, seed: int, count: int, seconds: float, *, disks: bool) -> dict[str, object]:
+def leg(
+    folder: Path, nodes: int, seed: int, count: int, seconds: float, *, disks: bool, only: Collection[str] = ()
+) -> dict[str, object]:
     """One leg in a new folder: its figures, and ``found`` with what each counter counted."""
     names = tuple(f"n{number}" for number in range(nodes))
     with world.running(folder, names, seed, disks=disks) as here:
-        found = Leg(here, random.Random(seed), count, seconds).run()
+        found = Leg(here, random.Random(seed), count, seconds, only).run()
         figures = {name: None if each is None else len(each) for name, each in found.items()}
         return {"faults": here.ledger.faults, "lives": here.ledger.lives, **figures, "found": found}

@@ -16,6 +16,7 @@ import psycopg
 from muster_demo.between import KIND
 from tests.chaos.ledger import Drain
 from tests.chaos.nodes import processes_of
+from tests.chaos.receiver import name_of
 from tests.chaos.schedulers import Scheduler, Shown
 from tests.chaos.world import World
 
@@ -92,7 +93,11 @@ class Evidence:
     in service); ``known``: (node, when the records first knew of it). ``sides``: what the
     records have of rounds of pairs, which have no verdict of their own. ``leases``: (node, run) in force;
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
-    in the outbox. ``processes``: (node, what runs there). ``accepted``: ids of events that the receiver accepted.
+    in the outbox. ``processes``: (node, what runs there). ``events``, ``accepted``: names of events in the records, and
+    of those that the receiver accepted. ``restores``: (as of when, when) the records were restored; what they had
+    before and lack since may be lost: ``forgotten`` has the names of jobs, hashes of results and keys of mails that
+    were not sent, ``resent`` the mails that may come once more. ``jobs``, ``runs``, ``stages``, ``leases`` are the
+    present records' alone; ``sides``, ``quarantined`` and ``known`` those of the replaced ones too.
     """
 
     touched: frozenset[str] = frozenset()
@@ -116,8 +121,11 @@ class Evidence:
     processes: tuple[tuple[str, str], ...] | None = ()
     mails: tuple[tuple[str, str, str], ...] | None = ()
     unsent: tuple[str, ...] | None = ()
-    events: frozenset[int] | None = frozenset()
-    accepted: frozenset[int] | None = frozenset()
+    events: frozenset[str] | None = frozenset()
+    accepted: frozenset[str] | None = frozenset()
+    restores: tuple[tuple[float, float], ...] = ()
+    forgotten: frozenset[str] = frozenset()
+    resent: tuple[tuple[str, str, str], ...] = ()
 
 
 def schedulers_show(world: World) -> dict[str, Shown]:
@@ -169,13 +177,19 @@ STAGES = """SELECT r.run_id, s.node, s.stage, s.verdict, s.result_sha256, extrac
 QUARANTINED = """SELECT node, extract(epoch FROM at)::float, actor, reason FROM events
                  WHERE to_state = 'quarantine' AND from_state <> 'quarantine'"""
 KNOWN = f"SELECT node, extract(epoch FROM first_seen)::float FROM health WHERE \"check\" = '{KIND}'"
+UNSENT = "SELECT key FROM outbox WHERE sent_at IS NULL"
 LIVE = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running') AND dag_id = ANY('{%s}')"
 HOLDING = ("node_qualification", "node_revalidation", "admission", "cluster_qualification", "repair", "held_verdict")
 
 
 def gather(world: World, samples: list[Sample]) -> Evidence:
     """Read every source once, at the end of a leg. Raises psycopg.Error, or as ``Scheduler``."""
-    records, airflow = world.database.url("muster"), world.database.url("airflow")
+    records, airflow = world.database.url(world.records), world.database.url("airflow")
+    replaced = [world.database.url(restore.replaced) for restore in world.ledger.restores]
+
+    def ever(statement: str) -> set[tuple[Any, ...]]:
+        return {row for url in (records, *replaced) for row in _query(url, statement)}
+
     fleet, ledger = world.fleet, world.ledger
     queue = world.slurm.call("squeue", "--noheader", "--format=%N %j")
     left = [
@@ -183,6 +197,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
     ]
     for name in fleet.names:
         left += [(name, command) for command in map(_command, processes_of(fleet.home(name))) if command]
+    jobs = {os.path.basename(row[0]): Job(*row[1:]) for row in _query(records, JOBS)}
     return Evidence(
         touched=frozenset(ledger.touched),
         machines=dict(ledger.machines),
@@ -194,17 +209,26 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         samples=tuple(samples),
         shown=schedulers_show(world),
         nodes={str(node): str(state) for node, state in _query(records, "SELECT name, state FROM nodes")},
-        jobs={os.path.basename(row[0]): Job(*row[1:]) for row in _query(records, JOBS)},
-        sides=frozenset(Job(*row) for row in _query(records, SIDES)),
+        jobs=jobs,
+        sides=frozenset(Job(*row) for row in ever(SIDES)),
         runs=tuple(Run(*row) for row in _query(records, RUNS)),
         stages=tuple(Stage(*row) for row in _query(records, STAGES)),
-        quarantined=tuple(Quarantined(*row) for row in _query(records, QUARANTINED)),
-        known=tuple((str(node), float(at)) for node, at in _query(records, KNOWN)),
+        quarantined=tuple(Quarantined(*row) for row in ever(QUARANTINED)),
+        known=tuple((str(node), float(at)) for node, at in ever(KNOWN)),
         leases=tuple((n, r) for n, r in _query(records, "SELECT node, run_id FROM leases WHERE released_at IS NULL")),
         live=frozenset(run for (run,) in _query(airflow, LIVE % ",".join(HOLDING))),
         processes=tuple(left),
         mails=tuple(mails(world.folder / "mails")),
-        unsent=tuple(key for (key,) in _query(records, "SELECT key FROM outbox WHERE sent_at IS NULL")),
-        events=frozenset(number for (number,) in _query(records, "SELECT id FROM events")),
-        accepted=frozenset(int(line) for line in (world.folder / "events").read_text().split()),
+        unsent=tuple(key for (key,) in _query(records, UNSENT)),
+        events=frozenset(name_of(*row) for row in _query(records, "SELECT id, at FROM events")),
+        accepted=frozenset((world.folder / "events").read_text().split()),
+        restores=tuple((restore.saved, restore.at) for restore in ledger.restores),
+        forgotten=frozenset(name for url in replaced for name in _known_to(url)) - jobs.keys(),
+        resent=tuple(mail for restore in ledger.restores for mail in restore.mails),
     )
+
+
+def _known_to(url: str) -> list[str]:
+    """The names of jobs, hashes of results and keys of mails that wait, in records that were replaced."""
+    jobs = [os.path.basename(row[0]) for row in _query(url, JOBS)]
+    return [*jobs, *(Stage(*row).sha256 for row in _query(url, STAGES)), *(key for (key,) in _query(url, UNSENT))]

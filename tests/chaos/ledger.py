@@ -19,6 +19,19 @@ class Drain:
     until: float | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Restore:
+    """Records that were as of ``saved`` again at ``at``, in place of those in the database ``replaced``.
+
+    ``mails``: (Message-ID, run, node) of each mail that was filed between.
+    """
+
+    saved: float
+    at: float
+    replaced: str
+    mails: tuple[tuple[str, str, str], ...] = ()
+
+
 class Ledger:
     """Kept in memory, and as lines of JSON in a file for those who look into a defect."""
 
@@ -37,6 +50,7 @@ class Ledger:
         """(node, when) of each loss of power, which condemns a machine under load."""
         self.worn: list[tuple[str, float]] = []
         """(node, when) of each fault that appeared in service."""
+        self.restores: list[Restore] = []
 
     def write(self, kind: str, **about: Any) -> None:
         """One line."""
@@ -73,6 +87,11 @@ class Ledger:
             self.drains[self.drains.index(drain)] = dataclasses.replace(drain, until=time.time())
             self.write("resumed", node=node)
 
+    def restored(self, restore: Restore) -> None:
+        """The records were restored from a back-up."""
+        self.restores.append(restore)
+        self.write("restored", saved=round(restore.saved, 2), replaced=restore.replaced)
+
     def is_drained(self, node: str) -> bool:
         """Whether a person keeps it drained now."""
         return any(drain.node == node and drain.until is None for drain in self.drains)
@@ -80,3 +99,8 @@ class Ledger:
     def is_faulty(self, node: str) -> bool:
         """Whether its machine is faulty now."""
         return self.machines[node][-1][1]
+
+    def is_suspect(self, node: str) -> bool:
+        """Whether its machine is faulty now, or began to fail in service since it was built."""
+        built, faulty = self.machines[node][-1]
+        return faulty or any(name == node and at > built for name, at in self.worn)

@@ -17,7 +17,7 @@ import psycopg
 import sqlalchemy.exc
 
 from muster import store
-from muster.admission import service
+from muster.admission import changes, service
 from muster.errors import AirflowRefused, AlreadyTriggered, MusterError
 from muster.integration.airflow_api import REASON
 from muster.integration.runid import run_id
@@ -333,6 +333,21 @@ def resume_again(world: World) -> None:
         if shown.drained and (node, shown.reason) in returned and not world.ledger.is_drained(node):
             world.ledger.write("resumed again", node=node)
             world.scheduler_of(node).resume(node)
+
+
+def decide_restored(world: World) -> None:
+    """Decide, as an operator who reads ``muster status`` and looks at the machine, about nodes that restored records
+    do not open by themselves.
+    """
+    for place in store.schedulers.places():
+        if not (place.held and place.difference and place.state is State.PRODUCTION):
+            continue
+        suspect = world.ledger.is_suspect(place.node)
+        world.ledger.write("decides", node=place.node, suspect=suspect)
+        if suspect:
+            store.nodes.move(place.node, State.REGISTERED, PERSON, "looked at after the records were restored")
+        else:
+            changes.let_open(place.node, PERSON, "it is healthy", dry_run=False)
 
 
 class Schedule:

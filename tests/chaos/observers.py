@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-from tests.chaos.evidence import Evidence, Line, Sample
+from tests.chaos.evidence import Evidence, Line, Quarantined, Sample
 from tests.chaos.world import PERSON
 
 Observer = Callable[[Evidence], list[str] | None]
@@ -31,7 +31,7 @@ def results_lost(e: Evidence) -> list[str] | None:
     preempted = {run.run for run in e.runs if run.headline.startswith(PREEMPTED)}
     lost = []
     for line in e.diary:
-        if line.what != "measured" or line.about in recorded or line.job in tampered:
+        if line.what != "measured" or line.about in recorded | e.forgotten or line.job in tampered | e.forgotten:
             continue
         job = e.jobs.get(line.job)
         if job is None:
@@ -107,12 +107,19 @@ def false_quarantines(e: Evidence) -> list[str] | None:
         return None
     wrong = []
     for each in e.quarantined:
-        built, faulty = max(machine for machine in e.machines[each.node] if machine[0] <= each.at)
-        rebooted = REBOOTED in each.reason and any(n == each.node and built < at < each.at for n, at in e.reboots)
-        failing = any(n == each.node and at < each.at < _repaired(e, n, at) for n, at in e.worn)
-        if each.actor != PERSON and not (faulty or failing or rebooted) and BUDGET not in each.reason:
+        # Records that were restored judge by what they knew.
+        moments = [each.at, *(saved for saved, at in e.restores if at < each.at)]
+        if each.actor != PERSON and BUDGET not in each.reason and not any(_deserved(e, each, at) for at in moments):
             wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
     return wrong
+
+
+def _deserved(e: Evidence, each: Quarantined, moment: float) -> bool:
+    """Whether the machine was faulty, was failing in service, or had lost power at that moment."""
+    built, faulty = max(machine for machine in e.machines[each.node] if machine[0] <= moment)
+    rebooted = REBOOTED in each.reason and any(n == each.node and built < at < moment for n, at in e.reboots)
+    failing = any(n == each.node and at < moment < _repaired(e, n, at) for n, at in e.worn)
+    return faulty or failing or rebooted
 
 
 def double_tests(e: Evidence) -> list[str] | None:
@@ -188,7 +195,7 @@ def mails_lost(e: Evidence) -> list[str] | None:
     for run in e.runs:
         if not run.ended or not run.verdict or run.run in e.touched or run.headline.startswith(PREEMPTED):
             continue
-        if (run.run, run.node) not in sent and not any(run.run in key for key in e.unsent):
+        if (run.run, run.node) not in sent and not any(run.run in key for key in (*e.unsent, *e.forgotten)):
             lost.append(f"{run.run}: {run.verdict}")
     return lost
 
@@ -198,6 +205,7 @@ def mails_doubled(e: Evidence) -> list[str] | None:
     if e.mails is None:
         return None
     times = collections.Counter(e.mails)
+    times.subtract(e.resent)
     return [f"{run or message} of {node}" for (message, run, node), count in times.items() for _ in range(count - 1)]
 
 
@@ -205,7 +213,7 @@ def events_lost(e: Evidence) -> list[str] | None:
     """Events that the receiver of the audit stream has not accepted."""
     if e.events is None or e.accepted is None:
         return None
-    return [f"event {number}" for number in sorted(e.events - e.accepted)]
+    return [f"event {name}" for name in sorted(e.events - e.accepted)]
 
 
 def hung(e: Evidence) -> list[str] | None:

@@ -1,13 +1,23 @@
-"""A receiver of the audit stream: it keeps the id of each event that it has accepted, in a file."""
+"""A receiver of the audit stream: it keeps the name of each event that it has accepted, in a file."""
 
 from __future__ import annotations
 
+import datetime
 import http.server
 import json
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+
+def name_of(event: int, at: datetime.datetime) -> str:
+    """An event's own name: records that were restored give its id again."""
+    return f"{event}@{at.timestamp():.6f}"
+
+
+def _named(event: dict[str, Any]) -> str:
+    return f"{name_of(event['id'], datetime.datetime.fromisoformat(event['at']))}\n"
 
 
 class Receiver:
@@ -23,7 +33,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 try:
-                    accepted = [f"{json.loads(line)['id']}\n" for line in body.splitlines()]
+                    accepted = [_named(json.loads(line)) for line in body.splitlines()]
                 except ValueError:  # its sender was killed on the way
                     self.send_error(400)
                     return

@@ -32,8 +32,8 @@ GOOD = Evidence(
     leases=(("n0", "n0__life-2"),),
     live=frozenset(),
     mails=(("<m1>", RUN, "n0"), ("<m2>", "", "")),
-    events=frozenset({1, 2}),
-    accepted=frozenset({1, 2}),
+    events=frozenset({"1@5", "2@6"}),
+    accepted=frozenset({"1@5", "2@6"}),
 )
 """A fleet to which nothing bad happened, but for a lease that is live in the tests that want one."""
 CALM = dataclasses.replace(GOOD, leases=())
@@ -49,7 +49,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "foreign_drains_undone": {"samples": (Sample(45.0, "n0", False, "", False),)},
     "mails_lost": {"mails": ()},
     "mails_doubled": {"mails": (("<m1>", RUN, "n0"), ("<m1>", RUN, "n0"))},
-    "events_lost": {"accepted": frozenset({1})},
+    "events_lost": {"accepted": frozenset({"1@5", "2@4"})},
     "hung": {"live": frozenset({RUN})},
 }
 
@@ -184,6 +184,44 @@ def test_what_else_is_a_double_test(added: Line) -> None:
     found = observers.double_tests(dataclasses.replace(CALM, jobs=jobs, diary=(*CALM.diary, added)))
     assert found is not None
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("results_lost", PLANTED["results_lost"] | {"jobs": {}, "forgotten": frozenset({"j1"})}),
+        ("results_lost", PLANTED["results_lost"] | {"forgotten": frozenset({"bb"})}),
+        ("mails_lost", PLANTED["mails_lost"] | {"forgotten": frozenset({f"node_qualification/{RUN}/1"})}),
+        ("mails_doubled", PLANTED["mails_doubled"] | {"resent": (("<m1>", RUN, "n0"),)}),
+        (
+            "false_quarantines",
+            {"machines": {"n0": [(0.0, True), (20.0, False)]}, "restores": ((10.0, 25.0),)}
+            | PLANTED["false_quarantines"],
+        ),
+    ],
+    ids=["a job", "a result", "a mail", "a mail that was sent", "what condemned a machine"],
+)
+def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[str, Any]) -> None:
+    assert observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("results_lost", PLANTED["results_lost"] | {"forgotten": frozenset({"j2", "cc"})}),
+        ("mails_lost", PLANTED["mails_lost"] | {"forgotten": frozenset({"node_qualification/n0__life-2/1"})}),
+        ("mails_doubled", {"mails": (("<m1>", RUN, "n0"),) * 3, "resent": (("<m1>", RUN, "n0"),)}),
+        ("false_quarantines", {"restores": ((10.0, 25.0),)} | PLANTED["false_quarantines"]),
+        (
+            "false_quarantines",
+            {"machines": {"n0": [(0.0, True), (20.0, False)]}, "restores": ((10.0, 35.0),)}
+            | PLANTED["false_quarantines"],
+        ),
+    ],
+    ids=["another's result", "another's mail", "thrice", "a healthy machine", "before it was restored"],
+)
+def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, Any]) -> None:
+    assert len(observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) or ()) == 1
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ CONCURRENCY = 8
 class World:
     """What a fault may strike. ``down``: services that a fault holds down. ``todo``: for each fault the steps that lift
     it and need a service which another fault may hold down: each is tried until it succeeds. ``ended``: when each
-    service that is to be started again was first seen to have ended.
+    service that is to be started again was first seen to have ended. ``records``: the database of the fleet records.
+    ``second``: the second controller, while there is one.
     """
 
     folder: Path
@@ -81,6 +82,8 @@ class World:
     receiver: Receiver
     ledger: Ledger
     client: AirflowClient
+    records: str = "muster"
+    second: AirflowClient | None = None
     down: set[str] = dataclasses.field(default_factory=set)
     todo: list[list[Callable[[], None]]] = dataclasses.field(default_factory=list)
     ended: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -100,6 +103,21 @@ class World:
         ended = self.supervisor.services[name]
         if ended.ended():
             self.supervisor.start(name, ended.command, ended.environment)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all components of Airflow are stopped, for a back-up to be restored."""
+        return self.down.issuperset(COMPONENTS)
+
+    def use_records(self, name: str) -> None:
+        """Let this database hold the records, for components that start from now on and for this process."""
+        self.records, url = name, self.database.url(name)
+        os.environ["MUSTER_DATABASE_URL"] = url
+        for environment in (
+            self.stack.environment,
+            *(self.supervisor.services[each].environment for each in COMPONENTS),
+        ):
+            environment["MUSTER_DATABASE_URL"] = url
 
     def keep(self) -> None:
         """Start again what ended without being held down, after a while."""

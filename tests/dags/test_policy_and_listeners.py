@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -23,8 +24,8 @@ def instance(task_id: str, dag_id: str = "node_qualification") -> Any:
     return SimpleNamespace(dag_id=dag_id, task_id=task_id, pool="muster_burn")
 
 
-def run(conf: object, dag_id: str = "node_qualification") -> Any:
-    return SimpleNamespace(dag_id=dag_id, run_id="n1__new", conf=conf)
+def run(conf: object, dag_id: str = "node_qualification", run_after: datetime.datetime | None = None) -> Any:
+    return SimpleNamespace(dag_id=dag_id, run_id="n1__new", conf=conf, run_after=run_after)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,18 @@ def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
     end(run({}, "another_dag"), "")
     assert store.leases.live()
     end(run({}), "")
+    assert store.leases.live() == []
+
+
+@pytest.mark.parametrize("end", [listeners.on_dag_run_success, listeners.on_dag_run_failed])
+def test_a_run_of_another_airflow_with_the_same_id_frees_no_node(fleet: Path, end: Any) -> None:
+    enrol("n1")
+    key, began = RunKey("node_qualification", "n1__new"), datetime.datetime(2026, 7, 1, tzinfo=datetime.UTC)
+    lease = store.leases.acquire("n1", key)
+    store.runs.begin(key, "n1", "demo", "new", run_after=began)
+    end(run({}, run_after=began + datetime.timedelta(seconds=1)), "")
+    assert store.leases.live() == [lease]
+    end(run({}, run_after=began), "")
     assert store.leases.live() == []
 
 

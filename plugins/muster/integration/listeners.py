@@ -123,7 +123,9 @@ def _release(dag_run: DagRun, state: str) -> None:
         from muster import store
         from muster.integration import closing
 
+        key = RunKey.of(dag_run)
         with store.engine.hurried():
-            closing.release(RunKey.of(dag_run), f"the run ended: {state}")
+            if not store.leases.of_another(key, dag_run.run_after):
+                closing.release(key, f"the run ended: {state}")
     except Exception:
         log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from tests.chaos.link import OPEN, Link
 from tests.chaos.world import World
@@ -53,8 +53,10 @@ def misbehaving(link: Link, mode: str | bytes, name: str) -> Iterator[str]:
     link.set(OPEN)
 
 
-def load() -> dict[str, list[Kind]]:
-    """Returns all kinds by class, in the order in which they are written."""
+def load(only: Collection[str] = ()) -> dict[str, list[Kind]]:
+    """Returns all kinds by class, in the order in which they are written; or ``only`` these. Raises KeyError."""
     for each in CLASSES:
         importlib.import_module(f"{__name__}.{each}")
-    return {each: [kind for kind in KINDS.values() if kind.of == each] for each in CLASSES}
+    kinds = [KINDS[name] for name in only] or KINDS.values()
+    found = {each: [kind for kind in kinds if kind.of == each] for each in CLASSES}
+    return {each: of_class for each, of_class in found.items() if of_class}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import random
 import sys
+import time
 from collections.abc import Iterator
 
-from tests.chaos import clocks
+from muster import store
+from tests.chaos import clocks, evidence, second
 from tests.chaos.faults import NotNow, fault
+from tests.chaos.ledger import Restore
 from tests.chaos.nodes import fill
 from tests.chaos.world import World
-from tests.support.servers.celery_airflow import TRIGGERERS, WORKERS
+from tests.support import orphans
+from tests.support.servers.celery_airflow import COMPONENTS, TRIGGERERS, WORKERS
+
+SECOND_SCHEDULER = "scheduler-2"
 
 
 def _victim(world: World, dice: random.Random, *names: str) -> str:
@@ -111,13 +118,12 @@ def clock_wrong(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(20, 60)
 def second_scheduler(world: World, dice: random.Random) -> Iterator[str]:
-    name = "scheduler-2"
-    if name in world.supervisor.services:
+    if SECOND_SCHEDULER in world.supervisor.services or world.stopped:
         raise NotNow
     command = [sys.executable, "-m", "airflow", "scheduler", "--skip-serve-logs"]
-    world.supervisor.start(name, command, world.stack.environment)
-    yield name
-    world.supervisor.stop([name], patience_s=0)
+    world.supervisor.start(SECOND_SCHEDULER, command, world.stack.environment)
+    yield SECOND_SCHEDULER
+    world.supervisor.stop([SECOND_SCHEDULER], patience_s=0)
 
 
 @fault(3, 20)
@@ -128,3 +134,61 @@ def controller_disk_full(world: World, dice: random.Random) -> Iterator[str]:
     filler = fill(world.folder / "airflow")
     yield str(filler)
     filler.unlink(missing_ok=True)
+
+
+@fault(60, 240)
+def second_controller(world: World, dice: random.Random) -> Iterator[str]:
+    """Another Airflow on the same records, which begins tests too; then a person ends it for good."""
+    if world.second is not None or world.todo:  # a back-up may wait to be restored
+        raise NotNow
+    began = time.time()
+    second.start(world)
+    yield second.DATABASE
+
+    def stop() -> None:
+        if time.time() < began + second.READY_S and not second.has_begun(world):
+            raise TimeoutError
+        second.stop(world)
+
+    with world.lifted_by(stop, lambda: second.give_up(world, began)):
+        pass
+
+
+@fault(60, 240)
+def backup_restored(world: World, dice: random.Random) -> Iterator[str]:
+    """All components stop, and start with the records as they were when this fault struck."""
+    if world.todo:
+        raise NotNow
+    file, saved, mails = world.folder / f"backup-{time.time_ns()}", time.time(), evidence.mails(world.folder / "mails")
+    store.backup.save(file)
+    yield file.name
+
+    def alone() -> None:
+        others = world.second is not None or SECOND_SCHEDULER in world.supervisor.services
+        if others or world.down.intersection(COMPONENTS):
+            raise TimeoutError  # another fault has a component
+
+    def stop() -> None:
+        for name in COMPONENTS:
+            world.kill(name)
+        orphans.end(world.folder / "airflow")
+
+    def restore() -> None:
+        name, replaced = f"muster_{time.time_ns()}", world.records
+        world.sql("postgres", f"CREATE DATABASE {name}")
+        filed = collections.Counter(evidence.mails(world.folder / "mails"))
+        world.use_records(name)
+        try:
+            store.backup.restore(file)
+        except BaseException:
+            world.use_records(replaced)
+            raise
+        filed.subtract(mails)
+        world.ledger.restored(Restore(saved, time.time(), replaced, tuple(filed.elements())))
+
+    def start() -> None:
+        for name in COMPONENTS:
+            world.revive(name)
+
+    with world.lifted_by(alone, stop, restore, start):
+        pass

@@ -16,7 +16,6 @@ from tests.chaos.schedulers import OnKubernetes
 from tests.chaos.world import World
 from tests.support.servers.kubernetes_server import API_SERVER
 
-DATABASES = ("muster", "airflow")
 BUSY = b"421 4.3.2 Service not available, closing transmission channel\r\n"
 TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 FAILED = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -44,7 +43,7 @@ def postgresql_read_only(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(3, 20)
 def postgresql_refusing(world: World, dice: random.Random) -> Iterator[str]:
-    name = dice.choice(DATABASES)
+    name = dice.choice((world.records, "airflow"))
     with world.lifted_by(lambda: world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")):
         world.sql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         world.sql("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")

@@ -22,6 +22,14 @@ def test_every_class_has_kinds_of_faults() -> None:
     assert all(len(each) >= 5 for each in kinds.values())
 
 
+def test_a_campaign_of_chosen_kinds_draws_no_other() -> None:
+    chosen = faults.load(["backup_restored", "foreign_drain"])
+    assert {of: [kind.name for kind in kinds] for of, kinds in chosen.items()} == {
+        "controller": ["backup_restored"],
+        "people": ["foreign_drain"],
+    }
+
+
 def test_a_fault_whose_answer_was_lost_is_lifted() -> None:
     class Client:
         def pause(self, _dag: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection
 from typing import Any
 
@@ -144,6 +145,13 @@ def taken_between(key: RunKey) -> list[str]:
     others = query.where((LeaseRow.dag_id != key.dag_id) | (LeaseRow.run_id != key.run_id)).distinct()
     with reading() as session:
         return sorted(session.scalars(others))
+
+
+def of_another(key: RunKey, run_after: datetime.datetime | None) -> bool:
+    """Whether what the run holds is another's of its id, which another Airflow runs: ``run_after`` is that of ours."""
+    with reading() as session:
+        rows = session.scalars(select(RunRow).where(*access.of_run(key)))
+        return any(access.is_another(row, run_after) for row in rows)
 
 
 def live() -> list[Lease]:
