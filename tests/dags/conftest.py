@@ -49,18 +49,23 @@ def alarm_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow_db() -> None:
-    """Airflow's metadata database, with our DAGs in it."""
+def airflow_db() -> Iterator[None]:
+    """Airflow's metadata database. The first ``test()`` of a DAG parses all of ours into it; no test changes them."""
+    from airflow.dag_processing import dagbag
     from airflow.utils.db import initdb
 
     # It sets an alarm of its own and ends all alarms with it: pytest-timeout's too.
     left = signal.getitimer(signal.ITIMER_REAL)
     initdb()
     signal.setitimer(signal.ITIMER_REAL, *left)
+    with pytest.MonkeyPatch.context() as patch:
+        for each in ("BundleDagBag", "sync_bag_to_db"):
+            patch.setattr(dagbag, each, functools.cache(getattr(dagbag, each)))
+        yield
 
 
 def dag_of(dag_id: str) -> Any:
-    """One of our DAGs, from its file alone: its ``test()`` parses all of them."""
+    """One of our DAGs, from its file alone."""
     from airflow.dag_processing.dagbag import DagBag
 
     return DagBag(str(airflow_home.ROOT / "dags" / f"{dag_id}.py")).dags[dag_id]

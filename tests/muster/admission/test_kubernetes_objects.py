@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kubernetes import client
 
@@ -16,6 +16,7 @@ from muster.admission.backend import AdmissionBackend
 from muster.admission.backends.kubernetes import Kubernetes
 from muster.admission.clusters import backend_of, check_rights
 from muster.errors import SchedulerDown
+from tests.support.examples import examples
 from tests.support.servers import kubernetes_server
 from tests.support.servers.kubernetes import Cluster
 from tests.support.waiting import until
@@ -122,7 +123,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(13, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     odd=ODD, where=st.sampled_from(["pod", "metadata", "namespace", "name", "ownerReferences", "annotations", "spec"])
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.model import Lack, Verdict
 from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
+from tests.support.examples import examples
 
 
 def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.25) -> None:
@@ -20,7 +21,7 @@ def slow(sent: dict[str, Sent], name: str, gpu: str = "gpu1", factor: float = 1.
         other.wait = 0.001 if other.name == name else factor - 1.0
 
 
-@settings(max_examples=40)
+@examples(13)
 @given(st.data(), st.integers(4, 8))
 def test_one_slow_rank_is_always_the_one_that_fails(data: Any, count: int) -> None:
     sent = block(count)

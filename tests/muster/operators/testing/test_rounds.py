@@ -21,7 +21,7 @@ from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.cluster.plan import PAIRS
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support.refusals import caused
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -32,12 +32,19 @@ PARAMS = {"level": "short", "reason": "x"}
 
 
 def enrol(count: int, **labels: str) -> list[str]:
-    names = [f"gpu-{at:04d}" for at in range(count)]
-    for at, name in enumerate(names):
-        given = {key: value.format(at=at, leaf=at // 4) for key, value in labels.items()}
+    copied.records(_enrol, count, *labels.items())
+    return _names(count)
+
+
+def _names(count: int) -> list[str]:
+    return [f"gpu-{at:04d}" for at in range(count)]
+
+
+def _enrol(count: int, *labels: tuple[str, str]) -> None:
+    for at, name in enumerate(_names(count)):
+        given = {key: value.format(at=at, leaf=at // 4) for key, value in labels}
         store.nodes.add(fleet.new_node(name, labels=given))
         fleet.qualify(name)
-    return names
 
 
 def claim(names: list[str], try_number: int = 1) -> None:

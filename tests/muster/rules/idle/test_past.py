@@ -35,7 +35,7 @@ def failures(*at: int) -> list[Failure]:
     ]
 
 
-@examples(30)
+@examples(10)
 @given(st.text("abc", min_size=1, max_size=6), st.lists(st.integers(0, 5), max_size=12))
 def test_what_was_learned_is_read_as_it_was_kept(skus: str, at: list[int]) -> None:
     nodes = fleet(skus)

@@ -67,7 +67,7 @@ def test_a_fault_of_leaf_uplink_or_path_costs_no_node_anything() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from(sorted(KINDS)), st.sampled_from([0.0, 0.3, 0.85]))
-@examples(20)
+@examples(7)
 def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
     small = Small(fabric(4, 4), {KINDS[kind]: share})
     first = next_round(small.topology, [], seed)
@@ -76,7 +76,7 @@ def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
 
 
 @given(st.integers(0, 10_000), st.data())
-@examples(30)
+@examples(10)
 def test_whatever_two_parts_are_planted_they_are_named_and_no_other(seed: int, data: st.DataObject) -> None:
     nodes, leaves, rails = 24, 6, 4
     rail = st.integers(0, rails - 1)
@@ -147,7 +147,7 @@ def is_of_the_dead_nic(found: Evidence) -> bool:
     return shared or found.part in (DEAD_NIC, NODE)
 
 
-@examples(30)
+@examples(10)
 @given(st.integers(0, 2**32), st.floats(0.3, 1.5))
 @example(76, 0.375)  # it is low no more often than a rail that met it
 @example(1022923858, 0.5641355816176152)  # another NIC is as low by chance: both may be behind one switch
@@ -160,7 +160,7 @@ def test_a_dead_rail_is_hardly_ever_missed_however_noisy_the_rates_are() -> None
     """Of thousands of draws one in 2,000 misses it, where several other rails are low by chance in every round."""
     missed = [
         (seed, sigma)
-        for seed in range(times(20)) for sigma in (0.3, 0.6, 1.2)
+        for seed in range(times(7)) for sigma in (0.3, 0.6, 1.2)
         if not any(map(is_of_the_dead_nic, found_in_noise(seed, sigma)))
     ]  # fmt: skip
     assert len(missed) <= 1, missed

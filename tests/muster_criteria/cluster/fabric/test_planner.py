@@ -36,7 +36,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 
 @given(topologies(), st.integers(0, 99))
-@examples(100)
+@examples(35)
 def test_every_node_is_in_at_most_one_test_a_round_and_few_rest(topology: Topology, seed: int) -> None:
     plans = screening(topology, seed)
     assert len(plans) <= 3
@@ -49,7 +49,7 @@ def test_every_node_is_in_at_most_one_test_a_round_and_few_rest(topology: Topolo
 
 
 @given(topologies(), st.integers(0, 99), st.data())
-@examples(60)
+@examples(20)
 def test_rounds_of_confirmation_have_disjoint_pairs_too_and_an_end(
     topology: Topology, seed: int, data: st.DataObject
 ) -> None:
