@@ -131,7 +131,7 @@ class Hub(threading.Thread):
             self._listener.close()
 
     def _step(self) -> None:
-        links = [each.link for each in (*self._peers.values(), *self._unknown_peers)]
+        links = [peer.link for peer in self._peers.values()] + [unknown.link for unknown in self._unknown_peers]
         wait_for(links, self._block.heartbeat_s / LOOKS if self._end_at is None else _TICK_S, self._listener)
         self._read_all()
         now = self._read_at  # not later: if this process is suspended here, later messages are still unread
