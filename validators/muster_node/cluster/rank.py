@@ -51,15 +51,12 @@ class RankGroup:
         """Starts a phase."""
         self.phase = phase
         self.mark("")
-        self.beat()
 
     def mark(self, activity: str) -> None:
-        """Reports progress: ``activity`` describes the work that begins. Without progress a rank counts as stuck.
-
-        The next heartbeat carries it: layers and steps may be far shorter than one.
-        """
+        """Reports progress: ``activity`` describes the work that begins. Without progress a rank counts as stuck."""
         self.activity = activity
         self._marks += 1
+        self.beat()
 
     @contextlib.contextmanager
     def waiting(self, activity: str) -> Iterator[None]:
@@ -73,13 +70,11 @@ class RankGroup:
         """From now on this rank waits for others, until ``work``."""
         self.state = WAITING
         self.mark(activity)
-        self.beat()
 
     def work(self) -> None:
         """The others have come."""
         self.state = WORKING
         self.mark("")
-        self.beat()
 
     def gather(self, payload: Any = None, here: bool = False) -> list[Any]:
         """Barrier of all ranks of all nodes, or of those ``here``, on this node; returns their payloads by rank.
