@@ -42,10 +42,10 @@ def test_an_interrupted_campaign_leaves_no_process_and_no_finished_leg(tmp_path:
 
 
 def test_a_short_campaign_finds_nothing_that_is_unsafe(tmp_path: Path) -> None:
-    options = ["--faults", "25", "--minutes", "4", "--nodes", "4", "--seed", "7", "--resume", str(tmp_path)]
+    options = ["--faults", "18", "--minutes", "3", "--nodes", "3", "--seed", "7", "--resume", str(tmp_path)]
     ran = subprocess.run([*CAMPAIGN, *options], stdout=subprocess.PIPE, text=True, check=False)
     figures = json.loads(ran.stdout.splitlines()[-1])
     assert None not in [figures[name] for name in OBSERVERS], ran.stdout
     assert {name: figures[name] for name in SAFE} == dict.fromkeys(SAFE, 0), ran.stdout
-    assert figures["faults"] > 10
+    assert figures["faults"] >= 8
     assert figures["lives"] > 0
