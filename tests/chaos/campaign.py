@@ -81,7 +81,7 @@ class Leg:
             (functools.partial(look, self.world), RETRIES_S)
             for look in (begin_postponed, decide_restored, resume_again)
         ]
-        steps.append((second.Person(self.world).step, second.EVERY_S))
+        steps.append((second.Person(self.world, random.Random(self.dice.random())).step, second.EVERY_S))
         steps += [(functools.partial(self._live, life), STEP_S) for life in self.lives]
         # Daemons: an interrupted campaign does not wait for what its faults hold up.
         beside = [threading.Thread(target=self._repeat, args=each, daemon=True) for each in steps]

@@ -95,7 +95,7 @@ class Evidence:
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
     in the outbox. ``processes``: (node, what runs there). ``events``, ``accepted``: names of events in the records, and
     of those that the receiver accepted. ``restores``: (as of when, when) the records were restored; what they had
-    before and lack since may be lost: ``forgotten`` has the names of jobs, hashes of results and keys of mails that
+    learnt between may be lost: ``forgotten`` has the names of jobs, hashes of results and keys of mails that
     were not sent, ``resent`` the mails that may come once more. ``jobs``, ``runs``, ``stages``, ``leases`` are the
     present records' alone; ``sides``, ``quarantined`` and ``known`` those of the replaced ones too.
     """
@@ -223,12 +223,13 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         events=frozenset(name_of(*row) for row in _query(records, "SELECT id, at FROM events")),
         accepted=frozenset((world.folder / "events").read_text().split()),
         restores=tuple((restore.saved, restore.at) for restore in ledger.restores),
-        forgotten=frozenset(name for url in replaced for name in _known_to(url)) - jobs.keys(),
+        forgotten=frozenset(name for restore in ledger.restores for name in restore.lost),
         resent=tuple(mail for restore in ledger.restores for mail in restore.mails),
     )
 
 
-def _known_to(url: str) -> list[str]:
-    """The names of jobs, hashes of results and keys of mails that wait, in records that were replaced."""
+def known_to(url: str) -> frozenset[str]:
+    """The names of jobs, hashes of results and keys of mails that wait, in these records."""
     jobs = [os.path.basename(row[0]) for row in _query(url, JOBS)]
-    return [*jobs, *(Stage(*row).sha256 for row in _query(url, STAGES)), *(key for (key,) in _query(url, UNSENT))]
+    results = [Stage(*row).sha256 for row in _query(url, STAGES)]
+    return frozenset([*jobs, *results, *(key for (key,) in _query(url, UNSENT))])

@@ -23,13 +23,15 @@ class Drain:
 class Restore:
     """Records that were as of ``saved`` again at ``at``, in place of those in the database ``replaced``.
 
-    ``mails``: (Message-ID, run, node) of each mail that was filed between.
+    ``mails``: (Message-ID, run, node) of each mail that was filed between. ``lost``: names of jobs, hashes of results
+    and keys of mails that were not sent, which the replaced records had, but not yet as of ``saved``.
     """
 
     saved: float
     at: float
     replaced: str
     mails: tuple[tuple[str, str, str], ...] = ()
+    lost: frozenset[str] = frozenset()
 
 
 class Ledger:

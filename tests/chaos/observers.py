@@ -108,10 +108,15 @@ def false_quarantines(e: Evidence) -> list[str] | None:
     wrong = []
     for each in e.quarantined:
         # Records that were restored judge by what they knew.
-        moments = [each.at, *(saved for saved, at in e.restores if at < each.at)]
+        moments = [each.at, *(saved for saved, at in e.restores if at < each.at and not _rebuilt(e, each, at))]
         if each.actor != PERSON and BUDGET not in each.reason and not any(_deserved(e, each, at) for at in moments):
             wrong.append(f"{each.node} at {each.at:.0f}: {each.reason}")
     return wrong
+
+
+def _rebuilt(e: Evidence, each: Quarantined, since: float) -> bool:
+    """Whether the node became another machine between then and its quarantine."""
+    return any(since < built <= each.at for built, _ in e.machines[each.node])
 
 
 def _deserved(e: Evidence, each: Quarantined, moment: float) -> bool:

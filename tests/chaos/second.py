@@ -82,8 +82,8 @@ def has_begun(world: World) -> bool:
 class Person:
     """Begins tests there: of a node that serves, or of one that the first controller tests, at times by the same id."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.dice, self.count = world, random.Random(len(world.fleet.names)), 0
+    def __init__(self, world: World, dice: random.Random) -> None:
+        self.world, self.dice, self.count = world, dice, 0
 
     def step(self) -> None:
         """Begin one. Raises as ``lives.TROUBLE``."""
@@ -95,6 +95,8 @@ class Person:
             live = airflow.execute((RUNS % ",".join(HOLDING[:2])).encode()).fetchall()
         serving = [node.name for node in store.nodes.find() if node.state in SERVING]
         tests = [(NODE_REVALIDATION, "", {"node": node, "stages": ["intake", "burn_in"]}) for node in serving] + live
+        if not tests:
+            return
         dag, run, conf = self.dice.choice(sorted(tests, key=str))
         if not run or self.dice.random() < 0.5:
             run = f"{conf['node']}__second-{self.count}"
@@ -105,21 +107,23 @@ class Person:
 def give_up(world: World, since: float) -> None:
     """Free, as a person who ended it for good, the nodes of its runs; ``since``: when it began, seconds of the epoch.
 
-    Its runs are that person's to lose, and those of the first controller that it ended: Muster prevents only that it
-    ends any before it has begun one of its own.
+    Its runs are that person's to lose, and those of the first controller that it ended under way: Muster prevents only
+    that it ends any before it has begun one of its own.
     """
     with (
         psycopg.connect(world.database.url(DATABASE)) as second,
         psycopg.connect(world.database.url("airflow")) as first,
         psycopg.connect(world.database.url(world.records)) as records,
     ):
-        own = {run for (run,) in first.execute("SELECT run_id FROM dag_run").fetchall()}
+        own = dict(first.execute("SELECT run_id, end_date FROM dag_run").fetchall())
         of_second = {run for (run,) in second.execute("SELECT run_id FROM dag_run").fetchall()}
         ended = records.execute(
-            "SELECT run_id FROM runs WHERE ended_at > to_timestamp(%s) AND headline LIKE %s", (since, f"%{ENDED}")
+            "SELECT run_id, ended_at FROM runs WHERE ended_at > to_timestamp(%s) AND headline LIKE %s",
+            (since, f"%{ENDED}"),
         ).fetchall()
-    for run in (of_second - own) | {run for (run,) in ended}:
+    under_way = {run for run, at in ended if run in own and (own[run] is None or own[run] > at)}
+    for run in (of_second - own.keys()) | under_way:
         world.ledger.touch(run, "the second controller was ended, or ended it")
     for lease in store.leases.live():
-        if world.client.run_state(lease.dag_id, lease.run_id) is None:
+        if lease.run_id in of_second - own.keys():
             closing.release(lease.key, "its run is over in Airflow")

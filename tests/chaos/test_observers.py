@@ -217,8 +217,20 @@ def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[s
             {"machines": {"n0": [(0.0, True), (20.0, False)]}, "restores": ((10.0, 35.0),)}
             | PLANTED["false_quarantines"],
         ),
+        (
+            "false_quarantines",
+            {"machines": {"n0": [(0.0, True), (27.0, False)]}, "restores": ((10.0, 25.0),)}
+            | PLANTED["false_quarantines"],
+        ),
     ],
-    ids=["another's result", "another's mail", "thrice", "a healthy machine", "before it was restored"],
+    ids=[
+        "another's result",
+        "another's mail",
+        "thrice",
+        "a healthy machine",
+        "before it was restored",
+        "rebuilt since",
+    ],
 )
 def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, Any]) -> None:
     assert len(observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) or ()) == 1

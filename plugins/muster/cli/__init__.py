@@ -35,8 +35,8 @@ def main() -> None:
         sys.exit(root()(prog_name="muster", standalone_mode=False) or 0)
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        help_of = f"`{context.command_path} --help`" if context else "the command's --help"
-        sentence = f"{' '.join(error.format_message().split()).rstrip('.')} (see {help_of})"
+        command = context.command_path if context else _command(sys.argv[1:])
+        sentence = f"{' '.join(error.format_message().split()).rstrip('.')}; see `{command} --help`"
         if as_json:
             print(json.dumps({"error": sentence, "kind": "Usage"}))  # noqa: T201
         print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
@@ -58,6 +58,18 @@ def main() -> None:
         for sentence in said.splitlines():
             print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
+
+
+def _command(words: list[str]) -> str:
+    """The command that the words name: some errors of usage do not say of which they are."""
+    from muster.cli.app import root
+
+    command, path = root(), ["muster"]
+    for word in words:
+        if word in getattr(command, "commands", ()):
+            command = command.commands[word]
+            path.append(word)
+    return " ".join(path)
 
 
 def _check_text(words: list[str]) -> None:

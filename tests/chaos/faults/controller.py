@@ -160,6 +160,7 @@ def backup_restored(world: World, dice: random.Random) -> Iterator[str]:
     if world.todo:
         raise NotNow
     file, saved, mails = world.folder / f"backup-{time.time_ns()}", time.time(), evidence.mails(world.folder / "mails")
+    known = evidence.known_to(world.database.url(world.records))
     store.backup.save(file)
     yield file.name
 
@@ -176,6 +177,7 @@ def backup_restored(world: World, dice: random.Random) -> Iterator[str]:
     def restore() -> None:
         name, replaced = f"muster_{time.time_ns()}", world.records
         world.sql("postgres", f"CREATE DATABASE {name}")
+        lost = evidence.known_to(world.database.url(replaced)) - known
         filed = collections.Counter(evidence.mails(world.folder / "mails"))
         world.use_records(name)
         try:
@@ -184,7 +186,7 @@ def backup_restored(world: World, dice: random.Random) -> Iterator[str]:
             world.use_records(replaced)
             raise
         filed.subtract(mails)
-        world.ledger.restored(Restore(saved, time.time(), replaced, tuple(filed.elements())))
+        world.ledger.restored(Restore(saved, time.time(), replaced, tuple(filed.elements()), lost))
 
     def start() -> None:
         for name in COMPONENTS:

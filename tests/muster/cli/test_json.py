@@ -79,8 +79,8 @@ def test_usage_errors_are_json_too(muster: Muster, wrong: tuple[str, ...]) -> No
         (("node", "move", "n1", "production"), "--reason"),
         (("runs", "list", "--limit", "no"), "--limit"),
         (("runs", "list", "--limit", "0"), "--limit"),
-        (("runs", "list", "--limit"), "--limit"),
-        (("status", "--json=3"), "--json"),
+        (("runs", "list", "--limit"), "`muster runs list --help`"),
+        (("status", "--json=3"), "`muster status --help`"),
         (("status", "--jsn"), "--jsn"),
         (("status", "n1"), "n1"),
     ],
@@ -92,7 +92,7 @@ def test_an_error_of_usage_is_one_sentence_with_the_help_to_read(
     status, _, err = muster(*wrong)
     assert (status, err.count("\n"), err.startswith("muster: ")) == (USAGE, 1, True)
     assert named in err
-    assert "--help" in err
+    assert "--help`" in err
 
 
 @pytest.mark.parametrize("command", ["qualify", "revalidate", "block", "admit"])

@@ -27,7 +27,7 @@ FIGURES = (
 def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
-    ``run.json`` (the report, with the node's events and, by stage, the hash of the agent that measured),
+    ``run.json`` (the report, with the node's events and, by stage, the hash that the agent gave of itself),
     ``measurements.parquet`` (a row for each figure: its stage and ``FIGURES``), and for each stage what is still kept
     of what the node sent: ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.

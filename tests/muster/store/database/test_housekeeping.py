@@ -60,12 +60,12 @@ def put_back(name: str = "gpu-0001") -> None:
         store.nodes.move(name, state, "Ada", "looked at")
 
 
-@pytest.mark.both_dialects
 def deleted(now: datetime.datetime) -> dict[str, int]:
     """How many rows of each kind retention deletes by then, without the kinds of which it deletes none."""
     return {kind: count for kind, count in store.retention.apply(now).items() if count}
 
 
+@pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
     assert deleted(days(89)) == {}
