@@ -33,7 +33,7 @@ WIDTH_PX, HEIGHT_PX = 632, 270
 FONT_PT = 10.5
 """At 100 dots per inch; a phone shows the chart at half its size: 8 pixels."""
 PNG_BYTES_MAX = 60_000
-LEFT_PX, RIGHT_PX, TITLE_PX, AXIS_PX, LEGEND_ROW_PX = 82, 8, 26, 60, 20
+LEFT_PX, RIGHT_PX, TITLE_PX, AXIS_PX, LEGEND_ROW_PX = 82, 8, 26, 60, 22
 """Room around the panels: for the vertical axis, the last label, a title, the axis below, and a row of the legend."""
 POINTS_PER_LINE = 240
 LINES_MAX = 10
@@ -215,7 +215,7 @@ def _figure(panels: list[Panel], at_fault: set[str]) -> Figure:
     for label in legend.get_texts():
         label.set_parse_math(False)
     rows = -(-len(ordered) // columns)
-    bottom = (AXIS_PX + rows * LEGEND_ROW_PX) / HEIGHT_PX
+    bottom = min((AXIS_PX + rows * LEGEND_ROW_PX) / HEIGHT_PX, 0.7)  # a long legend covers the axis, not the lines
     right, top = 1 - RIGHT_PX / WIDTH_PX, 1 - TITLE_PX / HEIGHT_PX
     figure.subplots_adjust(LEFT_PX / WIDTH_PX, bottom, right, top, wspace=0.08)
     return figure

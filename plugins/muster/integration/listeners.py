@@ -1,7 +1,7 @@
 """Listeners in the scheduler: release a node when its run ends, give a run its node's pool, and create missing pools.
 In the DAG processor: import what the DAG files import.
 
-They run inside the scheduler's loop, so they are quick and never raise.
+Those of runs are in the scheduler's loop, so they are quick and never raise.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
         try:
             importlib.import_module(name)
         except Exception as error:  # a broken extra must not keep Airflow from starting
-            log.warning("Muster could not preload %s, so judging tasks will be slower: %s", name, error)
+            log.warning(
+                "Muster could not preload %s, so each process that needs it imports it by itself: %s", name, error
+            )
         took[name] = time.monotonic() - began
     return took
 

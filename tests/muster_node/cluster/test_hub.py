@@ -192,6 +192,21 @@ def test_what_a_member_has_to_send_wakes_its_connection(rig: Rig, act: Callable[
     group.close()
 
 
+def test_a_member_waits_for_what_it_has_to_send_and_sleeps_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bell that is not read rings on: the member would turn without pause on the cores that train."""
+    member, waited = Member(rig.block, "p", rig.clock, print), list[socket.socket]()
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(member, "_link", Link(ours))
+    monkeypatch.setattr("muster_node.cluster.member.wait_for", lambda links, wait_s, *others: waited.extend(others))
+    member.group.ring()
+    assert member._receive() == []
+    assert waited == [member.group.bell]
+    assert not select.select([member.group.bell], [], [], 0)[0]
+    member.group.close()
+    for each in (ours, theirs):
+        each.close()
+
+
 def test_one_member_alone_is_no_block(rig: Rig) -> None:
     rig.join("n0")
     rig.pass_time(63, n0={})
