@@ -69,7 +69,7 @@ DAG_MODULES = (
 the DAG processor and of tasks each read such a file.
 """
 
-TASK_MODULES = (*DAG_MODULES, "muster.operators.warm")
+TASK_MODULES = (*DAG_MODULES, "muster.integration.warm")
 """Modules of our tasks."""
 
 

@@ -24,7 +24,7 @@ from muster_criteria.stage import suite
 @pytest.fixture
 def warm() -> ModuleType:
     """Imported by the test that asks for it: the import judges and reports, in each process that collects tests."""
-    return importlib.import_module("muster.operators.warm")
+    return importlib.import_module("muster.integration.warm")
 
 
 def test_it_touches_no_records_and_leaves_no_thread_behind(warm: ModuleType, muster_home: Path) -> None:
