@@ -10,12 +10,10 @@ import atexit
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import os
 import sqlite3
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,42 +101,6 @@ def dispose() -> None:
                 _inherited.append(made.pool)
         _engines.clear()
         _checked.clear()
-
-
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Within the block the records are an empty database of its own. What is executed there is compiled for the
-    configured one too, to which no connection is opened: a process that is forked later has no need to.
-
-    For a process of which no other thread uses the records yet.
-    """
-    from muster.store.database.models import Base
-
-    url, made = settings().records_url, engine()
-    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
-        own = _make(f"sqlite:///{folder}/muster.db")
-        Base.metadata.create_all(own.execution_options(muster_writes=True))
-        event.listen(own, "before_execute", functools.partial(_compile, made))
-        checked = (os.getpid(), str(own.url))
-        _checked.add(checked)
-        _engines[url] = (os.getpid(), own)
-        try:
-            yield
-        finally:
-            _engines[url] = (os.getpid(), made)
-            _checked.discard(checked)
-            own.dispose()
-
-
-def _compile(
-    made: Engine, _connection: Connection, statement: Any, rows: Sequence[Any], row: Mapping[str, Any], options: Any
-) -> None:
-    """Compile for ``made`` a statement that a connection of another engine executes with these parameters."""
-    given = rows or ([row] if row else [])
-    statement._compile_w_cache(
-        made.dialect, compiled_cache=options.get("compiled_cache", made._compiled_cache),
-        column_keys=sorted(given[0]) if given else [], for_executemany=len(given) > 1,
-    )  # fmt: skip
 
 
 @contextlib.contextmanager
