@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+from typing import Any
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Of an error without a file's name: what a command prints cannot be written."""
@@ -64,7 +65,8 @@ def _command(words: list[str]) -> str:
     """The command that the words name: some errors of usage do not say of which they are."""
     from muster.cli.app import root
 
-    command, path = root(), ["muster"]
+    command: Any = root()
+    path = ["muster"]
     for word in words:
         if word in getattr(command, "commands", ()):
             command = command.commands[word]
