@@ -290,6 +290,26 @@ def test_a_node_with_a_place_is_removed_as_the_dry_run_says(
     assert (store.nodes.get("n1").state, store.schedulers.place("n1")) == (State.RETIRED, None)
 
 
+def test_another_machine_is_closed_at_once_where_the_old_one_served(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "list"
+    listed.write_text("n1\n")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(listed)}))
+    store.nodes.add(fleet.new_node("n1"))
+    lives.in_production("n1")
+    store.schedulers.assign("n1", "alpha", "n1", "Ada", "it is there")
+    service.carry_out("n1")
+    replace = ("node", "replace", "n1", "--reason", "RMA", "--as", "Ada", "--host-key")
+    assert muster(*replace, fleet.host_key("second"), "--dry-run")[0] == 0
+    assert listed.read_text() == "n1\n"
+    away = listed.rename(tmp_path / "away")
+    assert "waits: " in muster(*replace, fleet.host_key("second"))[1]
+    away.rename(listed)
+    assert muster(*replace, fleet.host_key("third"))[0] == 0
+    assert listed.read_text().startswith("n1 # muster: ")
+
+
 @pytest.mark.parametrize("given", ["", "--called n2", "--none --cluster alpha", "--none --called n2"])
 def test_a_place_ends_only_by_a_word_of_its_own(muster: Muster, given: str) -> None:
     store.nodes.add(fleet.new_node("n1"))

@@ -14,6 +14,7 @@ from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
 from muster.errors import MusterError
+from muster.model.schedulers import WITHDRAWN
 from muster.model.states import State
 
 
@@ -63,6 +64,7 @@ def replace(
     The history stays with the old machine's serials: see `muster node part SERIAL`.
     """
     from muster import store
+    from muster.admission import service
     from muster.rules.preview import risks_of_move
 
     before, described = store.nodes.get(name), _bmc(bmc)
@@ -75,6 +77,8 @@ def replace(
         typer.echo(f"{name}: {'would be another machine' if dry_run else 'is another machine now'}, and {node.state}")
         if dry_run:
             risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
+    if not dry_run and (trouble := service.carry_out(name)):
+        typer.echo(f"{name}: {WITHDRAWN} waits: {trouble}")
     if node.bmc and described is None:
         typer.echo(
             f"{name}: its BMC is still {node.bmc['url']}; if that is the old machine's, give the new one's: "
