@@ -18,7 +18,7 @@ from muster import store
 from muster.errors import BadInventory, MusterError
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
-from muster.model.states import State
+from muster.model.states import BROKEN, State
 from muster.operators.lifecycle import arrival
 from muster_demo.services import free_port
 from tests.dags.conftest import dag_of
@@ -92,6 +92,20 @@ def test_a_delivery_of_a_paused_node_is_mailed_since_no_run_follows(
         arrival.receive(KEY, [], never)
     (waiting,) = store.outbox.pending()
     assert waiting.key.startswith(f"notice/paused delivery/{KEY}/")
+
+
+@pytest.mark.parametrize("state", sorted(BROKEN))
+def test_a_delivery_of_a_broken_node_is_refused_until_a_person_says_what_arrived(fleet: Path, state: State) -> None:
+    """Its test would not begin, and the run of the delivery would be skipped."""
+    store.nodes.add(NewNode(NODE, "10.0.0.1", host_key(NODE), "h100-sxm-8"))
+    for each in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA):
+        store.nodes.move(NODE, each, "Ada", "sent back")
+        if each is state:
+            break
+    with caused(AirflowFailException, MusterError):
+        arrival.receive(KEY, [], never)
+    store.nodes.move(NODE, State.REGISTERED, "Ada", "repaired")
+    assert arrival.receive(KEY, [], never)["conf"]["node"] == NODE
 
 
 WRONG: list[tuple[str | None, list[dict[str, Any]]]] = [

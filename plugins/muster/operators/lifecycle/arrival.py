@@ -25,6 +25,7 @@ from muster.model import dags
 from muster.model.names import NODE_NAME
 from muster.model.runs import RunKey
 from muster.model.stages import Level
+from muster.model.states import BROKEN
 from muster.operators.testing import claims
 from muster.reporting import notices
 from muster.settings import settings
@@ -130,6 +131,12 @@ def receive(
             node = store.nodes.get(arrival.node)
         except UnknownNode as error:
             raise MusterError(f"{error}, or send its line under `inventory` in the event's extra") from error
+        if node.state in BROKEN:
+            raise MusterError(
+                f"{node.name} is in {node.state} and is not tested there: if this is another machine, `muster node "
+                f"replace {node.name} --reason …`, or if it was repaired, `muster node move {node.name} registered "
+                "--reason …`; then clear this run"
+            )
         if node.pause:
             sentence = (
                 f"{node.name} of delivery {arrival.delivery} is not tested: its tests are {node.pause}; then clear the "
