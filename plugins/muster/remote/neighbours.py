@@ -11,6 +11,7 @@ from muster import store
 from muster.errors import ControllerFault
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
+from muster.model.states import BROKEN, State
 from muster.remote import outcome, ssh
 from muster.remote.login import Credentials
 
@@ -22,14 +23,22 @@ TRIED = 4
 
 TRY_TIMEOUT_S = 3.0
 
+AWAY = BROKEN | {State.RETIRED}
+
 
 def reachable_neighbours(node: Node, who: Callable[[], Credentials]) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others.
 
-    ``who``: gives the login; where it raises ControllerFault, no node responds.
+    Retired and broken nodes are none: their machines may be away; simulated ones are none of a real node. ``who``:
+    gives the login; where it raises ControllerFault, no node responds.
     """
-    others = [each for each in store.nodes.find() if each.name != node.name]
+    others = [
+        each
+        for each in store.nodes.find()
+        if each.name != node.name and each.state not in AWAY and (node.simulated or not each.simulated)
+    ]
     near = [each for each in others if node.rack and each.rack == node.rack] or others
+    near.sort(key=lambda each: str(each.contact_at or ""), reverse=True)
     since = store.clock.now() - RECENT
     reachable = [each.name for each in near if each.contact_at and each.contact_at >= since]
     if not reachable:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from muster import store
 from muster.errors import ControllerFault
+from muster.model.states import State
+from muster.remote import ssh
 from muster.remote.login import Credentials
 from muster.remote.neighbours import reachable_neighbours
 from tests.muster import fleet
@@ -19,3 +23,27 @@ def test_a_login_that_is_missing_is_no_neighbour_that_responds_and_no_error() ->
     for name in ("n1", "n2"):
         store.nodes.add(fleet.new_node(name))
     assert reachable_neighbours(store.nodes.get("n1"), missing) == ""
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_neighbours_are_nodes_that_may_be_there_those_with_the_latest_contact_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("lost", "a-retired", "b-broken", "c", "d", "e", "f", "g-latest", "h-later"):
+        store.nodes.add(fleet.new_node(name, rack="r1"))
+    store.nodes.add(fleet.new_node("b-simulated", rack="r1", simulated=True))
+    store.nodes.move("a-retired", State.RETIRED, "Ada", "sold")
+    store.nodes.move("b-broken", State.QUARANTINE, "Ada", "failed")
+    now = store.clock.now()
+    store.nodes.touch_contact("a-retired", now)
+    store.nodes.touch_contact("h-later", now - datetime.timedelta(hours=2))
+    store.nodes.touch_contact("g-latest", now - datetime.timedelta(hours=1))
+    tried: list[str] = []
+
+    def scan(host: str, *_: object, **__: object) -> None:
+        tried.append(host)
+
+    monkeypatch.setattr(ssh, "scan_host_key", scan)
+    found = reachable_neighbours(store.nodes.get("lost"), Credentials)
+    assert found == "g-latest, h-later, c, d"
+    assert tried == [f"{name}.example" for name in found.split(", ")]
