@@ -236,11 +236,17 @@ def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:
     """The payload is shaped as NetBox's documentation of webhooks shows it."""
     example = yaml.safe_load((EXAMPLES / "netbox_webhook.yaml").read_text())
     data = {
-        "id": 17, "name": NODE, "status": {"value": "staged"}, "rack": {"name": "r12"},
+        "id": 17, "name": NODE, "status": {"value": "staged"}, "site": {"name": "ams"},
+        "location": {"name": "hall 2"}, "rack": {"name": "r12"},
         "primary_ip": {"address": "10.0.0.1/24"}, "custom_fields": {"muster_sku": "h100-sxm-8"},
     }  # fmt: skip
-    made = jinja2.Template(example["webhook"]["body_template"]).render(event="updated", model="device", data=data)
-    event = json.loads(made)
+    template = jinja2.Template(example["webhook"]["body_template"])
+    racks = [
+        json.loads(template.render(data={**data, **other}))["extra"]["inventory"]["rack"]
+        for other in ({}, {"location": None}, {"rack": None})
+    ]
+    assert racks == ["ams/hall 2/r12", "ams/r12", ""]
+    event = json.loads(template.render(event="updated", model="device", data=data))
     event["extra"]["inventory"]["host_key"] = host_key(NODE)  # no host answers here
     started: list[str] = []
     for _ in range(2):
@@ -248,4 +254,4 @@ def test_netbox_announces_a_staged_device_once(fleet: Path) -> None:
             run = arrival.receive(event["partition_key"], [event["extra"]], started.__contains__)
             started.append(run["trigger_run_id"])
     assert started == ["gpu-0001__delivery-netbox-17"]
-    assert (store.nodes.get(NODE).host, store.nodes.get(NODE).rack) == ("10.0.0.1", "r12")
+    assert (store.nodes.get(NODE).host, store.nodes.get(NODE).rack) == ("10.0.0.1", racks[0])
