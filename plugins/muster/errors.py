@@ -134,6 +134,7 @@ class Refusal(enum.StrEnum):
     """The question is about an earlier state of the node than the records hold now."""
     UNANSWERED = "unanswered"
     """No answer of a person is recorded for the question."""
+    RACK_HELD = "rack_held"
     NOT_PAUSED = "not_paused"
     NOT_MARKED = "not_marked"
     NOT_PROVISIONAL = "not_provisional"

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import datetime
 import json
+import shlex
 from collections.abc import Collection, Iterable
 
 from sqlalchemy import or_, select
@@ -22,6 +23,7 @@ from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
+from muster.store.database.fabric import RackRow
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
 from muster.store.machines.parts import as_known, current_serials, place, replacement
@@ -35,8 +37,8 @@ def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
-    known under another name, BadNode if the description is malformed, IllegalMove if the node is retired or the SKU of
-    a tested node would change; then nothing is changed.
+    known under another name, BadNode if the description is malformed, IllegalMove if the node is retired, or the SKU of
+    a tested node or a rack that is held would change; then nothing is changed.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -240,6 +242,12 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             f"move it back first: `muster node move {new.name} registered --reason …`",
             Refusal.STATE,
         )
+    if "rack" in changed and _is_held(session, row):
+        raise IllegalMove(
+            f"{new.name} stays in rack {row.rack} while that is held: when it is repaired, release it first, "
+            f"`muster racks release {shlex.quote(row.rack)} --reason …`",
+            Refusal.RACK_HELD,
+        )
     before = {name: getattr(row, name) for name in changed}
     for name in changed:
         value = getattr(new, name)
@@ -253,6 +261,13 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
     access.remark(session, row, actor, f"description changed: {what}", {"before": before, "after": after})
     return f"updated: {what}"
+
+
+def _is_held(session: Session, row: NodeRow) -> bool:
+    held = select(RackRow.id).where(
+        RackRow.rack == row.rack, RackRow.simulated == row.simulated, RackRow.released_at.is_(None)
+    )
+    return session.scalar(held) is not None
 
 
 def _shown(value: object) -> str:

@@ -102,6 +102,16 @@ class TestEnrolment:
         with illegal(Refusal.STATE):
             store.nodes.add(fleet.new_node(sku="cpu-generic"))
 
+    def test_a_node_of_a_held_rack_does_not_leave_it_by_a_new_description(self) -> None:
+        store.nodes.add(fleet.new_node(rack="Rack 12"))
+        store.racks.hold(RunKey("cluster_qualification", "r"), "Rack 12", ["imex"], "IMEX is down", ["gpu-0001"])
+        with illegal(Refusal.RACK_HELD):
+            store.nodes.add(fleet.new_node(rack="rack-12"))
+        assert store.nodes.add(fleet.new_node(rack="Rack 12", pool="p")).startswith("updated: ")
+        store.racks.release("Rack 12", "Ada", "IMEX is up")
+        store.nodes.add(fleet.new_node(rack="rack-12"))
+        assert store.nodes.get("gpu-0001").rack == "rack-12"
+
     @pytest.mark.parametrize(
         "change",
         [{"name": "../etc"}, {"name": "a__b"}, {"name": ""}, {"host": "a b"}, {"port": 0}, {"host_key": "none"},
