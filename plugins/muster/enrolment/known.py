@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from muster.enrolment import inventory
 from muster.enrolment.inventory import InventoryNode
-from muster.model.nodes import NewNode
+from muster.model.nodes import NewNode, Node
 from muster.model.states import State
 from muster.settings import settings
 
@@ -21,23 +21,17 @@ def pinned(
     """Returns the nodes to enrol, each with its host key.
 
     That is the given one, the recorded one of a node at this address (it may be down), or the one that answers now; a
-    retired node has none on record. ``login``: called if a host has to answer. ``accepted``: it has to accept that
-    login too, which an installer, whose host key is not the node's, does not. Raises BadInventory, and ControllerFault.
+    retired node has none on record. The port of a known node is the recorded one where its line has none. ``login``:
+    called if a host has to answer. ``accepted``: it has to accept that login too, which an installer, whose host key is
+    not the node's, does not. Raises BadInventory, and ControllerFault.
     """
     from muster import store
     from muster.remote.login import Credentials
     from muster.remote.ssh import connect, scan_host_key
 
     timeout = settings().ssh_timeout_s
-    known = {
-        (node.name, node.host, node.port): node.host_key
-        for node in store.nodes.find()
-        if node.state is not State.RETIRED
-    }
-    nodes = [
-        (at, node.model_copy(update={"host_key": node.host_key or known.get((node.name, node.host, node.port), "")}))
-        for at, node in nodes
-    ]
+    known = {node.name: node for node in store.nodes.find()}
+    nodes = [(at, _as_recorded(node, known[node.name]) if node.name in known else node) for at, node in nodes]
     who = Credentials() if all(node.host_key for _, node in nodes) else login()
 
     def scan(node: InventoryNode) -> str:
@@ -47,6 +41,12 @@ def pinned(
         return key
 
     return inventory.pin(nodes, scan)
+
+
+def _as_recorded(node: InventoryNode, known: Node) -> InventoryNode:
+    port = node.port if "port" in node.model_fields_set else known.port
+    same = known.state is not State.RETIRED and (known.host, known.port) == (node.host, port)
+    return node.model_copy(update={"port": port, "host_key": node.host_key or (known.host_key if same else "")})
 
 
 def skus() -> list[str]:
