@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from muster import store
@@ -62,7 +63,7 @@ def together(nodes: Sequence[Node]) -> None:
     for rack in sorted({node.rack for node in nodes if node.rack in held}):
         raise MusterError(
             f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
-            f"repaired, `muster racks release {rack} --reason …`"
+            f"repaired, `muster racks release {shlex.quote(rack)} --reason …`"
         )
     if len({node.simulated for node in nodes}) > 1:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 import pytest
 
 from muster import store
+from muster.admission.startable import together
 from muster.errors import MusterError, NoPerson, UnknownRack
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -15,6 +17,7 @@ from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.rack import RackState, Trouble
 from muster_criteria.model import Verdict
+from tests.docs.test_pages import commands
 from tests.muster import copied, fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -95,3 +98,13 @@ def test_racks_of_simulated_nodes_are_other_racks() -> None:
     assert [each.simulated for each in store.racks.held()] == [False, True]
     store.racks.release("r1", "ada", "repaired")
     assert store.racks.held() == []
+
+
+def test_the_command_that_a_refused_block_names_releases_a_rack_with_a_blank_in_its_name() -> None:
+    store.nodes.add(dataclasses.replace(fleet.new_node("tray-00"), rack="Rack 12"))
+    fleet.qualify("tray-00")
+    store.racks.hold(RUN, "Rack 12", ["imex"], "why", NAMES)
+    with pytest.raises(MusterError) as refused:
+        together([store.nodes.get("tray-00")])
+    (line,) = commands(str(refused.value))
+    assert shlex.split(line)[:4] == ["muster", "racks", "release", "Rack 12"]
