@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from muster.errors import BadInventory, ControllerFault, MusterError, at
 from muster.model.dags import POOL_CHARACTERS
-from muster.model.names import HOST_KEY, NODE_NAME, is_host
+from muster.model.names import HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 from muster_criteria import yaml_file
@@ -359,7 +359,8 @@ def _clashes(lines: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
                 continue
             first = seen.setdefault((kind, value), where)
             if first != where:
-                yield f"{where}: the {kind} {value} is already at {first}; remove one of them"
+                also = f"; {OWN_KEYS}" if kind == "host key" else ""
+                yield f"{where}: the {kind} {value} is already at {first}; remove one of them{also}"
                 break
 
 

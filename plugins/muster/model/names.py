@@ -11,6 +11,9 @@ NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HOST_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/]{40,}={0,3}")
 """An SSH host key as "TYPE BASE64"."""
 
+OWN_KEYS = "machines that were installed with one host key (xCAT, Warewulf) need keys of their own"
+"""What else to do about a host key that two nodes have."""
+
 ADDRESS_LABEL = "block_address"
 """The node label with the address for other nodes, where that differs from the controller's address for it."""
 

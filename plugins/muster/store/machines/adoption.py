@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadInventory, BadNode, IllegalMove, MusterError, NoPerson, Refusal, SameMachine
 from muster.model.events import Evidence
+from muster.model.names import OWN_KEYS
 from muster.model.nodes import NewNode, Node
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -164,7 +165,9 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
             f"`muster node replace {row.name} --serial SLOT=SERIAL --reason …`"
         )
     if other := bearer(session, host_key, row.name):
-        raise SameMachine(f"the machine at {row.name} has the host key of {other}: retire or replace {other} first")
+        raise SameMachine(
+            f"the machine at {row.name} has the host key of {other}: retire or replace {other} first; {OWN_KEYS}"
+        )
     chassis = [serials[slot] for slot in CHASSIS if slot in serials]
     sits = session.execute(
         select(PlacementRow.node, PartRow.serial)

@@ -16,7 +16,7 @@ from muster import redaction
 from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
 from muster.model.dags import POOL_CHARACTERS
 from muster.model.events import Event, Evidence
-from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, is_host
+from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
 from muster.rules.transitions import steps
@@ -179,7 +179,9 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
             "--reason …`"
         )
     if other is not None:
-        raise SameMachine(f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}")
+        raise SameMachine(
+            f"{new.name} has the host key of {other}: it is the same machine, and keeps the name {other}; {OWN_KEYS}"
+        )
     if row is None:
         fields = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
         del fields["serials"], fields["named"], fields["adds_labels"]
