@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,12 +105,29 @@ def test_no_floor_comes_into_force_without_its_event(
     measured("gpu-0015", 760.0)
 
     def broken(*_: object) -> None:
+        assert load_sku("h200-sxm-8", [tmp_path]).learned == (), "nor for a moment"
         raise MusterError("the records cannot be written")
 
     monkeypatch.setattr(store.audit, "command", broken)
     status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
     assert (status, "cannot be written" in err) == (1, True)
     assert list((tmp_path / "learned").iterdir()) == []
+
+
+@pytest.mark.usefixtures("fifteen")
+def test_a_full_disk_leaves_nothing_that_tests_would_read(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured("gpu-0015", 760.0)
+
+    def full(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text[:50].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
+    assert (status, err.count("\n"), "No space left" in err) == (1, 1, True)
+    assert load_sku("h200-sxm-8", [tmp_path]).learned == ()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster import ownership
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun
 from muster.cli.terminal.messages import messages
@@ -51,15 +56,12 @@ def learn(
         typer.echo(f"dry run: {path} was not written")
         return
     text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
-    _write_checked(path, text, name, search)
-    try:
+    with _checked(path, text, name, search) as part:
         store.audit.command(
             f"floors of {name} were learned at level {level}, as revision {revision}",
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
-    except BaseException:
-        path.unlink()  # no limit comes into force without its event
-        raise
+        os.link(part, path)  # whole from the first moment, and after its event
     where = f"nodes on {calibration.stack or 'an unknown stack'} at level {level}"
     typer.echo(f"{path} is in force from now on for {where}; delete it to go back to the revision before")
 
@@ -102,18 +104,27 @@ def _row(each: LearnedFloor) -> list[object]:
     ]  # fmt: skip
 
 
-def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None:
-    """Write a revision that is not there yet, and take it back if the SKU does not hold together with it."""
+@contextlib.contextmanager
+def _checked(path: Path, text: str, name: str, search: list[Path]) -> Iterator[Path]:
+    """A file near ``path`` that nothing reads, with which the SKU holds together, to be linked to ``path``; it is gone
+    afterwards. Raises MusterError.
+    """
+    from muster_criteria.sku_files.learned import FOLDER
     from muster_criteria.sku_files.skus import lint_sku
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        ownership.folder(path.parent)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as own:
+            part = Path(own) / FOLDER / path.name
+            part.parent.mkdir()
+            part.write_text(text, encoding="utf-8")
+            ownership.give(part)
+            if problems := lint_sku(name, [Path(own), *search]):
+                raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")
+            yield part
     except FileExistsError:
         raise MusterError(
             f"{path} exists already and is not overwritten: another calibration was written meanwhile"
         ) from None
-    if problems := lint_sku(name, search):
-        path.unlink()
-        raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")
+    except OSError as error:
+        raise MusterError(f"{path} cannot be written, so nothing was kept: {error.strerror}") from None
