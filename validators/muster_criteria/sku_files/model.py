@@ -11,7 +11,7 @@ from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import Absent, Figure
-from muster_criteria.sku_files.learned import LearnedFile, with_learned
+from muster_criteria.sku_files.learned import LearnedFile, with_learned, without
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
@@ -214,11 +214,13 @@ class Sku(Written):
 
     @model_validator(mode="after")
     def _derived(self) -> Sku:
+        from muster_criteria.sku_files.programme import outdated
+
         self._peaks = peaks_of(self.figures, self.inventory, self.limits)
-        self._on = {
-            (file.stack, file.level): self.model_copy(update={"limits": with_learned(self.limits, file), "learned": ()})
-            for file in self.learned
-        }
+        self._on = {}
+        for file in self.learned:
+            limits = with_learned(self.limits, without(file, outdated(self, file)))
+            self._on[file.stack, file.level] = self.model_copy(update={"limits": limits, "learned": ()})
         return self
 
     def on(self, stack: str, level: str) -> Sku:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from muster_criteria.sku_files.declarations import declared_probes
+from muster_criteria.sku_files.learned import LearnedFile
 from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError, at_level
 from muster_criteria.stages import LEVELS, STAGES
+from muster_criteria.words import listed
 
 __all__ = [
     "LEVELS",
@@ -21,6 +23,8 @@ __all__ = [
     "blocking",
     "needs",
     "other_quantities",
+    "outdated",
+    "outdated_notes",
     "requires",
     "sku_work",
     "stage_calls",
@@ -95,6 +99,23 @@ def other_quantities(sku: Sku, stage: str, one: Mapping[str, str], other: Mappin
     ]
     metrics = {metric for probe in changed for metric in declared_probes()[probe].units}
     return frozenset(metrics | {each.metric for each in sku.programme.derive if metrics & {each.of, each.per}})
+
+
+def outdated(sku: Sku, file: LearnedFile) -> frozenset[str]:
+    """The metrics whose floors in a learned revision apply to nothing: they are measured with other parameters now."""
+    now = sku_work(sku, file.level)
+    changed = [other_quantities(sku, stage, file.work, now) for stage in sku.programme.stages]
+    return frozenset(limit.metric for limit in file.limits) & frozenset[str]().union(*changed)
+
+
+def outdated_notes(sku: Sku, level: str = "") -> list[str]:
+    """A sentence for each learned revision in force, at ``level`` or any, of which some floors apply to nothing."""
+    return [
+        f"{sku.name}: the learned floors of {listed(sorted(metrics))} in revision {file.revision} apply to nothing, "
+        f"since other parameters measure them now: run `muster sku learn {sku.name} --level {file.level}` again"
+        for file in sku.learned
+        if file.level == (level or file.level) and (metrics := outdated(sku, file))
+    ]
 
 
 def watching(sku: Sku, stage: str, level: str) -> tuple[str, ...]:

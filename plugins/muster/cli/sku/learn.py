@@ -36,6 +36,7 @@ def learn(
     from muster import store
     from muster_criteria.sku_files.learned import FOLDER, as_file
     from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.programme import outdated_notes, sku_work
     from muster_criteria.sku_files.skus import load_sku
 
     folder = into or next(iter(settings().sku_folders), None)
@@ -46,6 +47,8 @@ def learn(
         sku = load_sku(name, search)
     except SkuError as error:
         raise MusterError(str(error)) from None
+    for note in outdated_notes(sku, level):
+        typer.echo(note)
     calibration = _calibrated(sku, level, stack)
     if calibration.refused:
         raise MusterError(f"nothing is learned for {name} at level {level}: {calibration.refused}")
@@ -55,7 +58,8 @@ def learn(
     if dry_run:
         typer.echo(f"dry run: {path} was not written")
         return
-    text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
+    today = datetime.datetime.now(datetime.UTC).date()
+    text = as_file(name, calibration, level, revision, today, sku.limits, sku_work(sku, level))
     with _checked(path, text, name, search) as part:
         store.audit.command(
             f"floors of {name} were learned at level {level}, as revision {revision}",
@@ -69,13 +73,14 @@ def learn(
 def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster import store
     from muster_criteria.sku_files import learn as learning
-    from muster_criteria.sku_files.programme import sku_work
+    from muster_criteria.sku_files.learned import without
+    from muster_criteria.sku_files.programme import outdated, sku_work
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = store.measured.fleet_readings(sku.name, level, metrics, sku_work(sku, level), simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
-    before = [each for each in sku.learned if each.level == level]
+    before = [without(each, outdated(sku, each)) for each in sku.learned if each.level == level]
     return learning.learn(readings, before, stack, sku.limits)
 
 
