@@ -48,7 +48,9 @@ def fifteen(sqlite_db: object) -> None:
 
 
 @pytest.mark.usefixtures("fifteen")
-def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path: Path) -> None:
+def test_floors_are_learned_from_enough_real_nodes_only(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learn = ("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
     measured("gpu-sim", 740.0, simulated=True)
     status, out, err = muster(*learn)
@@ -64,11 +66,15 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert not (tmp_path / "learned").exists()
     before = len(store.audit.batch("siem", 999))
 
-    for revision in ("0001", "0002"):
+    for revision, path, state in (("0001", "", "is not in force"), ("0002", str(tmp_path), "is in force from now on")):
+        monkeypatch.setenv("MUSTER_SKU_PATH", path)
         status, out, err = muster(*learn)
         assert err == ""
         assert status == 0
-        assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml is in force from now on" in out
+        assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml {state}" in out
+    other = tmp_path / "other"
+    status, _, err = muster(*learn[:-1], str(other))
+    assert (status, err.count("\n"), other.exists()) == (1, 1, False), "it would switch these floors off"
     assert len(list((tmp_path / "learned").iterdir())) == 2
     assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [

@@ -34,7 +34,7 @@ def learn(
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
     from muster import store
-    from muster_criteria.sku_files.learned import FOLDER, as_file
+    from muster_criteria.sku_files.learned import FOLDER, as_file, in_force
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.programme import outdated_notes, sku_work
     from muster_criteria.sku_files.skus import load_sku
@@ -47,6 +47,11 @@ def learn(
         sku = load_sku(name, search)
     except SkuError as error:
         raise MusterError(str(error)) from None
+    if sku.learned and not in_force([folder], name)[1]:
+        raise MusterError(
+            f"floors learned in {folder} would switch off those of {name} in another folder of MUSTER_SKU_PATH: "
+            "name that one with --into"
+        )
     for note in outdated_notes(sku, level):
         typer.echo(note)
     calibration = _calibrated(sku, level, stack)
@@ -66,6 +71,9 @@ def learn(
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
         os.link(part, path)  # whole from the first moment, and after its event
+    if in_force([folder], name)[1][0] not in load_sku(name, settings().sku_folders).learned:
+        typer.echo(f"{path} is not in force: add {folder} to MUSTER_SKU_PATH, first")
+        return
     where = f"nodes on {calibration.stack or 'an unknown stack'} at level {level}"
     typer.echo(f"{path} is in force from now on for {where}; delete it to go back to the revision before")
 
