@@ -28,8 +28,8 @@ from muster_criteria.sku_files.learned import (
 )
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.programme import outdated, outdated_notes, sku_work
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, load_sku
+from muster_criteria.sku_files.work import outdated, outdated_notes, sku_work
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge_all
 from muster_criteria.stage.prefilter import small_margins

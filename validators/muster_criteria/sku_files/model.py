@@ -15,6 +15,7 @@ from muster_criteria.sku_files.learned import LearnedFile, with_learned, without
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
+from muster_criteria.sku_files.work import at_level, is_per_level, outdated
 from muster_criteria.stages import LEVELS, Level, Stage
 from muster_criteria.text import one_line
 from muster_criteria.written import Written, as_tuple
@@ -214,8 +215,6 @@ class Sku(Written):
 
     @model_validator(mode="after")
     def _derived(self) -> Sku:
-        from muster_criteria.sku_files.programme import outdated
-
         self._peaks = peaks_of(self.figures, self.inventory, self.limits)
         self._on = {}
         for file in self.learned:
@@ -256,13 +255,3 @@ class Sku(Written):
                 f"programme {self.programme.programme} of SKU {self.name} has no stage {stage} (it has {known})."
             )
         return plan  # type: ignore[no-any-return]
-
-
-def is_per_level(value: object) -> bool:
-    """Returns whether a YAML value is a map from levels to values."""
-    return isinstance(value, dict) and bool(value) and set(value) <= set(LEVELS)
-
-
-def at_level(value: Any, level: str) -> Any:
-    """``value`` itself, or its entry for ``level`` where it is a map from levels to values."""
-    return value[level] if is_per_level(value) else value

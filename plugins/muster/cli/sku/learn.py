@@ -36,8 +36,8 @@ def learn(
     from muster import store
     from muster_criteria.sku_files.learned import FOLDER, as_file, in_force
     from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.programme import outdated_notes, sku_work
     from muster_criteria.sku_files.skus import load_sku
+    from muster_criteria.sku_files.work import outdated_notes, sku_work
 
     folder = into or next(iter(settings().sku_folders), None)
     if folder is None:
@@ -82,7 +82,7 @@ def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster import store
     from muster_criteria.sku_files import learn as learning
     from muster_criteria.sku_files.learned import without
-    from muster_criteria.sku_files.programme import outdated, sku_work
+    from muster_criteria.sku_files.work import outdated, sku_work
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = store.measured.fleet_readings(sku.name, level, metrics, sku_work(sku, level), simulated=False, visits=1)

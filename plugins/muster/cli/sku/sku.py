@@ -58,8 +58,8 @@ def sku_lint(
 ) -> None:
     """Check SKU files: limits, units, sources, contradictions. Ends with status 1 if something is wrong."""
     from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.programme import outdated_notes
     from muster_criteria.sku_files.skus import lint_sku, list_skus, load_sku
+    from muster_criteria.sku_files.work import outdated_notes
 
     found: list[str] = []
     notes: list[str] = []
