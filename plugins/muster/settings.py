@@ -249,8 +249,8 @@ class _Retention(pydantic.BaseModel):
     retention_runs_days: int = pydantic.Field(
         default=0,
         ge=0,
-        description="days runs with verdicts and findings are kept, longer while a verdict of theirs is current; "
-        "0: forever",
+        description="days runs with verdicts and findings are kept, longer while a verdict of theirs is current or a "
+        "part is a suspect by them; 0: forever",
     )
     retention_parts_days: int = pydantic.Field(
         default=0, ge=0, description="days parts that sit in no node, and suspicions of them, are kept; 0: forever"

@@ -71,7 +71,7 @@ def _revocation(node: str, number: str) -> str:
     from muster import store
 
     try:
-        found = next((each for each in store.certificates.of_node(node) if each.id == number), None)
+        found = store.certificates.get(number)
     except MusterError as error:
         return f"not asked, and it may be: {error}"
     if found is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_PEERS = "none"
-"""Instead of a snapshot's version: judge without peers, history and goldens."""
+"""Instead of a snapshot's version: judge without peers and history."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +68,7 @@ def stored_case(
     if cited != NO_PEERS:
         snapshot = store.peers.load(cited, run.sku, run.level, simulated=recorded.simulated)
     work = store.revisions.work(recorded.sku, recorded.sku_version, run.level) or sku_work(sku, run.level)
-    return _case(
-        run, node, sku, recorded.stage, collected, lambda _: snapshot, work, before=before, goldens=version != NO_PEERS
-    )
+    return _case(run, node, sku, recorded.stage, collected, lambda _: snapshot, work, before=before)
 
 
 def _case(
@@ -83,9 +81,7 @@ def _case(
     work: Mapping[str, str],
     *,
     before: datetime.datetime | None = None,
-    goldens: bool = True,
 ) -> Case:
-    from muster_criteria.context.goldens import Goldens
     from muster_criteria.stage.case import Case
 
     fleet_parts = {each.part for each in sku.versions if each.as_the_fleet and stage == "intake"}
@@ -111,9 +107,7 @@ def _case(
         references=with_history(snapshot, run, node, sku, stage, work, before=before, repeats=again)
         if snapshot
         else None,
-        goldens=store.goldens.matching(result, run.run_id, simulated=simulated, before=before)
-        if goldens
-        else Goldens(),
+        goldens=store.goldens.matching(result, run.run_id, simulated=simulated, before=before),
         others=others,
         repeats=again,
         running=store.running.versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),

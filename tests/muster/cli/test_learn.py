@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def fifteen(sqlite_db: object) -> None:
 
 
 @pytest.mark.usefixtures("fifteen")
-def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path: Path) -> None:
+def test_floors_are_learned_from_enough_real_nodes_only(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learn = ("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
     measured("gpu-sim", 740.0, simulated=True)
     status, out, err = muster(*learn)
@@ -63,11 +66,15 @@ def test_floors_are_learned_from_enough_real_nodes_only(muster: Muster, tmp_path
     assert not (tmp_path / "learned").exists()
     before = len(store.audit.batch("siem", 999))
 
-    for revision in ("0001", "0002"):
+    for revision, path, state in (("0001", "", "is not in force"), ("0002", str(tmp_path), "is in force from now on")):
+        monkeypatch.setenv("MUSTER_SKU_PATH", path)
         status, out, err = muster(*learn)
         assert err == ""
         assert status == 0
-        assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml is in force from now on" in out
+        assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml {state}" in out
+    other = tmp_path / "other"
+    status, _, err = muster(*learn[:-1], str(other))
+    assert (status, err.count("\n"), other.exists()) == (1, 1, False), "it would switch these floors off"
     assert len(list((tmp_path / "learned").iterdir())) == 2
     assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [
@@ -104,12 +111,29 @@ def test_no_floor_comes_into_force_without_its_event(
     measured("gpu-0015", 760.0)
 
     def broken(*_: object) -> None:
+        assert load_sku("h200-sxm-8", [tmp_path]).learned == (), "nor for a moment"
         raise MusterError("the records cannot be written")
 
     monkeypatch.setattr(store.audit, "command", broken)
     status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
     assert (status, "cannot be written" in err) == (1, True)
     assert list((tmp_path / "learned").iterdir()) == []
+
+
+@pytest.mark.usefixtures("fifteen")
+def test_a_full_disk_leaves_nothing_that_tests_would_read(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured("gpu-0015", 760.0)
+
+    def full(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text[:50].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    status, _, err = muster("sku", "learn", "h200-sxm-8", "--level", "short", "--into", str(tmp_path))
+    assert (status, err.count("\n"), "No space left" in err) == (1, 1, True)
+    assert load_sku("h200-sxm-8", [tmp_path]).learned == ()
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ class TestPromotion:
     def test_a_device_that_once_gave_other_bits_dissents(self) -> None:
         assert consensus([*THREE, seen("gpu 1", "a", "other")]).why_not.startswith("undecided")
 
+    def test_where_all_agree_since_a_repair_the_remedy_is_named(self) -> None:
+        was = [*THREE[:2], seen("gpu x", "x", "other")]
+        assert "withdraw" not in consensus(was).why_not
+        assert f"muster golden withdraw {was[0].golden_id}" in consensus([*was, seen("gpu x", "x")]).why_not
+
     def test_a_suspect_has_no_vote(self) -> None:
         dissent = seen("gpu x", "x", "other")
         assert consensus([*THREE, dissent], {"gpu x"}).digest == "right"
@@ -142,6 +147,10 @@ class TestJudging:
 
     def test_before_there_is_one_a_node_that_differs_as_a_whole_is_a_matter_of_software(self, case: MakeCase) -> None:
         judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=tuple(THREE[:2])))
+        assert "withdraw" not in judgement.findings[0].summary
+        repaired = (*THREE[:2], *(seen(each.subject, each.node, "wrong") for each in THREE[:2]))
+        (since,) = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=repaired)).findings
+        assert f"muster golden withdraw {GOLDEN.id}" in since.summary
         assert judgement.verdict is Verdict.WARN
         assert found(judgement) == [("node", Severity.WARNING, FaultClass.SOFTWARE, Action.FIX_SOFTWARE)]
 

@@ -24,10 +24,12 @@ from muster_criteria.sku_files.learned import (
     floors_of,
     in_force,
     with_learned,
+    without,
 )
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.skus import lint_sku, load_sku
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, load_sku
+from muster_criteria.sku_files.work import outdated, outdated_notes, sku_work
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge_all
 from muster_criteria.stage.prefilter import small_margins
@@ -60,14 +62,16 @@ def fleet(nodes: int, *, rate: float = 740.0, spread: float = 0.01, driver: dict
 
 def unusable() -> dict[str, str]:
     """Texts of ``learned/h200-sxm-8-0001.yaml`` that are refused; the last would do for its own SKU."""
-    text = as_file("b200-sxm-8", learn(fleet(16), ()), "standard", 1, TODAY, load_sku("h200-sxm-8").limits)
+    limits, work = load_sku("h200-sxm-8").limits, sku_work(load_sku("h200-sxm-8"), "standard")
+    text = as_file("b200-sxm-8", learn(fleet(16), ()), "standard", 1, TODAY, limits, work)
     return {"not YAML": "a: [", "incomplete": "learned: h200-sxm-8", "of another SKU": text}
 
 
 def written(calibration: Calibration, folder: Path, revision: int = 1, level: str = "standard") -> LearnedFile:
     path = folder / "learned" / f"h200-sxm-8-{revision:04d}.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(as_file("h200-sxm-8", calibration, level, revision, TODAY, load_sku("h200-sxm-8").limits))
+    sku = load_sku("h200-sxm-8")
+    path.write_text(as_file(sku.name, calibration, level, revision, TODAY, sku.limits, sku_work(sku, level)))
     return next(each for each in in_force([folder], "h200-sxm-8")[1] if each.revision == revision)
 
 
@@ -243,6 +247,23 @@ def test_learned_floors_judge_tests_of_their_own_level_only(tmp_path: Path) -> N
     written(fast, tmp_path, 3, level="short")
     known = in_force([tmp_path], "h200-sxm-8")[1]
     assert [(each.level, each.revision) for each in known] == [("short", 3), ("standard", 2)]
+
+
+def test_floors_of_a_probe_whose_parameters_changed_apply_to_nothing_and_bind_no_later_learning(tmp_path: Path) -> None:
+    file = written(learn(fleet(16), ()), tmp_path)
+    assert outdated_notes(load_sku("h200-sxm-8", [tmp_path])) == []
+    text = (SHIPPED / "programmes" / "gpu-node.yaml").read_text()
+    (tmp_path / "programmes").mkdir()
+    seconds = "          seconds: {demo: 0.6, short: 60,"
+    changed = text.replace(seconds, f"          size: 4096\n{seconds}", 1)
+    (tmp_path / "programmes" / "gpu-node.yaml").write_text(changed)
+    assert changed != text
+
+    sku = load_sku("h200-sxm-8", [tmp_path])
+    assert sku.on("driver=570.1", "standard").limits == sku.limits
+    assert (outdated(sku, file), len(outdated_notes(sku))) == ({"gemm_rate"}, 1)
+    again = learn(fleet(16, rate=600.0), [without(file, outdated(sku, file))])
+    assert (again.notes, again.learned[0].fail < 0.9 * floors_of(file)[0].fail) == ((), True)
 
 
 def test_a_learned_file_with_a_problem_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from muster_criteria.sku_files import skus
-from muster_criteria.sku_files.model import SkuError, at_level
+from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
+from muster_criteria.sku_files.work import at_level
 
 Spoil = Callable[[dict[str, Any]], object]
 

@@ -131,11 +131,21 @@ def consensus(sightings: Iterable[Sighting], suspects: Collection[str] = ()) -> 
     opposing = {each.node for each in voting if each.subject in dissenting}
     if len(opposing) > DISSENT_MAX * len(nodes | opposing):
         counted = listed([f"{digest[:SHOWN]} by {count}" for digest, count in votes.most_common()])
-        return Consensus("", f"undecided: devices disagree ({counted})", len(devices), len(nodes))
+        over = f"; they agree since: {_withdraw({voting[0].golden_id})}" if _agree_since(voting, first) else ""
+        return Consensus("", f"undecided: devices disagree ({counted}){over}", len(devices), len(nodes))
     if len(devices) < DEVICES_MIN or len(nodes) < NODES_MIN:
         agreed = f"{len(devices)} devices on {len(nodes)} nodes have agreed so far, of {DEVICES_MIN} on {NODES_MIN}"
         return Consensus("", agreed, len(devices), len(nodes))
     return Consensus(first, "", len(devices), len(nodes))
+
+
+def _agree_since(seen: Iterable[Sighting], digest: str) -> bool:
+    """Whether each part returned this digest last; ``seen``: the oldest first."""
+    return set({each.subject: each.digest for each in seen}.values()) <= {digest}
+
+
+def _withdraw(ids: Collection[str]) -> str:
+    return "forget the earlier bits by " + listed([f"`muster golden withdraw {each}`" for each in sorted(ids)])
 
 
 def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
@@ -191,6 +201,7 @@ def _against_others(answers: Sequence[Digest], goldens: Goldens, simulated: bool
         seen[other.golden_id][other.digest].add(other.subject)
     alone: dict[str, list[Digest]] = collections.defaultdict(list)
     together: dict[str, list[Digest]] = collections.defaultdict(list)
+    over: set[str] = set()
     for each in answers:
         identity = golden_id(each.key, each.op, simulated=simulated)
         others = seen.get(identity, {})
@@ -204,8 +215,10 @@ def _against_others(answers: Sequence[Digest], goldens: Goldens, simulated: bool
             alone[each.device].append(each)
         else:
             together[each.device].append(each)
+            if _agree_since((one for one in goldens.seen if one.golden_id == identity), each.digest):
+                over.add(identity)
     found = [_alone(device, dissents) for device, dissents in sorted(alone.items())]
-    return found + ([_disagreement(together)] if together else [])
+    return found + ([_disagreement(together, over)] if together else [])
 
 
 def _alone(device: str, dissents: Sequence[Digest]) -> Finding:
@@ -221,7 +234,7 @@ def _alone(device: str, dissents: Sequence[Digest]) -> Finding:
     )
 
 
-def _disagreement(together: Mapping[str, Sequence[Digest]]) -> Finding:
+def _disagreement(together: Mapping[str, Sequence[Digest]], over: Collection[str]) -> Finding:
     dissents = [each for found in together.values() for each in found]
     what, who = listed(sorted({each.op for each in dissents})), listed(sorted(together))
     return _dissent(
@@ -229,7 +242,8 @@ def _disagreement(together: Mapping[str, Sequence[Digest]]) -> Finding:
         FaultClass.SOFTWARE,
         Action.FIX_SOFTWARE,
         f"{who} and devices of other nodes return different bits in {what}, and none is alone: suspect a software "
-        "difference that the key does not name first; no golden is formed until they agree.",
+        "difference that the key does not name first; no golden is formed until they agree"
+        f"{f', as they do since: {_withdraw(over)}' if over else ''}.",
         dissents,
         Variant.DISAGREEMENT,
     )

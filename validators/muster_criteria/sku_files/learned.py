@@ -1,8 +1,9 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
 A revision holds on nodes of the stack that it was learned on, tested at the level that it was learned at; of each stack
-and level the highest number is in force. Its floors are added to the SKU's own: where two meet, the higher one counts,
-so that no calibration lowers what a person set.
+and level the highest number is in force, but for floors of what a probe has measured with other parameters since. Its
+floors are added to the SKU's own: where two meet, the higher one counts, so that no calibration lowers what a person
+set.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import datetime
 import enum
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +104,10 @@ class Calibration:
 
 
 class LearnedFile(Written):
-    """One revision. ``limits`` are the SKU file's, ``basis`` has an entry for each ``fail`` floor, in order."""
+    """One revision. ``limits`` are the SKU file's, ``basis`` has an entry for each ``fail`` floor, in order.
+
+    ``work``: what the probes had to do (``programme.work_of``).
+    """
 
     learned: str
     revision: Annotated[int, Field(ge=1)]
@@ -113,6 +117,7 @@ class LearnedFile(Written):
     nodes: Annotated[int, Field(ge=1)]
     canary: bool
     left_out: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    work: Annotated[dict[str, str], Field(min_length=1)]
     limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
     basis: Annotated[tuple[Basis, ...], BeforeValidator(as_tuple)]
 
@@ -171,6 +176,14 @@ def floors_of(file: LearnedFile) -> list[LearnedFloor]:
     ]  # fmt: skip
 
 
+def without(file: LearnedFile, metrics: Collection[str]) -> LearnedFile:
+    """The revision without the floors of these metrics."""
+    floors = [limit for limit in file.limits if limit.meaning == TOO_SLOW]
+    basis = tuple(each for limit, each in zip(floors, file.basis, strict=False) if limit.metric not in metrics)
+    limits = tuple(limit for limit in file.limits if limit.metric not in metrics)
+    return file.model_copy(update={"limits": limits, "basis": basis})
+
+
 def with_learned(limits: Sequence[Limit], file: LearnedFile) -> tuple[Limit, ...]:
     """A SKU's limits and the learned floors. Where two floors of one breach meet, a frame judges by the higher one.
 
@@ -192,9 +205,18 @@ def breaches(found: LearnedFloor, canary: bool) -> Iterator[tuple[Breach, float,
 
 
 def as_file(
-    sku: str, calibration: Calibration, level: str, revision: int, today: datetime.date, like: Sequence[Limit]
+    sku: str,
+    calibration: Calibration,
+    level: str,
+    revision: int,
+    today: datetime.date,
+    like: Sequence[Limit],
+    work: Mapping[str, str],
 ) -> str:
-    """Returns a calibration as the YAML of a revision. ``like``: the SKU's limits, for the floors' fault and action."""
+    """Returns a calibration as the YAML of a revision.
+
+    ``like``: the SKU's limits, for the floors' fault and action. ``work``: as in ``LearnedFile``.
+    """
     limits: list[dict[str, Any]] = []
     for found in calibration.learned:
         for breach, floor, meaning in breaches(found, calibration.canary):
@@ -212,7 +234,7 @@ def as_file(
     content = {
         "learned": sku, "revision": revision, "date": today, "level": level, "stack": calibration.stack,
         "nodes": calibration.nodes, "canary": calibration.canary, "left_out": list(calibration.left_out),
-        "limits": limits,
+        "work": dict(work), "limits": limits,
         "basis": [each.basis.model_dump() for each in calibration.learned],
     }  # fmt: skip
     head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; each calibration is a new file.\n"

@@ -11,10 +11,11 @@ from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.labels import labelled
 from muster_criteria.sku_files.figures import Absent, Figure
-from muster_criteria.sku_files.learned import LearnedFile, with_learned
+from muster_criteria.sku_files.learned import LearnedFile, with_learned, without
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
 from muster_criteria.sku_files.versions import Allowed
+from muster_criteria.sku_files.work import at_level, is_per_level, outdated
 from muster_criteria.stages import LEVELS, Level, Stage
 from muster_criteria.text import one_line
 from muster_criteria.written import Written, as_tuple
@@ -215,10 +216,10 @@ class Sku(Written):
     @model_validator(mode="after")
     def _derived(self) -> Sku:
         self._peaks = peaks_of(self.figures, self.inventory, self.limits)
-        self._on = {
-            (file.stack, file.level): self.model_copy(update={"limits": with_learned(self.limits, file), "learned": ()})
-            for file in self.learned
-        }
+        self._on = {}
+        for file in self.learned:
+            limits = with_learned(self.limits, without(file, outdated(self, file)))
+            self._on[file.stack, file.level] = self.model_copy(update={"limits": limits, "learned": ()})
         return self
 
     def on(self, stack: str, level: str) -> Sku:
@@ -254,13 +255,3 @@ class Sku(Written):
                 f"programme {self.programme.programme} of SKU {self.name} has no stage {stage} (it has {known})."
             )
         return plan  # type: ignore[no-any-return]
-
-
-def is_per_level(value: object) -> bool:
-    """Returns whether a YAML value is a map from levels to values."""
-    return isinstance(value, dict) and bool(value) and set(value) <= set(LEVELS)
-
-
-def at_level(value: Any, level: str) -> Any:
-    """``value`` itself, or its entry for ``level`` where it is a map from levels to values."""
-    return value[level] if is_per_level(value) else value

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from muster_criteria.sku_files.declarations import declared_probes
-from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError, at_level
+from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
+from muster_criteria.sku_files.work import other_quantities, sku_work, work_of
 from muster_criteria.stages import LEVELS, STAGES
 
 __all__ = [
@@ -66,35 +66,6 @@ def stage_probes(sku: Sku, stage: str, level: str) -> dict[str, ProbeUse]:
     if level not in LEVELS:
         raise SkuError(f"there is no level {level!r}: it is one of {', '.join(LEVELS)}.")
     return {name: use for name, use in sku.stage(stage).probes.items() if level in use.levels}
-
-
-def work_of(programme: Mapping[str, Any], level: str) -> dict[str, str]:
-    """{"stage/probe": digest of the probe's parameters at ``level``}; ``programme``: a ``Programme`` as JSON.
-
-    What a probe measured with other parameters is another quantity.
-    """
-    return {
-        f"{stage}/{probe}": _digest({name: at_level(value, level) for name, value in use["params"].items()})
-        for stage, plan in programme["stages"].items()
-        for probe, use in plan["probes"].items()
-        if level in use["levels"]
-    }
-
-
-def sku_work(sku: Sku, level: str) -> dict[str, str]:
-    """What the probes of a SKU have to do at ``level`` (see ``work_of``)."""
-    return work_of(sku.programme.model_dump(mode="json"), level)
-
-
-def other_quantities(sku: Sku, stage: str, one: Mapping[str, str], other: Mapping[str, str]) -> frozenset[str]:
-    """The metrics that the stage's probes measured with other parameters in ``one`` than in ``other``, both of
-    ``work_of``, and what the programme derives from them."""
-    both = one.keys() & other.keys()
-    changed = [
-        each for each in sku.stage(stage).probes if (key := f"{stage}/{each}") in both and one[key] != other[key]
-    ]
-    metrics = {metric for probe in changed for metric in declared_probes()[probe].units}
-    return frozenset(metrics | {each.metric for each in sku.programme.derive if metrics & {each.of, each.per}})
 
 
 def watching(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
@@ -155,10 +126,6 @@ def source_units(programme: Programme) -> dict[tuple[str, str], str]:
 def promised(need: Need) -> bool:
     """Returns whether this is a sensor that the SKU promises, rather than work of the programme."""
     return isinstance(need.requirement, Sensor)
-
-
-def _digest(params: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(params, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _seed(seed: int, stage: str, probe: str) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from muster import ownership
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun
 from muster.cli.terminal.messages import messages
@@ -29,9 +34,10 @@ def learn(
 ) -> None:
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
     from muster import store
-    from muster_criteria.sku_files.learned import FOLDER, as_file
+    from muster_criteria.sku_files.learned import FOLDER, as_file, in_force
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
+    from muster_criteria.sku_files.work import outdated_notes, sku_work
 
     folder = into or next(iter(settings().sku_folders), None)
     if folder is None:
@@ -41,6 +47,13 @@ def learn(
         sku = load_sku(name, search)
     except SkuError as error:
         raise MusterError(str(error)) from None
+    if sku.learned and not in_force([folder], name)[1]:
+        raise MusterError(
+            f"floors learned in {folder} would switch off those of {name} in another folder of MUSTER_SKU_PATH: "
+            "name that one with --into"
+        )
+    for note in outdated_notes(sku, level):
+        typer.echo(note)
     calibration = _calibrated(sku, level, stack)
     if calibration.refused:
         raise MusterError(f"nothing is learned for {name} at level {level}: {calibration.refused}")
@@ -50,16 +63,17 @@ def learn(
     if dry_run:
         typer.echo(f"dry run: {path} was not written")
         return
-    text = as_file(name, calibration, level, revision, datetime.datetime.now(datetime.UTC).date(), sku.limits)
-    _write_checked(path, text, name, search)
-    try:
+    today = datetime.datetime.now(datetime.UTC).date()
+    text = as_file(name, calibration, level, revision, today, sku.limits, sku_work(sku, level))
+    with _checked(path, text, name, search) as part:
         store.audit.command(
             f"floors of {name} were learned at level {level}, as revision {revision}",
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
-    except BaseException:
-        path.unlink()  # no limit comes into force without its event
-        raise
+        os.link(part, path)  # whole from the first moment, and after its event
+    if in_force([folder], name)[1][0] not in load_sku(name, settings().sku_folders).learned:
+        typer.echo(f"{path} is not in force: add {folder} to MUSTER_SKU_PATH, first")
+        return
     where = f"nodes on {calibration.stack or 'an unknown stack'} at level {level}"
     typer.echo(f"{path} is in force from now on for {where}; delete it to go back to the revision before")
 
@@ -67,13 +81,14 @@ def learn(
 def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster import store
     from muster_criteria.sku_files import learn as learning
-    from muster_criteria.sku_files.programme import sku_work
+    from muster_criteria.sku_files.learned import without
+    from muster_criteria.sku_files.work import outdated, sku_work
 
     metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
     readings = store.measured.fleet_readings(sku.name, level, metrics, sku_work(sku, level), simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]
-    before = [each for each in sku.learned if each.level == level]
+    before = [without(each, outdated(sku, each)) for each in sku.learned if each.level == level]
     return learning.learn(readings, before, stack, sku.limits)
 
 
@@ -102,18 +117,27 @@ def _row(each: LearnedFloor) -> list[object]:
     ]  # fmt: skip
 
 
-def _write_checked(path: Path, text: str, name: str, search: list[Path]) -> None:
-    """Write a revision that is not there yet, and take it back if the SKU does not hold together with it."""
+@contextlib.contextmanager
+def _checked(path: Path, text: str, name: str, search: list[Path]) -> Iterator[Path]:
+    """A file near ``path`` that nothing reads, with which the SKU holds together, to be linked to ``path``; it is gone
+    afterwards. Raises MusterError.
+    """
+    from muster_criteria.sku_files.learned import FOLDER
     from muster_criteria.sku_files.skus import lint_sku
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        ownership.folder(path.parent)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as own:
+            part = Path(own) / FOLDER / path.name
+            part.parent.mkdir()
+            part.write_text(text, encoding="utf-8")
+            ownership.give(part)
+            if problems := lint_sku(name, [Path(own), *search]):
+                raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")
+            yield part
     except FileExistsError:
         raise MusterError(
             f"{path} exists already and is not overwritten: another calibration was written meanwhile"
         ) from None
-    if problems := lint_sku(name, search):
-        path.unlink()
-        raise MusterError(f"the floors do not hold together, so nothing was kept: {problems[0]}")
+    except OSError as error:
+        raise MusterError(f"{path} cannot be written, so nothing was kept: {error.strerror}") from None

@@ -58,9 +58,11 @@ def sku_lint(
 ) -> None:
     """Check SKU files: limits, units, sources, contradictions. Ends with status 1 if something is wrong."""
     from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.skus import lint_sku, list_skus
+    from muster_criteria.sku_files.skus import lint_sku, list_skus, load_sku
+    from muster_criteria.sku_files.work import outdated_notes
 
     found: list[str] = []
+    notes: list[str] = []
     listed = names or list_skus(settings().sku_folders)
     for name in listed:
         is_file = name.endswith((".yaml", ".yml")) or "/" in name
@@ -71,8 +73,12 @@ def sku_lint(
         except SkuError as error:
             raise MusterError(str(error)) from None
         found += map(str, problems)
+        if not problems and not is_file:
+            notes += outdated_notes(load_sku(name, settings().sku_folders))
     if json:
-        show.as_json({"checked": listed, "problems": found})
+        show.as_json({"checked": listed, "problems": found, "notes": notes})
+    for note in () if json else notes:
+        typer.echo(note)
     for problem in () if json else found:
         typer.echo(problem, err=True)
     if found:

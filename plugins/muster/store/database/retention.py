@@ -62,11 +62,12 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns {kind: how much that is}.
 
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
-    by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held or of which
-    a verdict is current, parts and suspicions of them by when they were last in a node, events by their own age, but
-    for each node's adoption and first entry into production, and leases by their end. Verdicts and findings stay as
-    long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long as a verdict that is kept cites
-    them, and the newest of each kind; certificates until a year after they expired, and the newest of each machine.
+    by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, of which a
+    verdict is current or on which a suspicion rests, parts and suspicions of them by when they were last in a node,
+    events by their own age, but for each node's adoption and first entry into production, and leases by their end.
+    Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long
+    as a verdict that is kept cites them, and the newest of each kind; certificates until a year after they expired,
+    and the newest of each machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -83,9 +84,9 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     )
     held = select(NodeRow.held_run).where(NodeRow.held_run != "")
     past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), ~_current())
+    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), ~_current(), ~_made_suspects())
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
-    runs, suspects = purge(RunRow.id, past), purge(SuspectRow.id, _suspects_gone(parts))
+    suspects, runs = purge(SuspectRow.id, _suspects_gone(parts)), purge(RunRow.id, past)
     for column, over in (
         (PlacementRow.id, or_(PlacementRow.until < parts, PlacementRow.part_id.in_(_gone(parts)))),
         (LeaseRow.id, LeaseRow.released_at < events),
@@ -134,6 +135,12 @@ def _current() -> ColumnElement[bool]:
         .where(mine.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
         .exists()
     )
+
+
+def _made_suspects() -> ColumnElement[bool]:
+    """Whether a suspicion rests on a run: a person waives it by the finding, which goes with the run."""
+    of_run = SuspectRow.node == RunRow.node, SuspectRow.dag_id == RunRow.dag_id, SuspectRow.run_id == RunRow.run_id
+    return select(SuspectRow.id).where(*of_run).exists()
 
 
 def agreed_now() -> datetime.datetime:

@@ -44,6 +44,13 @@ def newest(node: str) -> Certificate | None:
         return _value(row) if row else None
 
 
+def get(certificate_id: str) -> Certificate | None:
+    """The certificate of this id, of whatever node and however old; None if the records do not hold it."""
+    with reading() as session:
+        row = session.get(CertificateRow, certificate_id)
+        return _value(row) if row else None
+
+
 def of_node(node: str, limit: int = 100) -> list[Certificate]:
     """The certificates under the node's name, those of earlier machines too, the newest first."""
     query = select(CertificateRow).where(CertificateRow.node == node).order_by(CertificateRow.number.desc())

@@ -226,6 +226,15 @@ def test_it_can_be_waived_where_it_sits_now(suspect: str) -> None:
     assert store.waivers.find(node=suspect) == [], "the new part in the old slot has no waiver"
 
 
+def test_it_can_be_waived_however_old_the_run_is(suspect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1")
+    now = datetime.datetime.now(datetime.UTC)
+    store.retention.apply(now + datetime.timedelta(days=30))
+    (found,) = store.verdicts.open_findings(suspect)
+    store.waivers.give(found.finding.id, now + datetime.timedelta(days=7), "Ada", "known")
+    assert store.verdicts.open_findings(suspect)[0].finding.waived
+
+
 def test_one_that_was_taken_out_is_not_waived_for_what_sits_there_now(suspect: str) -> None:
     (found,) = store.verdicts.open_findings(suspect)
     run_all("new part", serials={**PARTS, "gpu3": "NEW"})
