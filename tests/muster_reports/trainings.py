@@ -83,6 +83,6 @@ def training(*members: Member, rate: Input = RATE, **compared: object) -> Traini
         member("gpu-0004", slow="gpu1", throttled=212.0),
     )
     given = {"earlier": {"scaling": (0.968, 4), "mfu block": (33.4, 4), "tokens_per_s": (5640.0, 4)}, **compared}
-    found = training_of(chosen, Comparisons(rate, **given))  # type: ignore[arg-type]
+    found = training_of(chosen, Comparisons(rate, 8, **given))  # type: ignore[arg-type]
     assert found is not None
     return found
