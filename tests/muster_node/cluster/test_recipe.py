@@ -53,3 +53,12 @@ def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.
         said.add(group.texts["training_recipe"])
     (only,) = said
     assert "8b" in only
+
+
+@pytest.mark.parametrize(("one", "other"), [(llama.FSDP, llama.DDP), (llama.DDP, llama.FSDP)])
+def test_of_two_layouts_of_one_size_the_one_is_taken_that_needs_less_memory(
+    one: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "choose_size", lambda free, ranks: ("3b", one))
+    compute: Any = SimpleNamespace(free_memory=lambda: 0.0)
+    assert rank("gpu", Group(["3b", other]))._recipe(compute).layout == llama.FSDP

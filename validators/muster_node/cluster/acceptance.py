@@ -148,7 +148,8 @@ class Acceptance:
         if self._kind == "gpu":
             chosen = llama.choose_size(compute.free_memory(), group.per_node)
         order = list(llama.SIZES)
-        name, layout = min(group.gather(list(chosen)), key=lambda each: (order.index(each[0]), each[1]))
+        # Of two layouts of one size, FSDP needs less memory.
+        name, layout = min(group.gather(list(chosen)), key=lambda each: (order.index(each[0]), each[1] != llama.FSDP))
         if group.hardware.simulated:
             name, layout = "1b", llama.DDP  # only products are modelled; what memory holds is not
         name, layout = params["model"] or name, params["layout"] or layout
