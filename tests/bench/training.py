@@ -66,7 +66,7 @@ def main() -> int:
         print("\nforecast from these seconds and Meta's RSC-1 rate of failures (no measurement of a GPU job)")
         source, rate = next(iter(PUBLISHED_RATES.items()))
         save, restart = (Input(first[name], True, "this bench") for name in ("checkpoint_save_s", "restart_s"))
-        for each in forecast(Inputs(save, restart, Input(rate, False, source))):
+        for each in forecast(Inputs(save, restart, Input(rate, False, source), 8)):
             interval, hours = each.interval_s / 60, each.mttf_s / 3600
             print(f"{each.gpus:6} GPUs  MTTF {hours:8.1f} h  save every {interval:6.1f} min  ETTR {each.ettr:.4f}")
     print(json.dumps(figures))

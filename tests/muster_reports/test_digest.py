@@ -239,7 +239,8 @@ def test_spares_are_shown_by_sku() -> None:
 
 
 def test_jobs_are_forecast_up_to_all_nodes_in_service_and_inputs_are_named() -> None:
-    inputs = Inputs(ASSUMED_SAVE, Input(48.0, True, "3 earlier blocks"), Input(4.3e-3, True, "9 failures", 2e-3, 8e-3))
+    rate = Input(4.3e-3, True, "9 failures", 2e-3, 8e-3)
+    inputs = Inputs(ASSUMED_SAVE, Input(48.0, True, "3 earlier blocks"), rate, 8)
     text = section(facts(node("a"), jobs=[Jobs("h100", 100, inputs)]), "Jobs")
     for gpus in ("8", "16,384", "800"):
         assert f"h100 | {gpus} | " in text

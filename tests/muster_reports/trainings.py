@@ -10,7 +10,7 @@ from muster_criteria.model import Action, FaultClass, Finding, Observation, Seve
 
 SOURCE = "sample figure of the tests"
 RATE = Input(4.1e-3, True, "12 failures of this fleet within a year, a sample of the tests", 2.4e-3, 6.6e-3)
-RECIPE = "8b: N = 7,504,924,672 without the embedding, L = 32, d = 4,096, s = 8,192, 16,384 tokens a rank and step"
+RECIPE = "8b: N = 7,504,924,672 without the embedding, L = 32, d = 4,096, s = 8,192"
 
 
 def seen(metric: str, value: float | None, unit: str = "1", device: str = "node", **more: object) -> Observation:
@@ -83,6 +83,6 @@ def training(*members: Member, rate: Input = RATE, **compared: object) -> Traini
         member("gpu-0004", slow="gpu1", throttled=212.0),
     )
     given = {"earlier": {"scaling": (0.968, 4), "mfu block": (33.4, 4), "tokens_per_s": (5640.0, 4)}, **compared}
-    found = training_of(chosen, Comparisons(rate, **given))  # type: ignore[arg-type]
+    found = training_of(chosen, Comparisons(rate, 8, **given))  # type: ignore[arg-type]
     assert found is not None
     return found

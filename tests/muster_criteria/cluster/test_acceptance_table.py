@@ -87,4 +87,4 @@ def test_simulated_nodes_stay_marked() -> None:
 
 def test_a_block_that_did_not_train_has_no_table() -> None:
     other = dataclasses.replace(member("n1"), observations=(seen("busbw", 1.0, probe="cluster_collectives"),))
-    assert training_of([other], Comparisons(RATE)) is None
+    assert training_of([other], Comparisons(RATE, 8)) is None

@@ -26,7 +26,7 @@ RSC_1 = PUBLISHED_RATES["Meta RSC-1 (arXiv:2410.21680)"]
 
 
 def inputs(save: float = 30.0, restart: float = 600.0, rate: float = RSC_1) -> Inputs:
-    return Inputs(Input(save, True, "a test"), Input(restart, True, "a test"), Input(rate, True, "a test"))
+    return Inputs(Input(save, True, "a test"), Input(restart, True, "a test"), Input(rate, True, "a test"), 8)
 
 
 def test_the_time_between_failures_is_the_published_one() -> None:

@@ -98,7 +98,7 @@ def at_once(act: Act, patience_s: float, within_s: float = 600.0) -> Any:
     """The work of a rank that does so with the others."""
 
     def work(group: RankGroup) -> None:
-        def late(why: str, what: str) -> None:
+        def late(why: str, what: str, within_s: float) -> None:
             group.emit("late", "node", text=f"{why}: {what}")
             group.gather()
             group.leave()
@@ -148,21 +148,25 @@ def test_so_they_do_with_one_that_is_too_slow(alone: Alone) -> None:
     assert texts(run(alone, at_once(moves, 600.0, within_s=0.5))) == [f"{OVER}: save 0"] * 2
 
 
+@pytest.mark.parametrize(("share", "patience_s", "said"), [(2.0, 0.5, "(save 0)"), (0.5, 60.0, "within 2 s")])
 def test_of_a_path_that_hangs_each_node_says_so_and_whether_a_small_file_does(
-    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: float, patience_s: float, said: str, alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a training, whose block ends intact."""
-    monkeypatch.setattr(checkpoint_phase, "PATIENCE_S", 0.5)
+    """In a training, whose block ends intact. A save has a share of the limit of 4 s."""
+    monkeypatch.setattr(checkpoint_phase, "PATIENCE_S", patience_s)
     monkeypatch.setattr(Checkpoints, "check", lambda self, need: {})
     monkeypatch.setattr(
-        Checkpoints, "run", lambda self, times, limit_s: self._at_path("save 0", lambda: stands(self._group))
+        Checkpoints,
+        "run",
+        lambda self, times, limit_s: self._at_path("save 0", lambda: stands(self._group), share * limit_s),
     )
 
     def work(given: RankGroup) -> None:
         trainer: Any = type("Trainer", (), {"model": type("Model", (), {"parameters": lambda self: []})()})
-        params = {"shared_path": str(tmp_path), "path_s": 60.0, "shared_mib": 1, "checkpoints": 1}
+        params = {"shared_path": str(tmp_path), "path_s": 4.0, "shared_mib": 1, "checkpoints": 1}
         checkpoint_phase.checkpoint_phase(None, given, trainer, params)
         given.emit("never", "node")
 
     ((metric, fields),) = run(alone, work)
     assert (metric, fields["value"], fields["labels"]) == ("shared_path", 0.0, {"answers": "yes"})
+    assert said in fields["note"]

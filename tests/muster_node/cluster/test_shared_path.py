@@ -276,9 +276,39 @@ except OSError as error:
 """
 
 
+SAVE = """
+import pathlib, sys
+from types import SimpleNamespace
+import torch
+import torch.distributed.checkpoint as dcp
+from muster_node.cluster.checkpoint import Checkpoints, PathTrouble
+group = SimpleNamespace(rank=0, names=("n0",), block=SimpleNamespace(name="n0"), node_of=lambda rank: "n0")
+kept = Checkpoints(torch, group, None, sys.argv[1], "ab" * 16, lambda what, act, within_s=0.0: [act()])
+print(kept.check(1 << 20))
+try:
+    kept._at_path("save 0", lambda: dcp.save({"a": torch.ones(1 << 23)}, checkpoint_id=str(kept.folder / "save-0")))
+except PathTrouble as trouble:
+    print(trouble.found)
+"""
+
+
 def in_own_mounts(script: str) -> subprocess.CompletedProcess[str]:
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", script]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def printed_on(options: str, script: str, tmp_path: Path, *given: int) -> list[str]:
+    """The two lines that a script prints about a small file system of these options."""
+    if not shutil.which("unshare") or in_own_mounts("mount -t tmpfs none /mnt").returncode:
+        pytest.skip("this system does not allow mounting a small file system for a test (unshare --user --mount)")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "script.py").write_text(script)
+    done = in_own_mounts(
+        f"mount -t tmpfs -o {options} none {tmp_path}/shared\n"
+        f"PYTHONPATH={PACKAGES} {sys.executable} {tmp_path}/script.py {tmp_path}/shared {' '.join(map(str, given))}"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:2]
 
 
 @pytest.mark.parametrize(
@@ -289,16 +319,12 @@ def in_own_mounts(script: str) -> subprocess.CompletedProcess[str]:
 def test_a_file_system_that_is_full_or_read_only_is_one_sentence(
     options: str, need: int, before: str, during: str, tmp_path: Path
 ) -> None:
-    if not shutil.which("unshare") or in_own_mounts("mount -t tmpfs none /mnt").returncode:
-        pytest.skip("this system does not allow mounting a small file system for a test (unshare --user --mount)")
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = in_own_mounts(
-        f"mount -t tmpfs -o {options} none {tmp_path}/shared\n"
-        f"PYTHONPATH={PACKAGES} {sys.executable} {tmp_path}/script.py {tmp_path}/shared {need}"
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.split("\n")[:2]
+    first, second = printed_on(options, SCRIPT, tmp_path, need)
     assert before in first
     assert bool(first) is bool(before)
     assert during in second
+
+
+@pytest.mark.needs_torch
+def test_a_path_that_fills_up_while_pytorch_saves_is_one_sentence(tmp_path: Path) -> None:
+    assert "is full" in printed_on("size=16m", SAVE, tmp_path)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -73,8 +74,36 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
     assert sum(each.numel() for each in model.parameters()) == size.parameters
 
 
+@pytest.mark.parametrize("name", llama.SIZES)
+def test_layers_keep_as_much_as_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tensors that two layers save more than one, in bf16 as FSDP computes, with flash attention as on GPUs."""
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    attention = lambda q, k, v, is_causal: flash(q, k, v, 0.0, is_causal)[0]  # noqa: E731
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    one, two = (dataclasses.replace(llama.SIZES[name], layers=layers) for layers in (1, 2))
+    assert saved_bytes(two) - saved_bytes(one) == pytest.approx(one.kept_bytes, rel=0.01)
+
+
+def saved_bytes(size: llama.Size) -> int:
+    """What autograd keeps of a forward pass, the weights left out."""
+    with torch.device("meta"):
+        model = llama._kinds(torch).Llama(size, size, llama.plain_product(torch)).to(torch.bfloat16)
+        tokens = torch.zeros(size.batch, size.seq + 1, dtype=torch.long)
+    weights = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(tokens)
+    return sum(each.untyped_storage().nbytes() for storage, each in kept.items() if storage not in weights)
+
+
 def test_the_largest_model_that_fits_is_chosen_and_divided_only_where_it_must_be() -> None:
-    assert llama.choose_size(80e9, 8) == ("8b", llama.FSDP)
+    assert llama.choose_size(183e9, 8) == ("8b", llama.FSDP)
+    assert llama.choose_size(80e9, 8) == ("3b", llama.FSDP)
     assert llama.choose_size(80e9, 1) == ("1b", llama.DDP)
     assert llama.choose_size(1e6, 8) == (llama.CPU_SIZE, llama.DDP)
 

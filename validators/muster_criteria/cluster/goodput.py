@@ -58,7 +58,7 @@ class Inputs:
     save: Input
     restart: Input
     rate: Input
-    gpus_a_node: int = 8
+    gpus_a_node: int
     tokens_per_s: float | None = None
 
     @property

@@ -237,6 +237,12 @@ class Sku(Written):
         return f"{self.version}+{self.digest[:8]}"
 
     @property
+    def gpus(self) -> int | None:
+        """How many GPUs the SKU counts, None if it counts none."""
+        counted = self.devices.get("gpu")
+        return counted if isinstance(counted, int) and counted > 0 else None
+
+    @property
     def all_limits(self) -> tuple[Limit, ...]:
         """Inventory expectations, limits, and what physics allows."""
         return self.inventory + self.limits + self.peaks

@@ -148,7 +148,8 @@ class Acceptance:
         if self._kind == "gpu":
             chosen = llama.choose_size(compute.free_memory(), group.per_node)
         order = list(llama.SIZES)
-        name, layout = min(group.gather(list(chosen)), key=lambda each: (order.index(each[0]), each[1]))
+        # Of two layouts of one size, FSDP needs less memory.
+        name, layout = min(group.gather(list(chosen)), key=lambda each: (order.index(each[0]), each[1] != llama.FSDP))
         if group.hardware.simulated:
             name, layout = "1b", llama.DDP  # only products are modelled; what memory holds is not
         name, layout = params["model"] or name, params["layout"] or layout
@@ -189,7 +190,7 @@ class Acceptance:
             group.emit("training_devices", "node", value=group.per_node)
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
-                f"s = {size.seq}, {work.tokens:,} tokens a rank and step, {recipe.dtype}, {recipe.layout}"
+                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}"
                 f"{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
@@ -251,7 +252,9 @@ class Acceptance:
         share = 100.0 * rate / ranks * recipe.size.flop_per_token / best
         group.emit("share_of_gemm", group.device.id, value=share, labels={"scope": scope}, samples=len(steps))
         if group.local == 0:
-            group.emit("tokens_per_s", "node", value=rate, labels={"scope": scope}, samples=len(steps))
+            # Not in the recipe: how many they are depends on the speed, and blocks are compared by their recipe.
+            note = f"{work.tokens:,} tokens a rank and step"
+            group.emit("tokens_per_s", "node", value=rate, labels={"scope": scope}, samples=len(steps), note=note)
             for stat, value in (("p50", median(times)), ("p95", quantile(times, 0.95))):
                 group.emit("step_time", "node", value=value, labels={"scope": scope, "stat": stat}, samples=len(steps))
         return rate

@@ -163,10 +163,11 @@ class Checkpoints:
         self._torch, self._group, self._trainer, self._together = torch, group, trainer, together
         self._path = pathlib.Path(path)
         self.folder = folders_of(path, session)[0]
+        self._need_bytes = 0
 
     def check(self, need_bytes: int) -> dict[str, str]:
         """{node: sentence} of the nodes that cannot use the path; the same on every rank."""
-        group = self._group
+        group, self._need_bytes = self._group, need_bytes
         begun = self._together("the folder of the block", lambda: self._begin() if group.rank == 0 else "")
 
         def trouble() -> str:
@@ -249,7 +250,7 @@ class Checkpoints:
         def tried() -> tuple[Any, dict[str, str]]:
             try:
                 return act(), {}
-            except Exception as error:
+            except _errors() as error:
                 return None, self._whose(error)
 
         answers = self._together(what, tried, within_s)
@@ -262,15 +263,20 @@ class Checkpoints:
         """By node, what failed: torch.distributed.checkpoint raises the errors of all ranks as one, on every rank."""
         failures = getattr(error, "failures", None)
         if not isinstance(failures, dict) or not failures:
-            return {self._group.block.name: sentence_of(self._path, error)}
-        found: dict[str, str] = {}
+            return {self._group.block.name: self._sentence_of(error)}
+        found: dict[str, BaseException] = {}
         for rank, inner in failures.items():
             cause = inner[0] if isinstance(inner, tuple) else inner
-            sentence = sentence_of(self._path, cause if isinstance(cause, BaseException) else error)
-            found.setdefault(self._group.node_of(rank), sentence)
+            found.setdefault(self._group.node_of(rank), cause if isinstance(cause, BaseException) else error)
         own = self._group.block.name
         # Every rank has the failures of all, and all of all of them are too long a message: each sends its node's.
-        return {own: found[own]} if own in found else dict(list(found.items())[:1])
+        name = own if own in found else next(iter(found))
+        return {name: self._sentence_of(found[name])}
+
+    def _sentence_of(self, error: BaseException) -> str:
+        # PyTorch's writer of files reports a full disk by an error without a number.
+        unnumbered = getattr(error, "errno", None) is None
+        return (unnumbered and trouble_at(self._path, self._need_bytes)) or sentence_of(self._path, error)
 
     def _state(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -329,6 +335,13 @@ class Checkpoints:
         with self._torch.no_grad():
             for tensor in self._tensors():
                 tensor.add_(1.0)
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What a call may raise that fails; only PyTorch's own class derives from BaseException. Slow: imports PyTorch."""
+    from torch.distributed.checkpoint import CheckpointException
+
+    return Exception, CheckpointException
 
 
 def _fits(taken: Sequence[float], limit_s: float) -> bool:

@@ -31,7 +31,7 @@ def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Map
             group.emit("shared_path", "node", note="no shared path is named, so checkpoints were not tested")
         return
     fp32 = FORMATS["fp32"].bits // 8
-    together = Together(group, functools.partial(_give_up, group, path, limit_s), PATIENCE_S)
+    together = Together(group, functools.partial(_give_up, group, path), PATIENCE_S)
     checkpoints = Checkpoints(torch, group, trainer, path, group.block.session, together)
     parameters = sum(each.numel() for each in trainer.model.parameters())
     mib = max(1, int(params["shared_mib"]))
@@ -58,7 +58,7 @@ def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Map
             group.emit("shared_path", "node", note=note[:400])
 
 
-def _give_up(group: RankGroup, path: str, limit_s: float, why: str, what: str) -> NoReturn:
+def _give_up(group: RankGroup, path: str, why: str, what: str, within_s: float) -> NoReturn:
     """Ends the phase and the rank: another thread of it is in a call that may not return.
 
     The storage stands still or is slow, which is no fault of a device or node that waits for it. All ranks of a save
@@ -68,9 +68,7 @@ def _give_up(group: RankGroup, path: str, limit_s: float, why: str, what: str) -
         own = answers(pathlib.Path(path))
         sentence = f"the shared path {path} has not answered for {PATIENCE_S:.0f} s ({what})"
         if why == OVER:
-            sentence = (
-                f"the shared path {path} is slow: saves, loads and files take longer than {limit_s:.0f} s ({what})"
-            )
+            sentence = f"the shared path {path} is slow: {what} did not end within {within_s:.0f} s"
         if not own:
             sentence += f", and a small file cannot be written there within {ANSWER_S:.0f} s either"
         group.emit("shared_path", "node", value=0.0, note=sentence[:400], labels={"answers": "yes" if own else "no"})

@@ -12,7 +12,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from muster_node.cluster.rank import RankGroup
@@ -54,7 +54,10 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     block, dist = group.block, torch.distributed
     _require(torch, device)
     group.agree(f"{_backend(device)} of PyTorch {torch.__version__}")
-    _choose_interface(block.interface or interface_of(group.local_address))
+    choose_interface(block.interface or interface_of(group.local_address), os.environ)
+    # Watchdogs that abort the process would cost the measurements made so far.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = None
     if group.rank == 0:
@@ -80,14 +83,12 @@ def _require(torch: Any, device: Any) -> None:
         raise Skip(f"PyTorch was built without {backend}")
 
 
-def _choose_interface(name: str) -> None:
+def choose_interface(name: str, environment: MutableMapping[str, str]) -> None:
+    """Has gloo and NCCL use this network interface; "" leaves them their choice."""
     # By itself gloo takes the interface of the host's name, which need not resolve or be reachable; NCCL guesses.
     if name:
-        os.environ["GLOO_SOCKET_IFNAME"] = name
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
-    # Watchdogs that abort the process would cost the measurements made so far.
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+        environment["GLOO_SOCKET_IFNAME"] = name
+        environment.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
 
 
 def interface_of(address: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import muster_node
 from muster_node.cluster.checkpoint import ANSWER_S, answers, folders_of
+from muster_node.cluster.fabric import choose_interface, interface_of
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
 
@@ -33,6 +34,10 @@ SAVE_EVERY = 5
 
 _MONITOR_S = 0.1
 _JOIN_S = 60
+_QUIET_SHARE = 5 / 6
+"""Of the time after which a node without progress counts as stuck: the run is given up before, and the block lives."""
+_END_S = 40.0
+"""Seconds that torchrun has to end its ranks, which a kill would leave behind: it kills them itself after 30."""
 Event = dict[str, Any]
 
 
@@ -58,7 +63,7 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(group.names)),
         "--nproc-per-node", str(ranks), "--node-rank", str(group.names.index(block.name)),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint,
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--local-addr", group.local_address,
         "--rdzv-id", f"muster-{block.session[:16]}", "--rdzv-conf", f"join_timeout={_JOIN_S},is_host={int(master)}",
         "--max-restarts", str(RESTARTS), "--monitor-interval", str(_MONITOR_S),
         "-m", "muster_node.cluster.elastic", json.dumps(
@@ -78,12 +83,14 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
 
 
 def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str:
-    """Runs torchrun to its end; returns why it failed, "" if it did not."""
+    """Runs torchrun to its end, or until it is silent for too long; returns why it failed, "" if it did not."""
     package = pathlib.Path(muster_node.__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
     environment["OMP_NUM_THREADS"] = "1"
     # Agents count restarts each by itself, and in their own store ranks would find addresses of the last attempt.
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    choose_interface(group.block.interface or interface_of(group.local_address), environment)
+    clock, quiet_s = RealClock(), _QUIET_SHARE * group.block.progress_timeout_s
     log = scratch / "torchrun.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -91,21 +98,33 @@ def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str
             start_new_session=True,
         )  # fmt: skip
         try:
-            size = -1
+            size, moved_at = -1, clock.now()
             while process.poll() is None:
-                RealClock().sleep(_MONITOR_S)
+                clock.sleep(_MONITOR_S)
                 if log.stat().st_size != size:  # each step leaves a line: without any the node counts as stuck
-                    size = log.stat().st_size
+                    size, moved_at = log.stat().st_size, clock.now()
                     group.mark("the run with faults")
+                elif clock.now() - moved_at > quiet_s:
+                    group.mark("the end of the run with faults")
+                    return f"no rank took a step or began within {quiet_s:.0f} s"
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _end(process)
     if process.returncode == 0:
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line] or lines
     return f"torchrun ended with status {process.returncode}: {(telling or ['no output'])[-1].strip()[:200]}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends torchrun with its ranks, which are in sessions of their own, if it has not ended."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def events_of(folder: pathlib.Path) -> list[Event]:

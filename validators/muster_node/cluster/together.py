@@ -33,8 +33,8 @@ _CLOCK = RealClock()
 STILL, OVER = "still", "over"
 """Why an act was given up: nothing moved, or it took longer than it may."""
 
-Late = Callable[[str, str], None]
-"""Gets why (``STILL`` or ``OVER``) and what was given up; has to end the rank."""
+Late = Callable[[str, str, float], None]
+"""Gets why (``STILL`` or ``OVER``), what was given up and the seconds that it had; has to end the rank."""
 
 
 class Together:
@@ -69,7 +69,7 @@ class Together:
                 answers += [each[2] for each in seen]
                 return
             if any(each[3] for each in seen):
-                self._late(next(each[3] for each in seen if each[3]), what)
+                self._late(next(each[3] for each in seen if each[3]), what, within_s)
             now = _CLOCK.now()
             if movement.seen([(each[0], each[1], each[4]) for each in seen]):
                 moved_at = now

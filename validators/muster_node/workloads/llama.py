@@ -16,9 +16,20 @@ _EPSILON = 1e-5
 _STATE_BYTES = 16
 """Bytes a parameter while it is trained: fp32 weight, gradient and both of Adam's moments."""
 
-_ACTIVATION_BYTES = 34
-"""Bytes a token, layer and unit of width that a 16-bit layer keeps for its backward pass, without the attention's
-scores, which are computed again (Korthikanti et al. 2022, arXiv:2205.05198, equation 2)."""
+_WIDTH_BYTES = 30
+"""Bytes a token, layer and unit of width that a 16-bit layer keeps for its backward pass, counted as in Korthikanti et
+al. 2022 (arXiv:2205.05198, section 4.1): each of two norms its result (2) and, up to PyTorch 2.8, two fp32 copies (8);
+the attention q, repeated k and v, its result and that turned for the next product (10). Its scores are computed again.
+"""
+
+_FF_BYTES = 8
+"""The same a unit of the feed-forward width: SwiGLU keeps gate, up, silu and their product."""
+
+_LOGIT_BYTES = 12
+"""Bytes a logit: fp32 value, its log-softmax and its gradient."""
+
+_UNSHARDED_BYTES = 4
+"""Bytes a parameter that FSDP does not divide: the fp32 gradients that micro-batches add up before they are reduced."""
 
 _USABLE = 0.8
 
@@ -67,6 +78,11 @@ class Size:
         """Tokens of one micro-batch."""
         return self.seq * self.batch
 
+    @property
+    def kept_bytes(self) -> int:
+        """What all layers keep of a micro-batch for its backward pass."""
+        return self.layers * self.tokens * (_WIDTH_BYTES * self.width + _FF_BYTES * self.ff)
+
 
 SIZES = {
     "1m": Size(4, 128, 4, 2, 384, 1024, 128, 8),
@@ -90,11 +106,12 @@ def choose_size(free_bytes: float, ranks: int) -> tuple[str, str]:
     room = _USABLE * free_bytes
     fitting = [(CPU_SIZE, DDP)]
     for name, size in SIZES.items():
-        activations = _ACTIVATION_BYTES * size.tokens * size.width * size.layers + 8.0 * size.tokens * size.vocab
-        state = float(_STATE_BYTES * size.parameters)
+        activations = size.kept_bytes + _LOGIT_BYTES * size.tokens * size.vocab
+        state = _STATE_BYTES * size.parameters
+        divided = state / ranks + _UNSHARDED_BYTES * size.parameters
         if state + activations <= room:
             fitting.append((name, DDP))
-        elif ranks > 1 and state / ranks + activations <= room:
+        elif ranks > 1 and divided + activations <= room:
             fitting.append((name, FSDP))
     return fitting[-1]
 

@@ -40,9 +40,6 @@ from muster_criteria.sku_files.skus import load_sku
 
 log = logging.getLogger(__name__)
 
-GPUS_A_NODE = 8
-"""Of the jobs that are forecast, where the block's own nodes have no GPUs."""
-
 PAIRS_MAX = 200
 """Pairs of a round, at most: more than the largest block has."""
 
@@ -160,7 +157,7 @@ def judge(key: RunKey) -> None:
             _record(key, name, collected[name], block, failed=failed)
         else:
             store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {left_out[name]}", node=name)
-    training = store.trainings.comparisons(key, rounds.gpus_of(sku) or GPUS_A_NODE)
+    training = store.trainings.comparisons(key)
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": training})
 
 

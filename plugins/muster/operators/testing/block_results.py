@@ -113,7 +113,7 @@ def results(
     for node in nodes:
         name, sku, member = node.name, skus[node.name], collected[node.name]
         members.append(MemberResult(
-            name, member.result, member.why_missing, devices=rounds.gpus_of(sku),
+            name, member.result, member.why_missing, devices=sku.gpus,
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=store.runs.get(key, node=name).level,
             sku=sku.name, sku_version=sku.revision, peaks=_peaks(sku), rack=node.rack, domain_nodes=sku.domain_nodes,
             in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*sku.limits, *sku.block.limits)),

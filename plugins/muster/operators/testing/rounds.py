@@ -46,7 +46,7 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     from muster_criteria.cluster.fabric.topology import BadTopology
 
     members = [
-        Member(node.name, address_of(node), node.labels, gpus_of(sku)) for node, sku in zip(nodes, skus, strict=True)
+        Member(node.name, address_of(node), node.labels, sku.gpus) for node, sku in zip(nodes, skus, strict=True)
     ]
     try:
         rails, places = places_of(members)
@@ -90,12 +90,6 @@ def outdated(key: RunKey) -> str:
 def address_of(node: Node) -> str:
     """Where other nodes reach this one."""
     return str(node.labels.get(ADDRESS_LABEL) or node.host)
-
-
-def gpus_of(sku: Sku) -> int | None:
-    """How many GPUs the SKU counts, None if it counts none."""
-    counted = sku.devices.get("gpu")
-    return counted if isinstance(counted, int) and counted > 0 else None
 
 
 def _topology_files(names: Sequence[str]) -> dict[str, str]:

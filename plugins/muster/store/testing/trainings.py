@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import functools
 import statistics
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
@@ -14,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.runs import Run, RunKey
 from muster.rules import spares
+from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, RunRow, StageRow
@@ -37,14 +40,18 @@ COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """Figures of earlier blocks that are compared: by name, the metric and the labels that it has."""
 BLOCKS = 10
 """Earlier blocks that are compared, the latest."""
+GPUS_A_NODE = 8
+"""Of the jobs that are forecast, where nodes have no GPUs or their SKU cannot be read."""
 
 
 def training(key: RunKey) -> Training | None:
     """The block's training; None for a run without any. With what ``comparisons`` found when it was judged."""
     with reading() as session:
         members, block = _members(session, key), access.block_of(session, key)
-    compared = dataclasses.replace(_read(block.get("training", {})), differences=tuple(block.get("differences", ())))
-    return training_of(members, compared) if members else None
+    if not members:
+        return None
+    kept = block.get("training") or _kept(members[0].sku, rate_of(spares.RECORD, simulated=False), {})
+    return training_of(members, dataclasses.replace(_read(kept), differences=tuple(block.get("differences", ()))))
 
 
 def differences(key: RunKey) -> tuple[str, ...]:
@@ -53,7 +60,7 @@ def differences(key: RunKey) -> tuple[str, ...]:
         return tuple(access.block_of(session, key).get("differences", ()))
 
 
-def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
+def comparisons(key: RunKey) -> dict[str, Any]:
     """What to compare the figures of a block with that is judged now, as JSON for its row. Raises UnknownRun.
 
     The rate of failures is that of `muster spares`, of nodes of the SKU of its first member.
@@ -72,10 +79,7 @@ def comparisons(key: RunKey, gpus_a_node: int) -> dict[str, Any]:
         nodes = [access.to_node(row) for row in session.scalars(alike)]
     failed = failures.since(now - spares.PERIOD, former=True)
     rates = spares.rates_of(nodes, failures.served(now), failed, now)
-    return {
-        "rate": dataclasses.asdict(rate_of(rates, simulated=run.simulated)), "gpus_a_node": gpus_a_node,
-        "earlier": {name: list(value) for name, value in earlier.items()},
-    }  # fmt: skip
+    return _kept(run.sku, rate_of(rates, simulated=run.simulated), earlier)
 
 
 def earlier(run: Run, recipe: str) -> Earlier | None:
@@ -100,9 +104,32 @@ def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:
     return Input(rates.rate, bool(rates.failures), source, low, high)
 
 
+def _kept(sku: str, rate: Input, earlier: Mapping[str, tuple[float, int]]) -> dict[str, Any]:
+    return {
+        "rate": dataclasses.asdict(rate), "gpus_a_node": _gpus_a_node(sku),
+        "earlier": {name: list(value) for name, value in earlier.items()},
+    }  # fmt: skip
+
+
+def _gpus_a_node(sku: str) -> int:
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import changed
+
+    folders = settings().sku_folders
+    try:
+        return _counted(sku, folders, changed(folders)) or GPUS_A_NODE
+    except SkuError:
+        return GPUS_A_NODE
+
+
+@functools.lru_cache(maxsize=32)
+def _counted(sku: str, folders: tuple[Path, ...], _changed: tuple[tuple[str, int], ...]) -> int | None:
+    from muster_criteria.sku_files.skus import load_sku
+
+    return load_sku(sku, folders).gpus
+
+
 def _read(kept: Mapping[str, Any]) -> Comparisons:
-    if not kept:
-        return Comparisons(rate_of(spares.RECORD, simulated=False))
     earlier = {name: (float(value), int(blocks)) for name, (value, blocks) in kept["earlier"].items()}
     restart = earlier.pop("fault_restart", None)
     known = Input(restart[0], True, f"the median of {restart[1]} earlier blocks") if restart else None
@@ -138,9 +165,7 @@ def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated
     """What the forecast of a job on nodes of this SKU is made from: saves and restarts of its latest sound blocks."""
     with reading() as session:
         earlier = _earlier(session, sku, simulated, until)
-    known = _read({"rate": dataclasses.asdict(rate_of(rates, simulated=simulated)), "gpus_a_node": 8,
-                   "earlier": earlier})  # fmt: skip
-    return inputs_of(Figures([]), known)
+    return inputs_of(Figures([]), _read(_kept(sku, rate_of(rates, simulated=simulated), earlier)))
 
 
 def _earlier(

@@ -56,7 +56,7 @@ def test_earlier_sound_blocks_with_this_recipe_stand_beside_it() -> None:
     for number, (scaling, verdict) in enumerate(before):
         train(f"before{number}", scaling=scaling, verdict=verdict)
     key = train("now", scaling=0.9)
-    kept = store.trainings.comparisons(key, 8)
+    kept = store.trainings.comparisons(key)
     assert kept["earlier"]["scaling"] == [pytest.approx(0.97), 2]
     assert kept["earlier"]["tokens_per_s"] == [pytest.approx(37_000.0 / 4), 2]
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": kept})
@@ -85,7 +85,7 @@ def test_the_rate_of_failures_is_that_of_the_spares() -> None:
     key = train("b1")
     store.nodes.move("n2", State.PRODUCTION, "ada", "x")
     store.nodes.move("n2", State.QUARANTINE, "ada", "x")
-    rate = store.trainings.comparisons(key, 8)["rate"]
+    rate = store.trainings.comparisons(key)["rate"]
     now = datetime.datetime.now(datetime.UTC)
     (failure,) = store.failures.since(now - spares.PERIOD)
     came = [store.nodes.get(name).machine_since or now for name in NAMES]
@@ -108,9 +108,15 @@ def test_the_digest_forecasts_jobs_from_what_blocks_measured() -> None:
     assert jobs.inputs.tokens_per_s == pytest.approx(37_000.0 / 4)
 
 
+@pytest.mark.parametrize(("sku", "gpus"), [("gb200-nvl72", 4), ("cpu-generic", 8), ("unknown", 8)])
+def test_jobs_are_forecast_on_nodes_with_as_many_gpus_as_the_sku_counts(sku: str, gpus: int) -> None:
+    found = store.trainings.inputs(sku, spares.RECORD, datetime.datetime.now(datetime.UTC), simulated=False)
+    assert found.gpus_a_node == gpus
+
+
 def test_a_run_that_is_not_recorded_has_no_training() -> None:
     key = RunKey("cluster_qualification", "none")
     assert store.trainings.training(key) is None
     assert store.trainings.differences(key) == ()
     with pytest.raises(UnknownRun):
-        store.trainings.comparisons(key, 8)
+        store.trainings.comparisons(key)

@@ -30,7 +30,7 @@ class Comparisons:
     """
 
     rate: Input
-    gpus_a_node: int = 8
+    gpus_a_node: int
     earlier: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     restart: Input | None = None
     differences: tuple[str, ...] = ()

@@ -1,0 +1,64 @@
+"""What the ranks of a block agree to train, and how they name it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster_node.cluster import acceptance
+from muster_node.cluster.acceptance import Acceptance
+from muster_node.cluster.trainer import Recipe, Work
+from muster_node.workloads import llama
+
+
+class Group:
+    """The first rank of a block of two nodes of one rank; ``other``: what the second one gathers, else the same."""
+
+    rank, local, per_node, world = 0, 0, 1, 2
+
+    def __init__(self, other: Any = None) -> None:
+        self.other, self.texts = other, dict[str, str]()
+        self.hardware = SimpleNamespace(simulated=False)
+
+    def begin(self, phase: str) -> None:
+        """It has no time limits."""
+
+    def gather(self, payload: Any) -> list[Any]:
+        return [payload, self.other or payload]
+
+    def emit(self, metric: str, device: str, **fields: Any) -> None:
+        self.texts[metric] = fields.get("text", "")
+
+
+def rank(kind: str, group: Group, **params: Any) -> Acceptance:
+    made = Acceptance({"steps": 1, "model": None, "layout": None, "layers": None, "compile": False, **params}, 1, [])
+    made._group, made._kind, made._torch = group, kind, None  # type: ignore[assignment]
+    return made
+
+
+def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow device does fewer tokens a step."""
+    recipe, said = Recipe("8b", llama.SIZES["8b"], llama.FSDP, "bfloat16"), set()
+    monkeypatch.setattr(acceptance, "Trainer", lambda *given: None)
+    monkeypatch.setattr(Acceptance, "_train", lambda *given: [])
+    monkeypatch.setattr(Acceptance, "_rates", lambda *given: 1.0)
+    monkeypatch.setattr(Acceptance, "_report", lambda *given: None)
+    for micro in (1, 2):
+        group = Group()
+        made = rank("gpu", group)
+        made._rate_alone = made._best = 1.0
+        made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
+        said.add(group.texts["training_recipe"])
+    (only,) = said
+    assert "8b" in only
+
+
+@pytest.mark.parametrize(("one", "other"), [(llama.FSDP, llama.DDP), (llama.DDP, llama.FSDP)])
+def test_of_two_layouts_of_one_size_the_one_is_taken_that_needs_less_memory(
+    one: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "choose_size", lambda free, ranks: ("3b", one))
+    compute: Any = SimpleNamespace(free_memory=lambda: 0.0)
+    assert rank("gpu", Group(["3b", other]))._recipe(compute).layout == llama.FSDP
