@@ -70,4 +70,4 @@ def test_where_the_records_are_a_revoked_certificate_is_not_valid(
         old = session.scalars(select(CertificateRow)).one()
         columns = {each.key: getattr(old, each.key) for each in inspect(CertificateRow).columns}
         session.add_all(CertificateRow(**columns | {"id": f"c{n}", "number": n}) for n in range(2, 103))
-    assert muster(*verify)[0] == 1, "however many are newer"
+    assert muster(*verify)[0] == 1

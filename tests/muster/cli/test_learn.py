@@ -74,7 +74,7 @@ def test_floors_are_learned_from_enough_real_nodes_only(
         assert f"{tmp_path}/learned/h200-sxm-8-{revision}.yaml {state}" in out
     other = tmp_path / "other"
     status, _, err = muster(*learn[:-1], str(other))
-    assert (status, err.count("\n"), other.exists()) == (1, 1, False), "it would switch these floors off"
+    assert (status, err.count("\n"), other.exists()) == (1, 1, False)
     assert len(list((tmp_path / "learned").iterdir())) == 2
     assert [each.evidence["revision"] for each in store.audit.batch("siem", 999)[before:]] == [1, 2]
     floors = [
@@ -111,7 +111,7 @@ def test_no_floor_comes_into_force_without_its_event(
     measured("gpu-0015", 760.0)
 
     def broken(*_: object) -> None:
-        assert load_sku("h200-sxm-8", [tmp_path]).learned == (), "nor for a moment"
+        assert load_sku("h200-sxm-8", [tmp_path]).learned == ()
         raise MusterError("the records cannot be written")
 
     monkeypatch.setattr(store.audit, "command", broken)

@@ -45,5 +45,5 @@ def test_neighbours_are_nodes_that_may_be_there_those_with_the_latest_contact_fi
 
     monkeypatch.setattr(ssh, "scan_host_key", scan)
     found = reachable_neighbours(store.nodes.get("lost"), Credentials)
-    assert found == "g-latest, h-later, c, d"
+    assert found.split(", ") == ["g-latest", "h-later", "c", "d"]
     assert tried == [f"{name}.example" for name in found.split(", ")]

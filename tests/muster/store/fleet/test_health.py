@@ -27,7 +27,7 @@ from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import copied, fleet
 
-pytestmark = pytest.mark.usefixtures("fleet_db")
+pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
 
 NODE = "gpu-0001"
 T0 = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
@@ -77,7 +77,6 @@ XID = Reading("xid/95", "gpu3", severity="RESET")
 DOWN, UP = Reading("port_down", "nic:mlx5_3", bad=True), Reading("port_down", "nic:mlx5_3", bad=False)
 
 
-@pytest.mark.both_dialects
 def test_what_comes_back_in_the_same_boot_withdraws_the_node_again() -> None:
     for minutes in (0, 60, 120):
         observe(XID, minutes=minutes)
@@ -105,7 +104,6 @@ def test_what_was_seen_before_a_repair_withdraws_no_repaired_node() -> None:
     assert due(81) is not None
 
 
-@pytest.mark.both_dialects
 @pytest.mark.parametrize("tested", [False, True])
 def test_what_is_reported_between_the_last_test_and_the_entry_withdraws_the_node(tested: bool) -> None:
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
@@ -141,14 +139,12 @@ def test_a_state_that_is_good_now_causes_nothing_new() -> None:
     assert [each.action for each in kept()] == [HealthAction.NOTE]
 
 
-@pytest.mark.both_dialects
 def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
     observe(LOST, XID, DOWN)
     fleet.qualify(run_id="idle", serials={"gpu3": "S9"})
     assert {each.check: each.over for each in kept()} == {"gpu_lost": True, "xid/95": False, "port_down": False}
 
 
-@pytest.mark.both_dialects
 def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     observe(DOWN)
     observe(DOWN, minutes=20)
@@ -158,7 +154,6 @@ def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     assert store.health.urgent(T0)[NODE].after == max(store.verdicts.stage_numbers()[NODE].values())
 
 
-@pytest.mark.both_dialects
 def test_corrupted_results_end_no_job_after_the_node_was_repaired() -> None:
     (new,) = observe(Reading("corrupted_results"), source="checker")
     assert new.action is HealthAction.AT_ONCE
@@ -184,7 +179,6 @@ def test_a_state_from_outside_whose_end_was_lost_begins_again() -> None:
     assert (late.over, late.track and late.track.down_s) == (True, 0.0), "what was not reported was not bad for so long"
 
 
-@pytest.mark.both_dialects
 def test_another_machine_has_nothing_up_yet() -> None:
     observe(UP)
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
@@ -194,7 +188,6 @@ def test_another_machine_has_nothing_up_yet() -> None:
     assert store.health.cursors([NODE])[NODE].boot_id == "b9"
 
 
-@pytest.mark.both_dialects
 def test_what_the_kernel_says_after_the_last_test_is_the_sweeps() -> None:
     entered = store.nodes.events(NODE)[-1].at
     assert store.health.judged_until() == {NODE: entered}, "no test has read the log"
@@ -218,7 +211,6 @@ def test_what_the_kernel_says_after_the_last_test_is_the_sweeps() -> None:
     assert store.health.judged_until() == {NODE: store.nodes.events(NODE)[-1].at}, "the sweep knows what it has read"
 
 
-@pytest.mark.both_dialects
 def test_one_form_once_for_each_check_part_and_boot() -> None:
     (new,) = observe(Reading("xid/79", "gpu3", value="lost", severity="ISOLATE", count=2))
     assert (new.part, new.device, new.boot_id, new.source, new.action) == (
@@ -244,7 +236,6 @@ def test_a_node_that_boots_again_and_again_is_due_for_a_test() -> None:
     assert late.action is HealthAction.NOTE
 
 
-@pytest.mark.both_dialects
 def test_a_state_goes_on_through_a_reboot_and_ends() -> None:
     observe(LOST)
     observe(LOST, minutes=10, boot="b2")
@@ -300,7 +291,6 @@ def test_a_clock_that_went_back_loses_nothing() -> None:
     assert (lost.last_seen, sum(times for _, times in lost.recent)) == (T0 - datetime.timedelta(minutes=60), 2)
 
 
-@pytest.mark.both_dialects
 def test_one_source_fills_no_table_whatever_boots_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "ROWS_MAX", 100)
     observe(LOST)
@@ -317,7 +307,6 @@ def test_one_source_fills_no_table_whatever_boots_it_tells(monkeypatch: pytest.M
     assert "alerts" in told[-1].reason
 
 
-@pytest.mark.both_dialects
 def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "ROWS_MAX", 5)
     due = [Reading(f"xid/{79 + each}", f"gpu{each}", severity="ISOLATE") for each in range(5)]
@@ -339,14 +328,12 @@ def test_an_unknown_node_records_nothing_of_the_others() -> None:
     assert kept() == []
 
 
-@pytest.mark.both_dialects
 def test_the_cursor_is_kept() -> None:
     assert store.health.cursors([NODE, "other"])["other"] == Cursor("other")
     observe(LOST)
     assert store.health.cursors([NODE])[NODE] == Cursor(NODE, "b1", 5.0, {"a": 1.0}, T0)
 
 
-@pytest.mark.both_dialects
 def test_one_is_found_by_its_number_however_many_came_after_it() -> None:
     (new,) = observe(LOST)
     observe(*(Reading(f"alert/a{each}") for each in range(150)), boot="b2", minutes=60)
@@ -357,7 +344,6 @@ def test_one_is_found_by_its_number_however_many_came_after_it() -> None:
     assert store.health.of_id(NODE, 1_000_000) is None
 
 
-@pytest.mark.both_dialects
 def test_it_leaves_service_with_its_evidence_and_the_scheduler_is_told() -> None:
     (new,) = observe(LOST)
     store.health.withdraw(new, "gpu3 is lost")
@@ -383,7 +369,6 @@ def test_a_tested_node_and_one_in_shadow_mode_stay() -> None:
     assert refused.value.code is Refusal.SHADOW
 
 
-@pytest.mark.both_dialects
 def test_the_circuit_breaker_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FLEET": "1", "SHARE": "0.5", "NODES": "1"}.items():
         monkeypatch.setenv(f"MUSTER_BREAKER_{name}", value)
@@ -399,7 +384,6 @@ def test_the_circuit_breaker_holds_the_next_one(monkeypatch: pytest.MonkeyPatch)
     assert store.nodes.get("gpu-0002").state is State.PRODUCTION
 
 
-@pytest.mark.both_dialects
 def test_old_observations_go_and_no_others() -> None:
     observe(LOST)
     retention.apply(T0 + datetime.timedelta(days=retention.HEALTH_DAYS - 1))
