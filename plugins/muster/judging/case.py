@@ -16,7 +16,7 @@ from muster.judging.references import compares, with_history
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
-from muster_criteria.sku_files.programme import sku_work
+from muster_criteria.sku_files.work import sku_work
 
 if TYPE_CHECKING:
     from muster_criteria.fleet.peers.snapshot import Snapshot

@@ -29,8 +29,8 @@ from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.rows import rows_of
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.work import sku_work
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.prefilter import conspicuous, shape, small_margins
 

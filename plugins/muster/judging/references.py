@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from muster import store
 from muster.model.nodes import Node
 from muster.model.runs import Run
-from muster_criteria.sku_files.programme import other_quantities
+from muster_criteria.sku_files.work import other_quantities
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def with_history(
 ) -> References:
     """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats.
 
-    ``work``: what the probes had to do in this visit (``programme.work_of``); peers and visits with other parameters of
+    ``work``: what the probes had to do in this visit (``work.work_of``); peers and visits with other parameters of
     a probe say nothing of its metrics.
     """
     from muster_criteria.fleet.peers.history import build_history

@@ -12,8 +12,8 @@ from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.work import sku_work
 from muster_criteria.stages import LEVELS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from muster import store
 from muster.judging.references import with_history
-from muster_criteria.sku_files.programme import sku_work
+from muster_criteria.sku_files.work import sku_work
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")

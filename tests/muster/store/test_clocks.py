@@ -22,7 +22,7 @@ from muster.store.database.engine import writing
 from muster.store.database.models import RevisionRow, RunRow, StageRow
 from muster.store.testing import stages
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.programme import sku_work
+from muster_criteria.sku_files.work import sku_work
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.support.examples import examples

@@ -8,12 +8,10 @@ from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.programme import (
     blocking,
     needs,
-    other_quantities,
-    sku_work,
     stage_calls,
     stage_deadline_s,
-    work_of,
 )
+from muster_criteria.sku_files.work import other_quantities, sku_work, work_of
 from muster_criteria.stages import LEVELS, STAGES
 
 

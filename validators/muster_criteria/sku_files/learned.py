@@ -106,7 +106,7 @@ class Calibration:
 class LearnedFile(Written):
     """One revision. ``limits`` are the SKU file's, ``basis`` has an entry for each ``fail`` floor, in order.
 
-    ``work``: what the probes had to do (``programme.work_of``).
+    ``work``: what the probes had to do (``work.work_of``).
     """
 
     learned: str

@@ -10,7 +10,6 @@ from typing import Any
 
 from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
-from muster_criteria.sku_files.work import other_quantities, sku_work, work_of
 from muster_criteria.stages import LEVELS, STAGES
 
 __all__ = [
@@ -20,14 +19,11 @@ __all__ = [
     "Need",
     "blocking",
     "needs",
-    "other_quantities",
     "requires",
-    "sku_work",
     "stage_calls",
     "stage_deadline_s",
     "stage_probes",
     "watching",
-    "work_of",
 ]
 
 START_AND_COLLECT_S = 60.0

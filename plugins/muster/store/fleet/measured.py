@@ -45,7 +45,7 @@ def fleet_readings(
 ) -> pd.DataFrame:
     """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics.
 
-    ``work``: what the probes have to do (``programme.work_of``); what one measured with other parameters is left out.
+    ``work``: what the probes have to do (``work.work_of``); what one measured with other parameters is left out.
     """
     fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     with reading() as session:

@@ -50,14 +50,14 @@ def load(sku: str, revision: str) -> Sku:
 
 
 def work(sku: str, revision: str, level: str) -> dict[str, str]:
-    """What the probes had to do at that revision (``programme.work_of``); empty if it is not kept."""
+    """What the probes had to do at that revision (``work.work_of``); empty if it is not kept."""
     with reading() as session:
         return works(session, {(sku, revision)}, level).get((sku, revision), {})
 
 
 def works(session: Session, cited: Collection[tuple[str, str]], level: str) -> dict[tuple[str, str], dict[str, str]]:
-    """{(SKU, revision): what the probes had to do (``programme.work_of``)} of those cited that are kept."""
-    from muster_criteria.sku_files.programme import work_of
+    """{(SKU, revision): what the probes had to do (``work.work_of``)} of those cited that are kept."""
+    from muster_criteria.sku_files.work import work_of
 
     row = (RevisionRow.sku, RevisionRow.revision)
     query = select(*row, RevisionRow.content).where(tuple_(*row).in_(list(cited)))

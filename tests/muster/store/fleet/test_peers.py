@@ -17,8 +17,8 @@ from muster.settings import settings
 from muster.store.database.engine import writing
 from muster.store.database.models import RevisionRow
 from muster_criteria.model import Action, Severity, Verdict
-from muster_criteria.sku_files.programme import sku_work
 from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.work import sku_work
 from muster_criteria.stages import LEVELS
 from muster_node.contract import Measurement
 from tests.muster import fleet

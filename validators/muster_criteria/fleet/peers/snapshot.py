@@ -33,7 +33,7 @@ _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slo
 class Snapshot(Estimated):
     """Reference figures of the peers.
 
-    ``version``: digest of the content and its date. ``work``: what the probes had to do (``programme.work_of``).
+    ``version``: digest of the content and its date. ``work``: what the probes had to do (``work.work_of``).
     """
 
     version: str
