@@ -1,4 +1,4 @@
-"""Two nodes with GPUs, or a rack: their rails by NCCL and by ib_write_bw, FSDP at 3 B, the NVLink domain.
+"""Two nodes with GPUs, or a rack: their rails by NCCL and by ib_write_bw, FSDP at 8 B, the NVLink domain.
 
 Here: ``python -m tests.bench.gpu_day.nodes pack --to FOLDER --sku SKU --node 'NAME ADDRESS RAIL …' --node …`` writes
 the zipapp and a plan for each node and job; RAIL as in the label ``rails``. On each node of a job at the same time:
@@ -34,7 +34,7 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Plan, ProbeCall
 
 BACKENDS = ("nccl", "ib_write_bw")
-TRAINED = {"model": "3b", "layout": "fsdp"}
+TRAINED = {"model": "8b", "layout": "fsdp"}
 Jobs = dict[str, tuple[str, dict[str, Any]]]
 """By name: the probe, and what it is asked for over the block's programme."""
 JOBS: Jobs = {

@@ -81,14 +81,34 @@ def test_layers_keep_as_much_as_is_counted(name: str, monkeypatch: pytest.Monkey
     attention = lambda q, k, v, is_causal: flash(q, k, v, 0.0, is_causal)[0]  # noqa: E731
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
     one, two = (dataclasses.replace(llama.SIZES[name], layers=layers) for layers in (1, 2))
-    assert saved_bytes(two) - saved_bytes(one) == pytest.approx(one.kept_bytes, rel=0.01)
+    assert saved_bytes(two) - saved_bytes(one) == pytest.approx(one.layer_bytes, rel=0.01)
 
 
-def saved_bytes(size: llama.Size) -> int:
+@pytest.mark.parametrize("name", llama.SIZES)
+def test_a_layer_that_is_computed_again_keeps_its_input_alone(name: str) -> None:
+    one, two = (dataclasses.replace(llama.SIZES[name], layers=layers) for layers in (1, 2))
+    kept = [saved_bytes(size, recompute=True) for size in (one, two)]
+    assert 0 < kept[1] - kept[0] <= one.input_bytes
+
+
+def test_computed_again_or_not_the_gradients_are_the_same() -> None:
+    tokens, found = llama.tokens_of(torch, TINY, 1), []
+    for recompute in (False, True):
+        model = llama.build(torch, TINY, 3, device=torch.device("cpu"))
+        for layer in model.layers:
+            layer.recompute = recompute
+        model(tokens).backward()
+        found.append([each.grad for each in model.parameters()])
+    assert all(torch.equal(plain, again) for plain, again in zip(*found, strict=True))
+
+
+def saved_bytes(size: llama.Size, *, recompute: bool = False) -> int:
     """What autograd keeps of a forward pass, the weights left out."""
     with torch.device("meta"):
         model = llama._kinds(torch).Llama(size, size, llama.plain_product(torch)).to(torch.bfloat16)
         tokens = torch.zeros(size.batch, size.seq + 1, dtype=torch.long)
+    for layer in model.layers:
+        layer.recompute = recompute
     weights = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
@@ -103,7 +123,8 @@ def saved_bytes(size: llama.Size) -> int:
 
 def test_the_largest_model_that_fits_is_chosen_and_divided_only_where_it_must_be() -> None:
     assert llama.choose_size(183e9, 8) == ("8b", llama.FSDP)
-    assert llama.choose_size(80e9, 8) == ("3b", llama.FSDP)
+    assert llama.choose_size(80e9, 8) == ("8b", llama.FSDP)
+    assert llama.choose_size(40e9, 8) == ("3b", llama.FSDP)
     assert llama.choose_size(80e9, 1) == ("1b", llama.DDP)
     assert llama.choose_size(1e6, 8) == (llama.CPU_SIZE, llama.DDP)
 

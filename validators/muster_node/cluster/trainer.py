@@ -159,7 +159,10 @@ class Trainer:
         return model
 
     def _sharded(self, plain: Any, mesh: Any) -> Any:
-        """Shards between the devices of a node; between nodes whole copies (HSDP), as each node alone has."""
+        """Shards between the devices of a node; between nodes whole copies (HSDP), as each node alone has.
+
+        Layers are computed again in the backward pass: what they keep of long sequences is more than their weights.
+        """
         try:
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         except ImportError:  # PyTorch before 2.6
@@ -170,15 +173,16 @@ class Trainer:
         over = mesh if self._scope == BLOCK else mesh[_DEVICES]
         with self._group.waiting("the shards of the weights"):
             for layer in plain.layers:
+                layer.recompute = True
                 fully_shard(layer, mesh=over, mp_policy=policy)
             return fully_shard(plain, mesh=over, mp_policy=policy)
 
     @contextlib.contextmanager
     def _unsynchronised(self) -> Any:
-        if self.recipe.layout == llama.FSDP:
-            self.model.set_requires_gradient_sync(False)
+        if self.recipe.layout == llama.FSDP:  # between the devices of a node all the same: whole gradients do not fit
+            self.model.set_requires_all_reduce(False)
             yield
-            self.model.set_requires_gradient_sync(True)
+            self.model.set_requires_all_reduce(True)
         else:
             with self.model.no_sync():
                 yield

@@ -28,8 +28,9 @@ _FF_BYTES = 8
 _LOGIT_BYTES = 12
 """Bytes a logit: fp32 value, its log-softmax and its gradient."""
 
-_UNSHARDED_BYTES = 4
-"""Bytes a parameter that FSDP does not divide: the fp32 gradients that micro-batches add up before they are reduced."""
+_GATHERED_BYTES = 10
+"""Bytes a parameter of the layer that FSDP gathers, and of what lies outside the layers: its 16-bit weights and those of
+the next, fetched ahead, the 16-bit gradient, and the fp32 one that is summed."""
 
 _USABLE = 0.8
 
@@ -61,9 +62,13 @@ class Size:
     @property
     def computed(self) -> int:
         """N of ``flop_per_token``: the parameters that every token is multiplied with, so without the embedding."""
+        return self.layers * self.layer_parameters + self.width + self.vocab * self.width
+
+    @property
+    def layer_parameters(self) -> int:
+        """Those of one layer."""
         attention = 2 * self.width * self.width + 2 * self.width * self.kv_heads * self.head
-        norms = (2 * self.layers + 1) * self.width
-        return self.layers * (attention + 3 * self.width * self.ff) + norms + self.vocab * self.width
+        return attention + 3 * self.width * self.ff + 2 * self.width
 
     @property
     def flop_per_token(self) -> float:
@@ -79,9 +84,14 @@ class Size:
         return self.seq * self.batch
 
     @property
-    def kept_bytes(self) -> int:
-        """What all layers keep of a micro-batch for its backward pass."""
-        return self.layers * self.tokens * (_WIDTH_BYTES * self.width + _FF_BYTES * self.ff)
+    def layer_bytes(self) -> int:
+        """What one layer keeps of a micro-batch for its backward pass."""
+        return self.tokens * (_WIDTH_BYTES * self.width + _FF_BYTES * self.ff)
+
+    @property
+    def input_bytes(self) -> int:
+        """One layer's 16-bit input, which is all that it keeps where it is computed again."""
+        return 2 * self.tokens * self.width
 
 
 SIZES = {
@@ -100,18 +110,18 @@ DDP, FSDP = "ddp", "fsdp"
 def choose_size(free_bytes: float, ranks: int) -> tuple[str, str]:
     """The largest model that fits, and how it is laid out: (name, DDP or FSDP).
 
-    ``free_bytes``: memory of each device; ``ranks``: devices of a node, between which FSDP divides the model's state. A
-    whole copy on each device is preferred where it fits, since it exchanges less.
+    ``free_bytes``: memory of each device; ``ranks``: devices of a node, between which FSDP divides the model's state,
+    and whose layers are computed again in the backward pass. A whole copy on each device is preferred where it fits,
+    since it exchanges and computes less.
     """
     room = _USABLE * free_bytes
     fitting = [(CPU_SIZE, DDP)]
     for name, size in SIZES.items():
-        activations = size.kept_bytes + _LOGIT_BYTES * size.tokens * size.vocab
-        state = _STATE_BYTES * size.parameters
-        divided = state / ranks + _UNSHARDED_BYTES * size.parameters
-        if state + activations <= room:
+        logits, state = _LOGIT_BYTES * size.tokens * size.vocab, _STATE_BYTES * size.parameters
+        gathered = _GATHERED_BYTES * (size.parameters - (size.layers - 1) * size.layer_parameters)
+        if state + size.layers * size.layer_bytes + logits <= room:
             fitting.append((name, DDP))
-        elif ranks > 1 and divided + activations <= room:
+        elif ranks > 1 and state / ranks + gathered + size.layers * size.input_bytes + size.layer_bytes + logits <= room:
             fitting.append((name, FSDP))
     return fitting[-1]
 
@@ -208,7 +218,9 @@ def _kinds(torch: Any) -> Any:
             return rms_norm(x, x.shape[-1:], self.weight, _EPSILON)
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]
-        """One layer."""
+        """One layer; with ``recompute`` it keeps its input alone, and computes the rest again in the backward pass."""
+
+        recompute = False
 
         def __init__(self, size: Size, nominal: Size, product: Product) -> None:
             super().__init__()
@@ -224,6 +236,12 @@ def _kinds(torch: Any) -> Any:
             self.down = Linear(size.ff, size.width, (nominal.ff, wide), product)
 
         def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+            if self.recompute:
+                again = torch.utils.checkpoint.checkpoint
+                return again(self.layer, x, cos, sin, use_reentrant=False, preserve_rng_state=False)  # nothing is random
+            return self.layer(x, cos, sin)
+
+        def layer(self, x: Any, cos: Any, sin: Any) -> Any:
             x = x + self.attend(self.norm_attention(x), cos, sin)
             y = self.norm_feed(x)
             return x + self.down(functional.silu(self.gate(y)) * self.up(y))
