@@ -168,8 +168,8 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
 
 
 def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """Returns a single node from the command line, with cells as in CSV; like ``load``."""
-    return _checked([("", _row(cells))], known_skus)
+    """Returns a single node from the command line, with cells as in CSV, None: not given, empty: none; like ``load``."""
+    return _checked([("", {key: _cell(key, value) for key, value in cells.items() if value is not None})], known_skus)
 
 
 def described(line: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
@@ -317,7 +317,7 @@ def _cell(key: str, value: Any) -> Any:
         return {name.strip(): text.strip() for name, _, text in pairs}
     if key in _JSON:
         try:
-            return json.loads(value)
+            return json.loads(value or "{}")
         except (ValueError, RecursionError):
             return _Bad(f"{key} {_quoted(value)} is not JSON; write {_JSON[key]}")
     return value

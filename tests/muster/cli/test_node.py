@@ -78,6 +78,18 @@ def test_the_address_of_a_known_node_changes_where_it_is_asked_for(muster: Muste
     assert [each.name for each in store.nodes.find()] == ["gpu-0001"]
 
 
+def test_what_a_node_no_longer_has_is_taken_from_it_by_an_empty_option(muster: Muster) -> None:
+    has = {"rack": "r7", "pool": "rack_7", "user": "root", "launch": '{"kind": "venv", "path": "/v"}'}
+    options = [word for name, value in has.items() for word in (f"--{name}", value)]
+    add(muster, *options, "--bmc", '{"url": "https://10.0.0.9", "connection": "bmc"}')
+    assert add(muster)[1] == "gpu-0001: unchanged\n"
+    assert store.nodes.get("gpu-0001").rack == "r7"
+    cleared = [word for name in (*has, "bmc") for word in (f"--{name}", "")]
+    assert muster("node", "add", "gpu-0001", *cleared)[0] == 0
+    node = store.nodes.get("gpu-0001")
+    assert (node.rack, node.pool, node.user, node.launch, node.bmc) == ("", "", "", {}, {})
+
+
 @pytest.mark.parametrize(
     ("now", "named", "kept"),
     [

@@ -40,16 +40,21 @@ def add(
     sku: Annotated[str, typer.Option(help="Its hardware model, one of `muster sku list`; a new node needs it.")] = "",
     name: Annotated[str, typer.Option(help="Its name; default: the host.")] = "",
     port: Annotated[int | None, typer.Option(help="SSH port; default: 22.")] = None,
-    user: Annotated[str, typer.Option(help="SSH user; default: the SSH connection's.")] = "",
+    user: Annotated[str | None, typer.Option(help="SSH user; '': the SSH connection's, the default.")] = None,
     host_key: Annotated[str, typer.Option(help="'TYPE BASE64' to pin; default: the key that answers now.")] = "",
-    rack: Annotated[str, typer.Option(help="Its rack.")] = "",
+    rack: Annotated[str | None, typer.Option(help="Its rack; '': none.")] = None,
     pool: Annotated[
-        str, typer.Option(help="The Airflow pool that bounds how many such nodes are qualified at once.")
-    ] = "",
-    work_dir: Annotated[str, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = "",
-    launch: Annotated[str, typer.Option(help="How the node side is started, as JSON; default: its python3.")] = "",
+        str | None,
+        typer.Option(help="The Airflow pool that bounds how many such nodes are qualified at once; '': the default one."),
+    ] = None,
+    work_dir: Annotated[str | None, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = None,
+    launch: Annotated[
+        str | None, typer.Option(help="How the node side is started, as JSON; '': by its python3, the default.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="NAME=TEXT; may be repeated; NAME= removes it.")] = None,
-    bmc: Annotated[str, typer.Option(help="Its BMC (Redfish), as JSON; see docs/deploying.md.")] = "",
+    bmc: Annotated[
+        str | None, typer.Option(help="Its BMC (Redfish), as JSON, see docs/deploying.md; '': none.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Enrol one node under the host key that answers now. For a known node, only what is named changes."""
@@ -64,9 +69,9 @@ def add(
     if known is not None:
         host, port, sku = host if name else known.host, port or known.port, sku or known.sku
     row: dict[str, object] = {
-        "name": called, "host": host, "port": port, "user": user, "sku": sku, "host_key": host_key,
-        "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch, "labels": ";".join(label or ()),
-        "bmc": bmc,
+        "name": called, "host": host, "port": port, "user": user, "sku": sku,
+        "host_key": host_key or None, "rack": rack, "pool": pool, "work_dir": work_dir, "launch": launch,
+        "labels": ";".join(label) if label else None, "bmc": bmc,
     }  # fmt: skip
     lines = pinned(inventory.one(row, skus()), connections.credentials)
     found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in lines]
