@@ -16,6 +16,9 @@ _EPSILON = 1e-5
 _STATE_BYTES = 16
 """Bytes a parameter while it is trained: fp32 weight, gradient and both of Adam's moments."""
 
+_COPY_BYTES = 6
+"""What a whole copy on each device adds to that: DDP's buckets of fp32 gradients, autocast's 16-bit weights."""
+
 _WIDTH_BYTES = 30
 """Bytes a token, layer and unit of width that a 16-bit layer keeps for its backward pass, counted as in Korthikanti et
 al. 2022 (arXiv:2205.05198, section 4.1): each of two norms its result (2) and, up to PyTorch 2.8, two fp32 copies (8);
@@ -119,7 +122,8 @@ def choose_size(free_bytes: float, ranks: int) -> tuple[str, str]:
     for name, size in SIZES.items():
         logits, state = _LOGIT_BYTES * size.tokens * size.vocab, _STATE_BYTES * size.parameters
         gathered = _GATHERED_BYTES * (size.parameters - (size.layers - 1) * size.layer_parameters)
-        if state + size.layers * size.layer_bytes + logits <= room:
+        whole = state + _COPY_BYTES * size.parameters
+        if whole + size.layers * size.layer_bytes + logits <= room:
             fitting.append((name, DDP))
         elif ranks > 1 and state / ranks + gathered + size.layers * size.input_bytes + size.layer_bytes + logits <= room:
             fitting.append((name, FSDP))
