@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pytest
 
 from muster_criteria.cluster.fabric.observed import Port
+from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.places import ONLY_RAIL, Member, places_of, topology_of
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology
+from muster_criteria.cluster.fabric.verdict import Rounds, judge_fabric
+from muster_criteria.cluster.model import BlockFindings
+from muster_criteria.model import Severity
+from tests.muster_criteria.cluster.fabric.worlds import Small
 
 SLURM = "SwitchName=s1 Nodes=n[0-1]\nSwitchName=s2 Nodes=n[2-3]\nSwitchName=top Switches=s[1-2]\n"
 
@@ -112,3 +118,28 @@ def test_more_rails_than_the_fabric_has_adapters_are_refused() -> None:
     assert topology(members(2), {"ib.txt": dump}).leaves == ("S-0a",)
     with pytest.raises(BadTopology, match="2 rails"):
         topology(members(2, rails="r0@10.1.0.{at} r1@10.2.0.{at}"), {"ib.txt": dump})
+
+
+def ibnetdiscover(switch: str, adapter: str, nodes: Iterable[int]) -> str:
+    return f'Switch\t64 "S-{switch}"\t\t# "{switch}" enhanced port 0 lid 1 lmc 0\n' + "".join(
+        f'[{at + 1}]\t"H-{switch}{at:02x}"[1](1{at})\t\t# "n{at} {adapter}" lid 9 4xNDR\n' for at in nodes
+    )
+
+
+@pytest.mark.parametrize("without", [None, 5])
+def test_an_adapter_of_no_rail_says_nothing_of_a_leaf(without: int | None) -> None:
+    """A node whose storage adapter is down would be a leaf of its own, and its slow NIC an uplink's fault."""
+    given = members(16, rails="r0@10.1.0.{at}/ib0/mlx5_0")
+    storage = ibnetdiscover("bb", "mlx5_9", (at for at in range(16) if at != without))
+    found = topology(given, {"ib.txt": ibnetdiscover("aa", "mlx5_0", range(16)) + "\n" + storage})
+    assert (found.rails, found.leaves) == (("r0",), ("S-aa",))
+    results, _ = Small(found, {Part(PartKind.NIC, 5, rail=0): 0.5}).isolate()
+    block = BlockFindings()
+    judge_fabric(Rounds(found, places_of(given)[1], tuple(results)), block)
+    assert [(name, each.severity) for name, (each,) in block.findings.items()] == [("n5", Severity.CRITICAL)]
+
+
+def test_a_node_that_lacks_the_adapter_of_a_rail_is_refused() -> None:
+    with pytest.raises(BadTopology, match="n1 lacks adapter mlx5_0, its device of rail r0"):
+        dump = ibnetdiscover("aa", "mlx5_0", [0]) + "\n" + ibnetdiscover("bb", "mlx5_9", range(2))
+        topology(members(2, rails="r0@10.1.0.{at}/ib0/mlx5_0"), {"ib.txt": dump})

@@ -112,7 +112,11 @@ def topology_of(
         }
         for each in members
     }  # fmt: skip
-    found = dataclasses.replace(_read(files, interfaces, rails), rails=tuple(rails))
+    devices = {
+        name: {rail: port.device for rail, port in zip(rails, place.ports, strict=True)}
+        for name, place in places.items()
+    }
+    found = dataclasses.replace(_read(files, interfaces, devices), rails=tuple(rails))
     for each in members:
         leaf, label = found.leaves[found.leaf_of[found.index[each.name]]], each.labels.get(LEAF_LABEL)
         if label and label != leaf:
@@ -122,8 +126,12 @@ def topology_of(
     return found
 
 
-def _read(files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]], rails: Sequence[str]) -> Topology:
+def _read(
+    files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]], devices: Mapping[str, Mapping[str, str]]
+) -> Topology:
+    """``interfaces`` and ``devices``: by node and rail; a device may be ""."""
     names = list(interfaces)
+    rails = list(interfaces[names[0]])
     if all(file.endswith(LLDP) for file in files):
         by_node = {file.removesuffix(LLDP): text for file, text in files.items()}
         missing = [name for name in names if name not in by_node]
@@ -133,6 +141,8 @@ def _read(files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]],
     (text,) = files.values()
     if _SLURM.search(text):
         return from_slurm(text, rails, names)
+    if all(device for own in devices.values() for device in own.values()):
+        return from_ibnetdiscover(text, names, devices)
     found = from_ibnetdiscover(text, names)
     if len(rails) > len(found.rails):
         raise BadTopology(

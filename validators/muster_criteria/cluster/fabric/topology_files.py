@@ -73,14 +73,28 @@ def hostlist(text: str, line: int = 0) -> list[str]:
     return names
 
 
-def from_ibnetdiscover(text: str, names: Sequence[str]) -> Topology:
-    """Topology by channel adapters, whose description is "NODE ADAPTER": one rail for each adapter's name.
+def from_ibnetdiscover(
+    text: str, names: Sequence[str], devices: Mapping[str, Mapping[str, str]] | None = None
+) -> Topology:
+    """Topology by channel adapters, whose description is "NODE ADAPTER".
 
-    Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. Nodes lacking
-    an adapter that others have belong to a leaf without it, unless one with another description may be theirs. Its
-    second port is named "ADAPTER/2", as nodes name it.
+    Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. ``devices``: by
+    node and rail, the adapter; no other one (a storage network's) says anything of a node's leaf then, and each node
+    has to have these. Without it there is one rail for each adapter's name. Nodes lacking an adapter that others have
+    belong to a leaf without it, unless one with another description may be theirs. Its second port is named
+    "ADAPTER/2", as nodes name it.
     """
     adapters, uplinks, odd = _ib_ports(text, names)
+    if devices:
+        for name in names:
+            if lacked := [each for each in devices[name].items() if each[1] not in adapters.get(name, ())]:
+                rail, device = lacked[0]
+                raise BadTopology(
+                    f"{name} lacks adapter {device}, its device of rail {rail}, in the topology file: correct label "
+                    "rails, or bring the port up and write the file again" + (f"; {odd}" if odd else "")
+                )
+        on = {name: {rail: adapters[name][device] for rail, device in devices[name].items()} for name in names}
+        return _by_switches(on, uplinks, list(devices[names[0]]))
     own = {name: adapters[name] for name in names if name in adapters}
     rails = sorted({rail for given in own.values() for rail in given})
     lacks = [name for name in names if len(own.get(name, ())) < max(len(rails), 1)]
