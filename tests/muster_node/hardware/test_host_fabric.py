@@ -38,6 +38,8 @@ def machine(tmp_path: Path) -> Files:
         (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
         (port / "link_layer").write_text("InfiniBand\n")
         (port / "counters/symbol_error").write_text("3\n")
+        (port / "hw_counters").mkdir()
+        (port / "hw_counters/req_transport_retries_exceeded").write_text("2\n")
         (port.parent.parent / "fw_ver").write_text("28.41.1000\n")
         (port.parent.parent / "hca_type").write_text("MT4129\n")
         (port.parent.parent / "device").symlink_to(tmp_path / places[address])
@@ -54,6 +56,7 @@ def test_ports_are_reported_with_state_firmware_and_errors(machine: Files) -> No
     assert values["ib_firmware", "nic:mlx5_0"] == "28.41.1000"
     errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
     assert errors["symbol_error"].value == 3
+    assert errors["req_transport_retries_exceeded"].value == 2
     assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
 
 

@@ -140,6 +140,6 @@ def test_an_adapter_of_no_rail_says_nothing_of_a_leaf(without: int | None) -> No
 
 
 def test_a_node_that_lacks_the_adapter_of_a_rail_is_refused() -> None:
+    dump = ibnetdiscover("aa", "mlx5_0", [0]) + "\n" + ibnetdiscover("bb", "mlx5_9", range(2))
     with pytest.raises(BadTopology, match="n1 lacks adapter mlx5_0, its device of rail r0"):
-        dump = ibnetdiscover("aa", "mlx5_0", [0]) + "\n" + ibnetdiscover("bb", "mlx5_9", range(2))
         topology(members(2, rails="r0@10.1.0.{at}/ib0/mlx5_0"), {"ib.txt": dump})

@@ -26,7 +26,8 @@ _ERRORS = (
     "hw_counters/out_of_sequence",
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
-    "hw_counters/rnr_nak_retry_err",
+    "hw_counters/req_transport_retries_exceeded",
+    "hw_counters/req_rnr_retries_exceeded",
     "hw_counters/roce_slow_restart",
 )
 
