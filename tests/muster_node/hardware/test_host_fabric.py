@@ -97,6 +97,16 @@ def test_the_rate_of_a_port_that_is_up_carries_its_adapter(machine: Files) -> No
     assert rates["nic:mlx5_2"].note
 
 
+def test_an_adapter_carries_its_own_interfaces_and_those_above_them(machine: Files, tmp_path: Path) -> None:
+    assert fabric.interfaces(machine, "mlx5_0") == set()
+    (tmp_path / "sys/class/infiniband/mlx5_0/device/net/ens1").mkdir(parents=True)
+    table = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs"
+    table.mkdir(parents=True)
+    for entry, name in enumerate(("ens1\n", "bond0\n", "")):
+        (table / str(entry)).write_text(name)
+    assert fabric.interfaces(machine, "mlx5_0") == {"ens1", "bond0"}
+
+
 def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
     assert list(fabric.port_facts(Files(tmp_path))) == []
 

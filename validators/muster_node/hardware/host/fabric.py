@@ -42,6 +42,14 @@ def ports(files: Files) -> list[tuple[str, str, str]]:
     return found
 
 
+def interfaces(files: Files, adapter: str) -> set[str]:
+    """The network interfaces whose packets an adapter carries: its own, and of RoCE those above them (VLAN, bond)."""
+    base = f"{_IB}/{adapter}"
+    tables = [f"{base}/ports/{port}/gid_attrs/ndevs" for port in files.names(f"{base}/ports")]
+    above = {files.text(f"{table}/{entry}") for table in tables for entry in files.names(table)}
+    return {*files.names(f"{base}/device/net"), *filter(None, above)}
+
+
 def port_facts(files: Files) -> Iterator[Fact]:
     """State, rate, link layer and firmware of every port, and its error counters."""
     for device, adapter, path in ports(files):
