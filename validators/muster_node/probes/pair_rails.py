@@ -46,6 +46,7 @@ class PairRails(Probe):
         "streams": Param(4, "flows of each transfer"),
         "variants": Param(1, "how often each rail is measured alone, each time over other flows"),
         "crossed": Param(False, "whether each GPU also sends over the next rail's NIC, which tells GPU from NIC"),
+        "perftest": Param("", "further options of ib_write_bw on both nodes, such as --tclass=106 --pkey_index=1"),
         "mib": Param(64, "MiB of each message of nccl and gloo"),
         "connect_s": Param(5.0, "seconds after which a rail without an answer is dead"),
         "join_timeout_s": Param(60.0, "real seconds that the partner is waited for"),

@@ -17,7 +17,6 @@ from muster_node.cluster.pair import collective, measure, tcp
 from muster_node.cluster.pair.backend import NoBackend, NotSent, NotTried, Rail, Step
 from muster_node.cluster.pair.collective import environment
 from muster_node.cluster.pair.meeting import Meeting, join, serve
-from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import RealClock
@@ -298,12 +297,6 @@ def test_where_rdma_fails_plain_tcp_tells_host_and_fabric_apart_if_it_goes_over_
     for rows in both(given, tmp_path):
         assert figures(rows, "pair_bandwidth")["r0", 0] == 0
         assert any(figures(rows, "pair_bandwidth", "host_tcp").values()) is (served == joined and served in carried)
-
-
-def test_the_command_of_ib_write_bw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
-    context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
-    assert IbWrite(context).name == "ib_write_bw"
 
 
 RAIL = Rail("r1", "10.0.0.1", "10.0.0.2", interface="ib1", device="mlx5_1", gpu=1)
