@@ -77,6 +77,14 @@ def test_leaves_come_from_the_file_if_there_is_one() -> None:
     assert topology(members(leaf="l{at}")).leaves == ("l0", "l1", "l2", "l3")
 
 
+def test_slurms_yaml_is_known_by_its_name_or_by_its_text() -> None:
+    of_slurm = "- topology: a\n  tree: {switches: [{switch: s1, nodes: 'n[0-1]'}, {switch: s2, nodes: 'n[2-3]'}]}\n"
+    for name in ("topology.yaml", "fabric.txt"):
+        assert topology(members(), {name: of_slurm}).leaves == ("s1", "s2")
+    with pytest.raises(BadTopology, match="YAML"):
+        topology(members(), {"fabric.yaml": "leaves: {s1: [n0]}"})
+
+
 @pytest.mark.parametrize("label", ["eth0@10.1.0.{at}", "rail0@10.1.0.{at}/eth0/mlx5_0"])
 def test_each_node_has_its_own_file_of_lldp_which_names_the_switch_of_each_rails_interface(label: str) -> None:
     files = {f"n{at}.lldp": f"lldp.eth0.chassis.name=leaf{at // 2}\n" for at in range(4)}

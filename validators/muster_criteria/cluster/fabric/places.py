@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.fabric.observed import Place, Port
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels
-from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm
+from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, from_slurm_yaml
 
 RAILS_LABEL = "rails"
 """Node label: NAME@ADDRESS[/INTERFACE[/RDMA-DEVICE[/GPU]]] of each rail, separated by spaces."""
@@ -22,6 +22,7 @@ LLDP = ".lldp"
 _LOOPBACK = re.compile(r"127\.|::1$|localhost$")
 
 _SLURM = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
+_SLURM_YAML = re.compile(r"^\s*-\s+topology\s*:", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,9 @@ def topology_of(
 ) -> Topology:
     """The topology of the members: by the files if there are any, else by their labels; else all on one leaf.
 
-    ``files``: one text of topology.conf or ibnetdiscover, or one NODE.lldp of ``lldpctl -f keyvalue`` for each node, by
-    file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology where a file cannot be read, lacks a
-    member, or contradicts a member's label.
+    ``files``: one text of topology.conf, topology.yaml or ibnetdiscover, or of each node one NODE.lldp, which is the
+    output of ``lldpctl -f keyvalue``, by file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology
+    where a file cannot be read, lacks a member, or contradicts a member's label.
     """
     if not files:
         return from_labels({each.name: each.labels for each in members}, rails)
@@ -138,7 +139,9 @@ def _read(
         if missing:
             raise BadTopology(f"no file of lldpctl's output is named after {missing[0]}: write {missing[0]}{LLDP}")
         return from_lldp({name: by_node[name] for name in names}, interfaces)
-    (text,) = files.values()
+    ((file, text),) = files.items()
+    if file.endswith((".yaml", ".yml")) or _SLURM_YAML.search(text):
+        return from_slurm_yaml(text, rails, names)
     if _SLURM.search(text):
         return from_slurm(text, rails, names)
     if all(device for own in devices.values() for device in own.values()):
