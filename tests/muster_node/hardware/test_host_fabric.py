@@ -91,7 +91,9 @@ def test_firmware_is_read_without_privilege(
 
 def test_the_rate_of_a_port_that_is_up_carries_its_adapter(machine: Files) -> None:
     rates = {fact.device: fact for fact in fabric.port_facts(machine) if fact.name == "ib_port_rate"}
-    assert {fact.labels["adapter"] for fact in rates.values()} == {"MT4129"}
+    assert {tuple(fact.labels.items()) for fact in rates.values()} == {
+        (("adapter", "MT4129"), ("board", "unknown"), ("link_layer", "InfiniBand"))
+    }
     assert rates["nic:mlx5_0"].value == 400.0
     assert rates["nic:mlx5_2"].value is None
     assert rates["nic:mlx5_2"].note
@@ -105,6 +107,15 @@ def test_an_adapter_carries_its_own_interfaces_and_those_above_them(machine: Fil
     for entry, name in enumerate(("ens1\n", "bond0\n", "")):
         (table / str(entry)).write_text(name)
     assert fabric.interfaces(machine, "mlx5_0") == {"ens1", "bond0"}
+
+
+def test_boards_of_one_model_are_no_siblings(machine: Files, tmp_path: Path) -> None:
+    """A ConnectX-7 is also sold with 200 Gb/s, for storage."""
+    for adapter, board in (("mlx5_0", "MT_0000000838"), ("mlx5_1", "MT_0000000834")):
+        (tmp_path / "sys/class/infiniband" / adapter / "board_id").write_text(board + "\n")
+    facts = {(fact.name, fact.device): fact.labels for fact in fabric.port_facts(machine)}
+    assert facts["ib_port_rate", "nic:mlx5_0"] != facts["ib_port_rate", "nic:mlx5_1"]
+    assert facts["ib_firmware", "nic:mlx5_0"] == facts["ib_firmware", "nic:mlx5_1"]
 
 
 def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:

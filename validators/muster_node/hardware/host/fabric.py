@@ -56,10 +56,16 @@ def port_facts(files: Files) -> Iterator[Fact]:
         state = files.text(path + "state")
         active = float(_ACTIVE in state) if state else None
         yield fact("ib_port_active", device, "bool", active)
-        # By model of adapter, so that a port is compared with ports of its kind only.
+        # By model of adapter, so that a port is compared with ports of its kind only; one model has boards of several
+        # rates, and a board has ports of several link layers.
         kind = {"adapter": files.text(f"{_IB}/{adapter}/hca_type") or "unknown"}
+        own = {
+            **kind,
+            "board": files.text(f"{_IB}/{adapter}/board_id") or "unknown",
+            "link_layer": files.text(path + "link_layer") or "unknown",
+        }
         rate = parse_infiniband_rate(files.text(path + "rate")) if active else None
-        yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
+        yield Fact("ib_port_rate", device, "Gb/s", rate, labels=own, note="" if rate else "the port is not up")
         yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
         yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
         firmware = files.text(f"{_IB}/{adapter}/fw_ver") or None
