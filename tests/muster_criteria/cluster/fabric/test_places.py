@@ -45,6 +45,15 @@ def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
     assert [port.address for port in places["n9"].ports] == ["10.1.0.9", "10.2.0.9"]
 
 
+@pytest.mark.parametrize(("gpus", "places"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (8, [0, 1, 2]), (None, [0, 1, 2])])
+def test_of_more_rails_than_gpus_those_that_name_none_begin_with_the_first_again(
+    gpus: int | None, places: list[int]
+) -> None:
+    """A GH200 has four ports for its one GPU, and a NIC may have two ports."""
+    _, found = places_of(members(2, gpus=gpus, rails="r0@10.1.0.{at} r1@10.2.0.{at} r2@10.3.0.{at}"))
+    assert [port.gpu for port in found["n0"].ports] == places
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [
@@ -54,7 +63,6 @@ def test_rails_are_read_from_the_label_whatever_their_order_on_a_node() -> None:
         (members(2, rails="r0@10.1.0.1 r0@10.1.0.2"), "n0"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {})], "m"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {"rails": "r1@10.1.0.2"})], "m"),
-        (members(2, gpus=1, rails="r0@10.1.0.{at} r1@10.2.0.{at}"), "n0"),
         (members(2, rails="r0@10.1.0.7"), "n1 has the address 10.1.0.7 on rail r0, and so has n0"),
         (members(2, rails="r0@10.1.0.{at} r1@10.2.0.7"), "n1 has the address 10.2.0.7 on rail r1, and so has n0"),
     ],

@@ -38,8 +38,8 @@ class Member:
 def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
     """The rails that all members have, in order, and the place of each.
 
-    Raises BadTopology for a label that cannot be read, members whose rails differ, one address for two nodes, or a rail
-    that the SKU does not count: a GPU node has at most one rail for each GPU, since a rail is the NIC of a GPU.
+    Raises BadTopology for a label that cannot be read, members whose rails differ, or one address for two nodes. Of
+    more rails than GPUs, those that name none begin with the first GPU again.
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:
@@ -54,11 +54,6 @@ def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Pla
             own, other = ", ".join(found[each.name]), ", ".join(rails)
             raise BadTopology(
                 f"{each.name} has the rails {own}, {members[0].name} {other}: correct label {RAILS_LABEL}"
-            )
-        if each.gpus is not None and len(rails) > each.gpus:
-            raise BadTopology(
-                f"{each.name} is labelled with {len(rails)} rails, and its SKU counts {each.gpus} GPUs, each with one "
-                f"rail at most: correct label {RAILS_LABEL} or the SKU"
             )
     _check_addresses(members, found)
     return rails, {each.name: Place(each.address, tuple(found[each.name][rail] for rail in rails)) for each in members}
@@ -91,7 +86,8 @@ def _ports(member: Member) -> dict[str, Port]:
             )
         if name in ports:
             raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
-        ports[name] = Port(address, interface, device, int(gpu or len(ports)), bool(gpu))
+        place = len(ports) % member.gpus if member.gpus else len(ports)
+        ports[name] = Port(address, interface, device, int(gpu) if gpu else place, bool(gpu))
     return ports
 
 
