@@ -282,6 +282,7 @@ def test_a_gpu_names_its_nvlink_domain_once_it_has_joined(
         ("echo WAITING_FOR_PEERS", "echo enabled", "echo active", "WAITING_FOR_PEERS"),
         ("echo failed to connect; exit 1", "echo enabled", "echo active",
          "no answer from nvidia-imex-ctl (exit 1): failed to connect"),
+        ("exit 0", "echo enabled", "echo active", "no answer from nvidia-imex-ctl (exit 0): "),
         ("echo READY", "echo masked; exit 1", "echo inactive; exit 3", "service masked"),
         ("", "echo enabled", "echo active", "service active"),
         ("", "echo disabled; exit 1", "echo inactive; exit 3", "service inactive"),

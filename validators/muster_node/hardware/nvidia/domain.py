@@ -47,10 +47,9 @@ def imex_fact() -> Fact:
         return text_fact("imex", "node", "service masked")
     if shutil.which(_CONTROL):
         status, out = output_within([_CONTROL, "-q"], COMMAND_TIMEOUT_S) or ("unknown: it did not end in time", b"")
-        lines = out.decode("utf-8", "replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()] or ["it printed nothing"]
-        text = said[-1].split()[-1] if status == 0 else f"no answer from {_CONTROL} (exit {status}): {said[-1]}"
-        return text_fact("imex", "node", text[:200])
+        last = (out.decode("utf-8", "replace").strip().splitlines() or [""])[-1].strip()
+        answer = last.split()[-1] if status == 0 and last else f"no answer from {_CONTROL} (exit {status}): {last}"
+        return text_fact("imex", "node", answer[:200])
     state = (output_of(["systemctl", "is-active", _SERVICE], ok_statuses=(0, 3)) or "").strip()
     # "active" says that the process runs, and not that the domain is complete.
     return text_fact("imex", "node", f"service {state}" if state else None)
