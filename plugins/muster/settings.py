@@ -57,8 +57,8 @@ class _Files(pydantic.BaseModel):
     )
     topology: Path | None = pydantic.Field(
         default=None,
-        description="where blocks' nodes sit: Slurm's topology.conf, the output of ibnetdiscover, or a folder with "
-        "NODE.lldp of each node; unset: their labels leaf and pod",
+        description="where blocks' nodes sit: Slurm's topology.conf or topology.yaml, the output of ibnetdiscover, or "
+        "a folder with NODE.lldp of each node; unset: their labels leaf and pod",
     )
 
 

@@ -65,6 +65,7 @@ ODD = [
     ({"healthy": 0.0}, Trouble.UNHEALTHY),
     ({"imex": "service inactive"}, Trouble.IMEX),
     ({"imex": None}, Trouble.IMEX),
+    ({"imex": "no answer from nvidia-imex-ctl (exit 1): failed to connect"}, Trouble.IMEX),
 ]
 
 
@@ -94,6 +95,17 @@ def test_what_most_trays_show_is_the_racks_and_fails_none(odd: Mapping[str, Any]
     for member in judged.members.values():
         assert member.verdict is Verdict.INCONCLUSIVE
         assert Lack.RACK in {gap.code for gap in member.coverage.missing}
+
+
+def test_imex_that_something_else_manages_on_the_whole_rack_is_not_judged_and_on_one_tray_is() -> None:
+    """NVIDIA's DRA driver asks for a masked service; the host's own tests use no MNNVL then."""
+    masked = {"imex": "service masked", "rates": {"on": 40.0, "off": 40.0}}
+    judged = _judged(masked, at=NODES)
+    assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
+    assert judged.racks[0].troubles == ()
+    assert any("MNNVL" in note for note in judged.notes)
+    assert set(_judged(masked, at=1).failed) == {"n00"}
+    assert _judged({**masked, "state": "in progress"}, at=NODES).racks[0].troubles
 
 
 @pytest.mark.parametrize("at", [2, 8, 9])

@@ -43,6 +43,9 @@ def found(*rows: Measured) -> list[tuple[str, Severity]]:
         ("port_xmit_discards", 100_000, 1, Severity.WARNING),
         ("port_xmit_discards", 1_000, 1, None),  # a busy healthy fabric
         ("out_of_sequence", 1e6, 1, None),
+        ("rnr_nak_retry_err", 1, 1, None),  # the other host had posted no receive yet
+        ("req_rnr_retries_exceeded", 1, 1, Severity.WARNING),
+        ("req_transport_retries_exceeded", 1, 1, Severity.WARNING),
     ],
 )
 def test_a_rate_is_what_counts_and_what_the_time_watched_proves(

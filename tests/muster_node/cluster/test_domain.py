@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from muster_node.cluster import domain
 from muster_node.cluster.domain import node_counts
+from muster_node.hardware.host.machine import HostHardware
+from muster_node.hardware.seam import Fact
+from muster_node.probe import Context
 from tests.muster_node.cluster import blocks
 
 pytestmark = pytest.mark.needs_torch
@@ -44,3 +48,14 @@ def test_a_block_grows_where_it_is_asked_and_not_for_a_zero_identity(grow: bool 
     assert grown == ({"2", "3"} if grow else set())
     last = {row.labels["ranks"] for row in ends["n2"].result.measurements if row.metric == "domain_busbw"}
     assert last == ({"3"} if grow else set())
+
+
+@pytest.mark.parametrize(("imex", "identity"), [("READY", "uuid.1"), ("service masked", "")])
+def test_a_node_whose_imex_something_else_manages_grows_in_no_domain(imex: str, identity: str, tmp_path: Path) -> None:
+    class Gpus(HostHardware):
+        def domain(self) -> Iterator[Fact]:
+            yield Fact("nvlink_domain", "gpu0", "text", text="uuid.1")
+            yield Fact("imex", "node", "text", text=imex)
+
+    context = Context(Gpus(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
+    assert domain._reported(context) == identity

@@ -38,6 +38,8 @@ def machine(tmp_path: Path) -> Files:
         (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
         (port / "link_layer").write_text("InfiniBand\n")
         (port / "counters/symbol_error").write_text("3\n")
+        (port / "hw_counters").mkdir()
+        (port / "hw_counters/req_transport_retries_exceeded").write_text("2\n")
         (port.parent.parent / "fw_ver").write_text("28.41.1000\n")
         (port.parent.parent / "hca_type").write_text("MT4129\n")
         (port.parent.parent / "device").symlink_to(tmp_path / places[address])
@@ -54,6 +56,7 @@ def test_ports_are_reported_with_state_firmware_and_errors(machine: Files) -> No
     assert values["ib_firmware", "nic:mlx5_0"] == "28.41.1000"
     errors = {fact.labels["counter"]: fact for fact in facts if (fact.name, fact.device) == ("ib_errors", "nic:mlx5_0")}
     assert errors["symbol_error"].value == 3
+    assert errors["req_transport_retries_exceeded"].value == 2
     assert (errors["out_of_sequence"].value, errors["out_of_sequence"].note) == (None, NOT_SUPPORTED)
 
 
@@ -88,10 +91,31 @@ def test_firmware_is_read_without_privilege(
 
 def test_the_rate_of_a_port_that_is_up_carries_its_adapter(machine: Files) -> None:
     rates = {fact.device: fact for fact in fabric.port_facts(machine) if fact.name == "ib_port_rate"}
-    assert {fact.labels["adapter"] for fact in rates.values()} == {"MT4129"}
+    assert {tuple(fact.labels.items()) for fact in rates.values()} == {
+        (("adapter", "MT4129"), ("board", "unknown"), ("link_layer", "InfiniBand"))
+    }
     assert rates["nic:mlx5_0"].value == 400.0
     assert rates["nic:mlx5_2"].value is None
     assert rates["nic:mlx5_2"].note
+
+
+def test_an_adapter_carries_its_own_interfaces_and_those_above_them(machine: Files, tmp_path: Path) -> None:
+    assert fabric.interfaces(machine, "mlx5_0") == set()
+    (tmp_path / "sys/class/infiniband/mlx5_0/device/net/ens1").mkdir(parents=True)
+    table = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs"
+    table.mkdir(parents=True)
+    for entry, name in enumerate(("ens1\n", "bond0\n", "")):
+        (table / str(entry)).write_text(name)
+    assert fabric.interfaces(machine, "mlx5_0") == {"ens1", "bond0"}
+
+
+def test_boards_of_one_model_are_no_siblings(machine: Files, tmp_path: Path) -> None:
+    """A ConnectX-7 is also sold with 200 Gb/s, for storage."""
+    for adapter, board in (("mlx5_0", "MT_0000000838"), ("mlx5_1", "MT_0000000834")):
+        (tmp_path / "sys/class/infiniband" / adapter / "board_id").write_text(board + "\n")
+    facts = {(fact.name, fact.device): fact.labels for fact in fabric.port_facts(machine)}
+    assert facts["ib_port_rate", "nic:mlx5_0"] != facts["ib_port_rate", "nic:mlx5_1"]
+    assert facts["ib_firmware", "nic:mlx5_0"] == facts["ib_firmware", "nic:mlx5_1"]
 
 
 def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -275,20 +276,28 @@ def test_a_gpu_names_its_nvlink_domain_once_it_has_joined(
 
 
 @pytest.mark.parametrize(
-    ("control", "service", "state"),
+    ("control", "enabled", "active", "state"),
     [
-        ("READY\n", "active\n", "READY"),
-        ("WAITING_FOR_PEERS\n", "active\n", "WAITING_FOR_PEERS"),
-        (None, "active\n", "service active"),
-        (None, "inactive\n", "service inactive"),
-        (None, None, None),
+        ("echo READY", "echo enabled", "echo active", "READY"),
+        ("echo WAITING_FOR_PEERS", "echo enabled", "echo active", "WAITING_FOR_PEERS"),
+        ("echo failed to connect; exit 1", "echo enabled", "echo active",
+         "no answer from nvidia-imex-ctl (exit 1): failed to connect"),
+        ("exit 0", "echo enabled", "echo active", "no answer from nvidia-imex-ctl (exit 0): "),
+        ("echo READY", "echo masked; exit 1", "echo inactive; exit 3", "service masked"),
+        ("", "echo enabled", "echo active", "service active"),
+        ("", "echo disabled; exit 1", "echo inactive; exit 3", "service inactive"),
+        ("", "exit 1", "exit 1", None),
     ],
-)
-def test_imex_is_asked_and_else_its_service(
-    control: str | None, service: str | None, state: str | None, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_imex_is_asked_and_its_service_only_where_its_tool_is_missing(
+    control: str, enabled: str, active: str, state: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"nvidia-imex-ctl": control, "systemctl": service}
-    monkeypatch.setattr(domain, "output_of", lambda command, ok_statuses=(0,): said[command[0]])
+    tools = {"nvidia-imex-ctl": control, "systemctl": f"case $1 in is-enabled) {enabled};; *) {active};; esac"}
+    for name, script in tools.items():
+        if script:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert domain.imex_fact().text == state
 
 

@@ -22,6 +22,8 @@ from muster_criteria.words import listed
 
 ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 IMEX_UP = ("READY", "service active")
+IMEX_ELSEWHERE = "service masked"
+"""Something else than the node's service manages IMEX, if that is so on the whole rack."""
 OTHERS_MIN = 3
 """Fewest nodes of a rack that tell a node from its rack."""
 SOURCE = "docs/science.md#nvlink-domains"
@@ -43,6 +45,9 @@ class _Reading:
 
     identities: frozenset[str]
     troubles: Mapping[Trouble, str]
+
+    def without(self, trouble: Trouble) -> _Reading:
+        return _Reading(self.identities, {code: why for code, why in self.troubles.items() if code is not trouble})
 
 
 def judge_domains(
@@ -67,6 +72,13 @@ def _rack(
             why = "the node did not say which NVLink domain it is in"
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     names = frozenset(member.name for member in members)
+    elsewhere = all(each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values())
+    if elsewhere and readings:
+        readings = {name: each.without(Trouble.IMEX) for name, each in readings.items()}
+        block.note(
+            f"Rack {rack or 'without a name'}: nvidia-imex is masked on all of its nodes, so something else manages "
+            "IMEX: MNNVL was not tested."
+        )
     troubles: list[tuple[Trouble, str]] = []
     held: set[str] = set()
     few, whole = len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
@@ -87,7 +99,7 @@ def _rack(
             troubles.append((trouble, found))
             # One that spans no domain, and one that lies between domains, is the whole rack's.
             held |= of_domains if of_domains and trouble is not Trouble.SPLIT else names
-    if gains := _no_gains(readings, measured):
+    if gains := {} if elsewhere else _no_gains(readings, measured):
         what = "; ".join(gains)
         if few:
             _undecided(readings, what, rack, block)

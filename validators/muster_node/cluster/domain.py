@@ -33,6 +33,7 @@ DOMAIN_METRICS = {
 _VARIABLE = "NCCL_MNNVL_ENABLE"
 _WAYS = {"on": "1", "off": "0"}
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
+_MASKED = "service masked"
 _WARMUP = 2
 
 
@@ -73,12 +74,17 @@ def node_counts(nodes: int) -> list[int]:
 
 
 def _reported(context: Context) -> str:
-    """Emits what the machine says of its domain. Returns the one identity of all its GPUs, "" if they have none."""
+    """Emits what the machine says of its domain. Returns the one identity of all its GPUs, "" if they have none.
+
+    Nor has a node whose IMEX something else manages: without a channel of it NCCL's MNNVL does not start.
+    """
     identities: set[str] = set()
     for fact in context.hardware.domain():
         context.emit(fact.name, fact.device, value=fact.value, text=fact.text, note=fact.note)
         if fact.name == "nvlink_domain":
             identities.add(fact.text or "")
+        elif (fact.name, fact.text) == ("imex", _MASKED):
+            identities.add("")
     identity = identities.pop() if len(identities) == 1 else ""
     return "" if identity.startswith(_NOWHERE) else identity
 

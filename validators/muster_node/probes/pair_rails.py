@@ -16,6 +16,8 @@ from muster_node.cluster.pair.measure import HOST, Arrived, Pair
 from muster_node.cluster.pair.meeting import Meeting, PartnerLost, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.cluster.pair.tcp import Tcp
+from muster_node.hardware.host.fabric import interfaces
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import median
@@ -44,6 +46,7 @@ class PairRails(Probe):
         "streams": Param(4, "flows of each transfer"),
         "variants": Param(1, "how often each rail is measured alone, each time over other flows"),
         "crossed": Param(False, "whether each GPU also sends over the next rail's NIC, which tells GPU from NIC"),
+        "perftest": Param("", "further options of ib_write_bw on both nodes, such as --tclass=106 --pkey_index=1"),
         "mib": Param(64, "MiB of each message of nccl and gloo"),
         "connect_s": Param(5.0, "seconds after which a rail without an answer is dead"),
         "join_timeout_s": Param(60.0, "real seconds that the partner is waited for"),
@@ -106,7 +109,8 @@ class PairRails(Probe):
                 context.emit("pair_latency", device, labels=labels, note="no small message came back")
 
         leads = context.params["role"] == "join"
-        pair = Pair(meeting, rails, backend, tcp, step, leads, report, delays)
+        by_tcp = _by_tcp(meeting, rails, backend)
+        pair = Pair(meeting, rails, backend, tcp, step, leads, report, delays, by_tcp)
         context.progress(f"measuring {len(rails)} rails with {context.params['partner']}")
         pair.run(_count(context, "variants", VARIANTS_MAX), bool(context.params["crossed"]))
 
@@ -148,6 +152,18 @@ def _backend(context: Context, meeting: Meeting) -> Backend:
         context.progress(f"by TCP: {why or 'the partner lacks the backend'}")
         return Tcp(RealClock())
     return backend
+
+
+def _by_tcp(meeting: Meeting, rails: Sequence[Rail], backend: Backend) -> list[str]:
+    """The rails over whose port TCP goes on both nodes. An address alone may be that of the management network."""
+    own = [rail.name for rail in rails if backend.name == Tcp.name or _has_interface(rail)]
+    meeting.tell("by_tcp", rails=own)
+    theirs = meeting.hear("by_tcp")["rails"]
+    return [name for name in own if isinstance(theirs, list) and name in theirs]
+
+
+def _has_interface(rail: Rail) -> bool:
+    return bool(rail.interface) and (not rail.device or rail.interface in interfaces(Files(), rail.device))
 
 
 def _rails(given: Any) -> list[Rail]:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOPOLOGY_BYTES_MAX = 50_000_000
-
 
 def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     """What a block's nodes are known to be connected by, as JSON: its topology, and each member's place.
@@ -116,8 +114,10 @@ def _topology_files(names: Sequence[str]) -> dict[str, str]:
 
 
 def _read(file: Path) -> str:
-    if file.stat().st_size > TOPOLOGY_BYTES_MAX:
-        raise BadSettings(f"{file} is larger than {TOPOLOGY_BYTES_MAX // 1_000_000} MB: it is no topology file")
+    from muster_criteria.cluster.fabric.topology_files import BYTES_MAX
+
+    if file.stat().st_size > BYTES_MAX:
+        raise BadSettings(f"{file} is larger than {BYTES_MAX // 1_000_000} MB: it is no topology file")
     return file.read_text(encoding="utf-8")
 
 

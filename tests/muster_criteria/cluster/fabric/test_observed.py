@@ -9,6 +9,8 @@ import pytest
 
 from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, pair_params, round_result
 from muster_criteria.cluster.fabric.rounds import Kind, Round
+from muster_criteria.cluster.fabric.verdict import Rounds, judge_fabric
+from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.measured import Measured
 from muster_node.probe import resolve_params
 from muster_node.probes.pair_rails import PairRails
@@ -113,6 +115,15 @@ def test_a_pair_that_was_measured_with_another_backend_is_not_compared() -> None
     assert result.alone[0, :, 0].tolist() == [390, 390]
     assert np.isnan(result.alone[1]).all()
     assert (dict(result.replaced), result.silent) == ({2: "tcp", 3: "tcp"}, frozenset())
+
+
+def test_what_the_tool_said_of_a_rail_that_carried_nothing_is_quoted() -> None:
+    dead = [each.model_copy(update={"note": "no GID"}) for each in rates(0, 0)]
+    screening, block = Round(1, Kind.SAME_LEAF, PLAN.pairs), BlockFindings()
+    result = round_result(FABRIC, screening, dict.fromkeys(FABRIC.nodes, dead))
+    assert result.troubles[0, 1] == "no GID"
+    judge_fabric(Rounds(FABRIC, PLACES, (result,)), block)
+    assert all(any("no GID" in gap.why for gap in block.suspected[name]) for name in FABRIC.nodes)
 
 
 def test_where_all_use_tcp_every_pair_counts() -> None:

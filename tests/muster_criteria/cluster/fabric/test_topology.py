@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, unknown
-from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, hostlist
+from muster_criteria.cluster.fabric.topology_files import (
+    from_ibnetdiscover,
+    from_lldp,
+    from_slurm,
+    from_slurm_yaml,
+    hostlist,
+)
 
 RAILS = ["mlx5_0", "mlx5_1"]
 NODES = ["n1", "n2", "n3"]
@@ -63,6 +69,51 @@ def test_topology_conf() -> None:
     }  # fmt: skip
     blocks = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2"
     assert places(from_slurm(blocks, RAILS, NODES))["n3"] == ("b2", "all leaves")
+
+
+SLURM_YAML = """\
+---
+- topology: nvl
+  block:
+    block_sizes: [2]
+    blocks:
+      - {block: b1, nodes: "n[1-2]"}
+      - {block: b2, nodes: n3}
+- topology: ethernet
+  cluster_default: true
+  tree:
+    switches:
+      - switch: root
+        children: s[1-2]
+      - switch: s1
+        nodes: n[1,3]
+      - switch: s2
+        nodes: n2
+- {topology: plain, flat: true}
+"""
+
+
+def test_topology_yaml() -> None:
+    assert places(from_slurm_yaml(SLURM_YAML, RAILS, NODES)) == {
+        "n1": ("s1", "root"), "n2": ("s2", "root"), "n3": ("s1", "root")
+    }  # fmt: skip
+    blocks = SLURM_YAML.replace("n[1,3]", "m1").replace("nodes: n2", "nodes: m2")
+    assert places(from_slurm_yaml(blocks, RAILS, NODES))["n3"] == ("b2", "all leaves")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- {topology: a, flat: true}", "no topology of Slurm's"),
+        ("networks: {leaf: n1}", "no topology of Slurm's"),
+        ("- topology: [", "is not YAML"),
+        ("- {topology: a, tree: {switches: [{switch: s, nodes: n1}, {switch: t, nodes: 'n[2-1]'}]}}", "switch t has"),
+        ("- {topology: a, tree: {switches: [{switch: s, nodes: n1}, {switch: t, nodes: n1}]}}", "switch t puts n1"),
+    ],
+)
+def test_a_topology_yaml_that_cannot_be_used_says_where(text: str, says: str) -> None:
+    with pytest.raises(BadTopology, match=says):
+        from_slurm_yaml(text, RAILS, ["n1", "n2"])
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from muster_node.cluster.pair import collective, measure, tcp
 from muster_node.cluster.pair.backend import NoBackend, NotSent, NotTried, Rail, Step
 from muster_node.cluster.pair.collective import environment
 from muster_node.cluster.pair.meeting import Meeting, join, serve
-from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
+from muster_node.probes import pair_rails
 from tests.muster_node.cluster.pair.pairs import both, figures, rails, run, sides
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
@@ -282,22 +282,21 @@ def test_ib_write_bw_reports_the_senders_rate_and_looks_at_no_bytes(
         assert figures(rows, "pair_wrong_bytes") == {}
 
 
-def test_where_rdma_fails_plain_tcp_tells_host_and_fabric_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("served", "joined", "carried"), [("lo", "lo", {"lo"}), ("lo", "lo", {"ib0"}), ("lo", "", {"lo"})]
+)
+def test_where_rdma_fails_plain_tcp_tells_host_and_fabric_apart_if_it_goes_over_that_port(
+    served: str, joined: str, carried: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Over a management network TCP goes however dead the rail is."""
     monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
+    monkeypatch.setattr(pair_rails, "interfaces", lambda files, device: carried)
     given = sides(1, backend="ib_write_bw")
-    for side in given:
-        side["rails"][0]["device"] = "broken"
+    for side, interface in zip(given, (served, joined), strict=True):
+        side["rails"][0] |= {"device": "broken", "interface": interface}
     for rows in both(given, tmp_path):
         assert figures(rows, "pair_bandwidth")["r0", 0] == 0
-        assert figures(rows, "pair_bandwidth", "host_tcp")["r0", 0] > 0
-
-
-def test_the_command_of_ib_write_bw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", fake_ib(tmp_path / "bin"))
-    context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
-    assert IbWrite(context).name == "ib_write_bw"
+        assert any(figures(rows, "pair_bandwidth", "host_tcp").values()) is (served == joined and served in carried)
 
 
 RAIL = Rail("r1", "10.0.0.1", "10.0.0.2", interface="ib1", device="mlx5_1", gpu=1)

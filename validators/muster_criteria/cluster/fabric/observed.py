@@ -93,6 +93,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     wrong = np.zeros(shape, dtype=bool)
     silent: set[int] = set()
     gpus: dict[tuple[int, int], str] = {}
+    troubles: dict[tuple[int, int], str] = {}
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
     used = [_backend([returned.get(topology.nodes[node]) or () for node in pair]) for pair in plan.pairs]
     # With as many pairs of each, TCP is what the other backend was replaced by.
@@ -115,9 +116,13 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
             elif row.metric == "pair_bandwidth" and mode in rates:
                 cell = at, rail, _variant(row, flows[mode])
                 rates[mode][cell] = np.fmin(rates[mode][cell], row.value)
+                if mode == ALONE and row.value == 0 and row.note:
+                    troubles.setdefault((node, rail), row.note)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
     together, crossed, host = (rates[mode][:, :, 0] for mode in (TOGETHER, CROSSED, HOST_TCP))
-    return RoundResult(plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus)
+    return RoundResult(
+        plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus, troubles
+    )
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.fabric.observed import Place, Port
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels
-from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm
+from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, from_slurm_yaml
 
 RAILS_LABEL = "rails"
 """Node label: NAME@ADDRESS[/INTERFACE[/RDMA-DEVICE[/GPU]]] of each rail, separated by spaces."""
@@ -22,6 +22,7 @@ LLDP = ".lldp"
 _LOOPBACK = re.compile(r"127\.|::1$|localhost$")
 
 _SLURM = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
+_SLURM_YAML = re.compile(r"^\s*-\s+topology\s*:", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Member:
 def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
     """The rails that all members have, in order, and the place of each.
 
-    Raises BadTopology for a label that cannot be read, members whose rails differ, one address for two nodes, or a rail
-    that the SKU does not count: a GPU node has at most one rail for each GPU, since a rail is the NIC of a GPU.
+    Raises BadTopology for a label that cannot be read, members whose rails differ, or one address for two nodes. Of
+    more rails than GPUs, those that name none begin with the first GPU again.
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:
@@ -53,11 +54,6 @@ def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Pla
             own, other = ", ".join(found[each.name]), ", ".join(rails)
             raise BadTopology(
                 f"{each.name} has the rails {own}, {members[0].name} {other}: correct label {RAILS_LABEL}"
-            )
-        if each.gpus is not None and len(rails) > each.gpus:
-            raise BadTopology(
-                f"{each.name} is labelled with {len(rails)} rails, and its SKU counts {each.gpus} GPUs, each with one "
-                f"rail at most: correct label {RAILS_LABEL} or the SKU"
             )
     _check_addresses(members, found)
     return rails, {each.name: Place(each.address, tuple(found[each.name][rail] for rail in rails)) for each in members}
@@ -90,7 +86,8 @@ def _ports(member: Member) -> dict[str, Port]:
             )
         if name in ports:
             raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
-        ports[name] = Port(address, interface, device, int(gpu or len(ports)), bool(gpu))
+        place = len(ports) % member.gpus if member.gpus else len(ports)
+        ports[name] = Port(address, interface, device, int(gpu) if gpu else place, bool(gpu))
     return ports
 
 
@@ -99,9 +96,9 @@ def topology_of(
 ) -> Topology:
     """The topology of the members: by the files if there are any, else by their labels; else all on one leaf.
 
-    ``files``: one text of topology.conf or ibnetdiscover, or one NODE.lldp of ``lldpctl -f keyvalue`` for each node, by
-    file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology where a file cannot be read, lacks a
-    member, or contradicts a member's label.
+    ``files``: one text of topology.conf, topology.yaml or ibnetdiscover, or of each node one NODE.lldp, which is the
+    output of ``lldpctl -f keyvalue``, by file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology
+    where a file cannot be read, lacks a member, or contradicts a member's label.
     """
     if not files:
         return from_labels({each.name: each.labels for each in members}, rails)
@@ -112,7 +109,11 @@ def topology_of(
         }
         for each in members
     }  # fmt: skip
-    found = dataclasses.replace(_read(files, interfaces, rails), rails=tuple(rails))
+    devices = {
+        name: {rail: port.device for rail, port in zip(rails, place.ports, strict=True)}
+        for name, place in places.items()
+    }
+    found = dataclasses.replace(_read(files, interfaces, devices), rails=tuple(rails))
     for each in members:
         leaf, label = found.leaves[found.leaf_of[found.index[each.name]]], each.labels.get(LEAF_LABEL)
         if label and label != leaf:
@@ -122,17 +123,25 @@ def topology_of(
     return found
 
 
-def _read(files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]], rails: Sequence[str]) -> Topology:
+def _read(
+    files: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]], devices: Mapping[str, Mapping[str, str]]
+) -> Topology:
+    """``interfaces`` and ``devices``: by node and rail; a device may be ""."""
     names = list(interfaces)
+    rails = list(interfaces[names[0]])
     if all(file.endswith(LLDP) for file in files):
         by_node = {file.removesuffix(LLDP): text for file, text in files.items()}
         missing = [name for name in names if name not in by_node]
         if missing:
             raise BadTopology(f"no file of lldpctl's output is named after {missing[0]}: write {missing[0]}{LLDP}")
         return from_lldp({name: by_node[name] for name in names}, interfaces)
-    (text,) = files.values()
+    ((file, text),) = files.items()
+    if file.endswith((".yaml", ".yml")) or _SLURM_YAML.search(text):
+        return from_slurm_yaml(text, rails, names)
     if _SLURM.search(text):
         return from_slurm(text, rails, names)
+    if all(device for own in devices.values() for device in own.values()):
+        return from_ibnetdiscover(text, names, devices)
     found = from_ibnetdiscover(text, names)
     if len(rails) > len(found.rails):
         raise BadTopology(

@@ -1,19 +1,23 @@
-"""Topology from what a fleet has already: Slurm's topology.conf, the output of ibnetdiscover, or of lldpctl.
+"""Topology from what a fleet has: Slurm's topology.conf or topology.yaml, or the output of ibnetdiscover or lldpctl.
 
 Where every rail has a leaf switch of its own, nodes are on the same leaf here if they share their switch on each rail.
 A file describes a whole fleet: each function takes the names of a block's nodes, ignores what is said of others, and
-raises BadTopology with the line that cannot be used, or for a node that the file lacks.
+raises BadTopology that names what cannot be used, or for a node that the file lacks.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, check_named, from_groups
 from muster_criteria.hostlist import expanded
+from muster_criteria.yaml_file import BadYaml, load
 
+BYTES_MAX = 50_000_000
+"""Largest file that is read."""
 NODES_MAX = 100_000
 """Most names in a file: a range such as n[1-9999999999] must not fill the memory."""
 
@@ -29,17 +33,53 @@ def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topolog
 
     The pod of a leaf is the switch above it. https://slurm.schedmd.com/topology.conf.html
     """
+    return _by_entries(_slurm_lines(text), rails, names)
+
+
+def from_slurm_yaml(text: str, rails: Sequence[str], names: Sequence[str]) -> Topology:
+    """As ``from_slurm``, of topology.yaml: of the first topology that names a node of the block, the default at first.
+
+    https://slurm.schedmd.com/topology.yaml.html
+    """
+    try:
+        given = load(text, BYTES_MAX)
+    except BadYaml as error:
+        raise BadTopology(f"the topology file {error}") from error
+    topologies = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    for topology in sorted(topologies, key=lambda each: each.get("cluster_default") is not True):
+        entries = list(_yaml_entries(topology))
+        if any(not set(names).isdisjoint(hostlist(each["nodes"], where)) for where, each in entries):
+            return _by_entries(entries, rails, names)
+    raise BadTopology(
+        "the YAML file has no topology of Slurm's with a tree or blocks that name a node of this block: name Slurm's "
+        "topology.yaml"
+    )
+
+
+def _yaml_entries(topology: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    for kind, many, one in (("tree", "switches", "switch"), ("block", "blocks", "block")):
+        of_kind = topology.get(kind)
+        entries = of_kind.get(many) if isinstance(of_kind, dict) else None
+        for each in entries if isinstance(entries, list) else []:
+            if isinstance(each, dict) and each.get(one):
+                nodes, switches = (str(each.get(name) or "") for name in ("nodes", "children"))
+                yield f"{one} {each[one]}", {"switchname": str(each[one]), "nodes": nodes, "switches": switches}
+
+
+def _by_entries(
+    entries: Iterable[tuple[str, Mapping[str, str]]], rails: Sequence[str], names: Sequence[str]
+) -> Topology:
     found, wanted = dict[str, str](), frozenset(names)
     above: dict[Hashable, str] = {}
-    for line, given in _slurm_lines(text):
+    for where, given in entries:
         name = given.get("switchname") or given.get("blockname")
         if not name:
             continue
-        for node in sorted(wanted.intersection(hostlist(given.get("nodes", ""), line))):
+        for node in sorted(wanted.intersection(hostlist(given.get("nodes", ""), where))):
             if node in found:
-                raise BadTopology(f"line {line} puts {node} under {name}, an earlier one under {found[node]}: keep one")
+                raise BadTopology(f"{where} puts {node} under {name}, an earlier one under {found[node]}: keep one")
             found[node] = name
-        for switch in hostlist(given.get("switches", ""), line):
+        for switch in hostlist(given.get("switches", ""), where):
             above[switch] = name
     check_named(found, names)
     leaf = {name: found[name] for name in names}
@@ -47,8 +87,8 @@ def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topolog
     return from_groups(leaf, rails, pods)
 
 
-def _slurm_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and parameters of each line; a line that ends in a backslash goes on in the next."""
+def _slurm_lines(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where ("line 3") and parameters of each line; a line that ends in a backslash goes on in the next."""
     whole, begun = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         begun = begun if whole else number
@@ -57,30 +97,44 @@ def _slurm_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
             whole = whole[:-1] + " "
             continue
         pairs = (word.partition("=") for word in whole.split())
-        yield begun, {key.lower(): value for key, _, value in pairs}
+        yield f"line {begun}", {key.lower(): value for key, _, value in pairs}
         whole = ""
 
 
-def hostlist(text: str, line: int = 0) -> list[str]:
-    """The names of a hostlist expression such as "n[001-003,7],login", in order."""
+def hostlist(text: str, where: str = "the list") -> list[str]:
+    """The names of a hostlist expression such as "n[001-003,7],login", in order. Raises BadTopology."""
 
     def bad(spans: str) -> None:
-        raise BadTopology(f"line {line} has [{spans}], which is no list of numbers and ranges")
+        raise BadTopology(f"{where} has [{spans}], which is no list of numbers and ranges")
 
     names = list(expanded(text, NODES_MAX + 1, bad))
     if len(names) > NODES_MAX:
-        raise BadTopology(f"line {line} names more than {NODES_MAX} nodes")
+        raise BadTopology(f"{where} names more than {NODES_MAX} nodes")
     return names
 
 
-def from_ibnetdiscover(text: str, names: Sequence[str]) -> Topology:
-    """Topology by channel adapters, whose description is "NODE ADAPTER": one rail for each adapter's name.
+def from_ibnetdiscover(
+    text: str, names: Sequence[str], devices: Mapping[str, Mapping[str, str]] | None = None
+) -> Topology:
+    """Topology by channel adapters, whose description is "NODE ADAPTER".
 
-    Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. Nodes lacking
-    an adapter that others have belong to a leaf without it, unless one with another description may be theirs. Its
-    second port is named "ADAPTER/2", as nodes name it.
+    Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. ``devices``: by
+    node and rail, the adapter; no other one (a storage network's) says anything of a node's leaf then, and each node
+    has to have these. Without it there is one rail for each adapter's name. Nodes lacking an adapter that others have
+    belong to a leaf without it, unless one with another description may be theirs. Its second port is named
+    "ADAPTER/2", as nodes name it.
     """
     adapters, uplinks, odd = _ib_ports(text, names)
+    if devices:
+        for name in names:
+            if lacked := [each for each in devices[name].items() if each[1] not in adapters.get(name, ())]:
+                rail, device = lacked[0]
+                raise BadTopology(
+                    f"{name} lacks adapter {device}, its device of rail {rail}, in the topology file: correct label "
+                    "rails, or bring the port up and write the file again" + (f"; {odd}" if odd else "")
+                )
+        on = {name: {rail: adapters[name][device] for rail, device in devices[name].items()} for name in names}
+        return _by_switches(on, uplinks, list(devices[names[0]]))
     own = {name: adapters[name] for name in names if name in adapters}
     rails = sorted({rail for given in own.values() for rail in given})
     lacks = [name for name in names if len(own.get(name, ())) < max(len(rails), 1)]
@@ -140,7 +194,7 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
             if not seen[interface]:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
-                    "lldpd there, or bring the port up"
+                    "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
             if len(seen[interface]) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")

@@ -288,7 +288,20 @@ def _never_carried(
         if any(part.node == name or _is_undecided(part) for part in over):
             continue
         why = listed([part.title for part in over if _explains_dead(part)]) or "test again, with other partners"
-        block.suspect([name], Lack.UNDECIDED, f"no byte, or only wrong bytes, ever arrived over rail {rail}: {why}")
+        what = f"no byte, or only wrong bytes, ever arrived over rail {rail}{_said_of(rounds, node, at)}"
+        block.suspect([name], Lack.UNDECIDED, f"{what}: {why}")
+
+
+def _said_of(rounds: Rounds, node: int, rail: int) -> str:
+    """What its tool said first of a rail over which nothing went, and whether plain TCP did."""
+    said = next((each.troubles[node, rail] for each in rounds.results if (node, rail) in each.troubles), "")
+    tcp = any(
+        each.host is not None and each.host[row, rail]
+        for each in rounds.results
+        for row, pair in enumerate(each.round.pairs)
+        if node in pair
+    )
+    return (f" ({said})" if said else "") + (", but plain TCP did" if tcp else "")
 
 
 def _unexplained(

@@ -9,12 +9,14 @@ import contextlib
 import importlib.util
 import itertools
 import json
+import os
 import pkgutil
 import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from muster_node.cluster.fabric import choose_interface, interface_of
 from muster_node.cluster.pair.backend import (
     Backend,
     Endpoint,
@@ -76,6 +78,9 @@ class Collective(Backend):
 
     def _side(self, rail: Rail, endpoint: Endpoint, step: Step, receives: bool) -> _Side:
         pinned = environment(self.name, rail, self._uuids)
+        if self.name == "nccl" and "NCCL_SOCKET_IFNAME" not in os.environ:
+            # Over it NCCL's processes meet; by itself it takes any that is up, such as one of containers.
+            choose_interface(interface_of(self._address), pinned)
         return _Side(self._context, self.name, pinned, endpoint, step, self._mib, receives)
 
 
@@ -106,11 +111,14 @@ def environment(library: str, rail: Rail, uuids: Mapping[str, str]) -> dict[str,
     ``uuids``: UUID by GPU: CUDA numbers GPUs in another order than Muster. Raises NotTried where the rail's GPU cannot
     be chosen.
     """
+    interface = rail.interface or interface_of(rail.own)
     if library == "gloo":
-        return {"GLOO_SOCKET_IFNAME": rail.interface} if rail.interface else {}
+        return {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     gpu = {"CUDA_VISIBLE_DEVICES": _uuid(rail, uuids)}
     pinned = {"NCCL_IB_HCA": f"={rail.device}", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
-    return gpu | (pinned if rail.device else {"NCCL_SOCKET_IFNAME": f"={rail.interface}", "NCCL_IB_DISABLE": "1"})
+    if not rail.device:
+        pinned = {"NCCL_IB_DISABLE": "1"} | ({"NCCL_SOCKET_IFNAME": f"={interface}"} if interface else {})
+    return gpu | pinned
 
 
 def _gpu(rail: Rail, uuids: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable
 
 from muster_node.cluster.pair.backend import Backend, NotSent, NotTried, Rail, Receiver, Step, Transfer
@@ -18,7 +18,7 @@ from muster_node.cluster.pair.tcp import Tcp
 
 ALONE, TOGETHER, CROSSED, HOST = "alone", "together", "crossed", "host_tcp"
 """``crossed``: this rail's GPU over the next rail's NIC. ``host_tcp``: plain TCP where the backend failed, to tell host
-and fabric apart."""
+and fabric apart; only of a rail whose port TCP goes over too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Arrived:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """This node's side. ``leads``: it joined the other one."""
+    """This node's side. ``leads``: it joined the other one. ``by_tcp``: the rails over whose ports TCP goes."""
 
     meeting: Meeting
     rails: Sequence[Rail]
@@ -43,13 +43,15 @@ class Pair:
     leads: bool
     report: Callable[[Arrived], None]
     delays: Callable[[Rail, list[float]], None]
+    by_tcp: Collection[str]
 
     def run(self, variants: int, crossed: bool = False) -> None:
         """All steps. Raises PartnerLost."""
         for at, rail in enumerate(self.rails):
             for variant in range(variants):
                 self._both_ways([at], ALONE, variant)
-            self._delay(rail)
+            if rail.name in self.by_tcp:
+                self._delay(rail)
         if len(self.rails) > 1:
             self._both_ways(list(range(len(self.rails))), TOGETHER, 0)
         if crossed and len(self.rails) > 1:
@@ -60,6 +62,7 @@ class Pair:
         for to_leader in (True, False):
             receives = to_leader is self.leads
             failed = self._transfer(at, mode, variant, receives, self.backend)
+            failed = [place for place in failed if self.rails[place].name in self.by_tcp]
             if failed and self.backend.name != self.tcp.name:
                 self._transfer(failed, HOST, variant, receives, self.tcp)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Sequence
+from typing import Any
 
 from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
 from muster_node.probe import Context, Skip
@@ -13,6 +16,9 @@ from muster_node.tools.run import Tool, result_of, started
 _FIRST_PORT = 18600
 _START_S = 1.0
 _SIZE = 65536
+_IPV6 = ("--ipv6-addr", "--ipv6")
+"""perftest meets the other side over IPv4, and of RoCE takes the GID of an IPv4 address, unless it is asked not to."""
+_WORD = re.compile(r"--?[a-zA-Z][a-zA-Z0-9_-]*(=[a-zA-Z0-9_.,-]+)?|[0-9]+")
 
 
 class IbWrite(Backend):
@@ -23,33 +29,43 @@ class IbWrite(Backend):
     def __init__(self, context: Context) -> None:
         if shutil.which("ib_write_bw") is None:
             raise NoBackend("ib_write_bw is not installed")
-        self._context = context
+        self._context, self._words = context, words_of(context.params.get("perftest", ""))
         self._next = _FIRST_PORT
 
     def receive(self, rail: Rail, step: Step) -> Receiver:
         """Starts the server."""
         self._next += 1
-        return _Server(self._context, rail, step, self._next)
+        command = _command(rail, self._next, step, self._words)
+        return _Server(self._context, command, step, self._next)
 
     def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
         """Runs the client."""
-        command = [*_command(rail, int(endpoint["port"]), step), rail.other]
+        command = [*_command(rail, int(endpoint["port"]), step, self._words), rail.other]
         try:
             return result_of(self._context, command, step.limit_s, parse_ib_write_bw, stderr=True)
         except (BadOutput, Skip) as error:
             raise NotSent(f"ib_write_bw {error}") from error
 
 
-def _command(rail: Rail, port: int, step: Step) -> list[str]:
+def words_of(given: Any) -> list[str]:
+    """Further options of ib_write_bw. Raises ValueError for what are no options and numbers."""
+    words = given.split() if isinstance(given, str) else [""]
+    if not all(_WORD.fullmatch(word) for word in words):
+        raise ValueError(f"perftest must be options of ib_write_bw such as --tclass=106, not {given!r}")
+    return words
+
+
+def _command(rail: Rail, port: int, step: Step, words: Sequence[str]) -> list[str]:
     seconds = str(max(1, round(step.seconds)))
-    return ib_write_bw(rail.device, port, "-s", str(_SIZE), "-q", str(step.streams), "-D", seconds)
+    options = ("-s", str(_SIZE), "-q", str(step.streams), "-D", seconds, *words)
+    return ib_write_bw(rail.device, port, *(_IPV6 if ":" in rail.other else ()), *options)
 
 
 class _Server(Receiver):
-    def __init__(self, context: Context, rail: Rail, step: Step, port: int) -> None:
+    def __init__(self, context: Context, command: list[str], step: Step, port: int) -> None:
         self.endpoint = {"port": port}
         self._limit_s = step.limit_s
-        self._running = started(context, _command(rail, port, step))
+        self._running = started(context, command)
         try:
             self._tool: Tool = self._running.__enter__()
         except Skip as error:

@@ -26,7 +26,8 @@ _ERRORS = (
     "hw_counters/out_of_sequence",
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
-    "hw_counters/rnr_nak_retry_err",
+    "hw_counters/req_transport_retries_exceeded",
+    "hw_counters/req_rnr_retries_exceeded",
     "hw_counters/roce_slow_restart",
 )
 
@@ -41,16 +42,30 @@ def ports(files: Files) -> list[tuple[str, str, str]]:
     return found
 
 
+def interfaces(files: Files, adapter: str) -> set[str]:
+    """The network interfaces whose packets an adapter carries: its own, and of RoCE those above them (VLAN, bond)."""
+    base = f"{_IB}/{adapter}"
+    tables = [f"{base}/ports/{port}/gid_attrs/ndevs" for port in files.names(f"{base}/ports")]
+    above = {files.text(f"{table}/{entry}") for table in tables for entry in files.names(table)}
+    return {*files.names(f"{base}/device/net"), *filter(None, above)}
+
+
 def port_facts(files: Files) -> Iterator[Fact]:
     """State, rate, link layer and firmware of every port, and its error counters."""
     for device, adapter, path in ports(files):
         state = files.text(path + "state")
         active = float(_ACTIVE in state) if state else None
         yield fact("ib_port_active", device, "bool", active)
-        # By model of adapter, so that a port is compared with ports of its kind only.
+        # By model of adapter, so that a port is compared with ports of its kind only; one model has boards of several
+        # rates, and a board has ports of several link layers.
         kind = {"adapter": files.text(f"{_IB}/{adapter}/hca_type") or "unknown"}
+        own = {
+            **kind,
+            "board": files.text(f"{_IB}/{adapter}/board_id") or "unknown",
+            "link_layer": files.text(path + "link_layer") or "unknown",
+        }
         rate = parse_infiniband_rate(files.text(path + "rate")) if active else None
-        yield Fact("ib_port_rate", device, "Gb/s", rate, labels=kind, note="" if rate else "the port is not up")
+        yield Fact("ib_port_rate", device, "Gb/s", rate, labels=own, note="" if rate else "the port is not up")
         yield text_fact("ib_port_state", device, state.partition(":")[2].strip() or None)
         yield text_fact("ib_link_layer", device, files.text(path + "link_layer") or None)
         firmware = files.text(f"{_IB}/{adapter}/fw_ver") or None
