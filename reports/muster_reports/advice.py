@@ -59,6 +59,8 @@ BLOCK = "cluster_qualification"
 """The id of the DAG that tests nodes as a block."""
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
 OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
+_ON_A_PART = frozenset({Action.RESEAT, Action.RESET, Action.RMA, Action.INSPECT})
+_NO_PART = frozenset({FaultClass.NODE, FaultClass.FACILITY})
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
@@ -197,9 +199,10 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     steps = []
     for (action, part), alike in grouped.items():
         devices = [finding.device for finding in alike]
-        serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        about = f"suspected part: {PART[part]}{least_sure(alike)}{f', serial {serial}' if serial else ''}"
-        steps.append(f"{STEP[action].format(device_list(devices))} ({about}).")
+        serial = f", {serials[devices[0]]}" if len(set(devices)) == 1 and devices[0] in serials else ""
+        of_node = set(devices) == {"node"} and action in _ON_A_PART and part not in _NO_PART
+        what = f"the {PART[part]} of {report.node}" if of_node else device_list(devices)
+        steps.append(f"{STEP[action].format(what)} (suspected part: {PART[part]}{least_sure(alike)}{serial}).")
     return steps
 
 
@@ -210,6 +213,7 @@ def least_sure(findings: Iterable[Finding]) -> str:
 
 
 def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:
-    """Serial per device, from the facts that intake recorded."""
+    """ "gpu3 serial 1650…" per device, from the facts that intake recorded; a suspected part in it has its own."""
     seen = (row for stage in stages for row in stage.judgement.observations)
-    return {row.device: row.text for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text}
+    known = (row for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text)
+    return {row.device: f"{row.device} serial {row.text}" for row in known}

@@ -268,7 +268,7 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
         expected=first.expected,
         source=first.source or "not stated",
         part=PART[first.fault_class],
-        serial=f"{first.device} serial {serials[first.device]}" if not several and first.device in serials else "",
+        serial="" if several else serials.get(first.device, ""),
         advice=ADVICE[first.action],
         rule=first.rule,
         confidence=least_sure(alike),
