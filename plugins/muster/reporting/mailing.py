@@ -98,8 +98,7 @@ def _mail_by_rule(
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
         # Its lines are of reports with other recipients, too: by those of one alone, the others would miss lines.
-        everyone = settings().mail_recipients
-        readers = [each for each in dict.fromkeys(rule.to) if each not in everyone]
+        readers = mail_rules.but(rule.to, mail_rules.usable(settings().mail_recipients, "", []))
         return mail.build_notice(about, sentence, sender, readers, lines).as_bytes()
 
     if _filled(rule, f"rule/{rule.name}/", mine) and _listed(rule, about, report, key, listed):
