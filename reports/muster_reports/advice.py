@@ -53,7 +53,6 @@ STEP = {
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 _COMMAND = re.compile(r"`(muster [^`]+)`")
-_LEFT_SERVICE = ("production", "qualified")
 _ANSWER = "answer its question on the Fleet page (Approvals) or by muster approve, which lists it"
 BLOCK = "cluster_qualification"
 """The id of the DAG that tests nodes as a block."""
@@ -74,25 +73,27 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
 
 def _closing(report: RunReport, after_steps: bool) -> str:
     """What follows from the verdict and the state of the node; ``after_steps``: whether steps were named before."""
-    moved = (report.state_before, report.state_after)
+    admit = f"muster admit {shlex.quote(report.node)} --reason 'why'"
     match report.verdict:
-        case Verdict.WARN | Verdict.PROVISIONAL if moved == _LEFT_SERVICE:
+        case Verdict.PASS | Verdict.PROVISIONAL if report.state_after in AWAITS_REPAIR:
+            return f"It was withdrawn for another reason than this test: once that is gone, {_retest(report)}"
+        case Verdict.PASS | Verdict.WARN | Verdict.PROVISIONAL if _left_service(report):
+            why = f" ({report.why_left})" if report.why_left else ""
             return (
-                "It has left production: a revalidation returns a node on a full-coverage PASS, or if all that it "
-                "finds was waived when a person admitted the node. Resolve the findings below, or waive them and admit "
-                f"the node again: muster node move {shlex.quote(report.node)} production --reason …"
+                f"It has left production{why}: a revalidation returns a node on a full-coverage PASS if nothing else "
+                "stands against it, or if all that it finds was waived when a person admitted the node. Resolve what "
+                f"was found, or waive it, and have the node admitted again: {admit}"
             )
+        case Verdict.PASS if report.spare and _approval_is_asked(report):
+            return f"It is kept as a spare, for the place of a node that leaves production. To use it now: {admit}"
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
             return f"It does not enter production by itself: {_ANSWER}."
         case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if _serves(report):
             return "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
         case Verdict.PASS:
-            return _after_pass(report, after_steps)
+            return _after_pass(report, after_steps, admit)
         case Verdict.WARN if report.state_after == "qualified":
-            return (
-                "Resolve the findings below, or accept them and have it admitted: "
-                f"muster admit {shlex.quote(report.node)} --reason 'why'"
-            )
+            return f"Resolve the findings below, or accept them and have it admitted: {admit}"
         case Verdict.WARN:
             return f"Resolve the findings below, then {_retest(report)}"
         case Verdict.PROVISIONAL:
@@ -103,11 +104,12 @@ def _closing(report: RunReport, after_steps: bool) -> str:
             return _after_no_test(report)
 
 
-def _after_pass(report: RunReport, after_steps: bool) -> str:
+def _after_pass(report: RunReport, after_steps: bool, admit: str) -> str:
     if report.state_after == "qualified":
         return (
             "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
-            f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them."
+            f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them. "
+            f"Without others: {admit}"
         )
     if report.state_after == "registered":
         return f"It does not serve: a whole test qualifies it: muster qualify {shlex.quote(report.node)} --reason 'why'"
@@ -148,6 +150,10 @@ def _after_fail(report: RunReport, after_steps: bool) -> str:
             f"it; once the cause is gone, muster revalidate {name} --reason 'why' tests it again."
         )
     return f"Then {_retest(report)}" if after_steps else f"Resolve what failed below, then {_retest(report)}"
+
+
+def _left_service(report: RunReport) -> bool:
+    return report.state_before in ("production", "revalidation") and report.state_after == "qualified"
 
 
 def _serves(report: RunReport) -> bool:
