@@ -86,10 +86,14 @@ def render(report: RunReport, archived: str = "", drawn: Sequence[charts.Chart] 
     )
 
 
-def charts_of(report: RunReport) -> tuple[charts.Chart, ...]:
-    """Every picture of a report: telemetry under load, and the map of its block's rails."""
+def charts_of(report: RunReport, drawn: Sequence[charts.Chart] | None = None) -> tuple[charts.Chart, ...]:
+    """Every picture of a report: telemetry under load, and the map of its block's rails.
+
+    ``drawn``: those of the same report with another block, if there are some: its telemetry is not drawn again.
+    """
     rails = fabric_map.draw(report.fabric) if report.fabric else None
-    return (*charts.draw_charts(report), *([rails] if rails else ()))
+    load = charts.draw_charts(report) if drawn is None else [each for each in drawn if each.series != fabric_map.SERIES]
+    return (*load, *([rails] if rails else ()))
 
 
 def report_id_of(report: RunReport) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +14,12 @@ from muster.errors import MusterError, apart
 from muster.model.runs import PREEMPTED, Run, RunKey
 from muster.model.states import State
 from muster.reporting import dispatch, mail_rules
+from muster.rules import run_report
 from muster.settings import settings
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Verdict
-from muster_reports import mail, text
+from muster_reports import mail, readers, text
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
@@ -45,9 +48,8 @@ def send_report(
         training=training,
     )  # fmt: skip
     drawn = mail.charts_of(report)
-    rendered = mail.render(report, archive.keep(report, drawn), drawn)
-    log.info("%s", rendered.subject)
-    found, failed = _queue(report, rendered)
+    render = functools.partial(mail.render, archived=archive.keep(report, drawn))
+    found, failed = _queue(report, lambda each: render(each, drawn=mail.charts_of(each, drawn)))
     now = sorted(filter(None, found), key=lambda key: key.startswith(store.outbox.NOTIFICATION))
     delivered = [sending.deliver_mail(each) for each in now]
     if failed:
@@ -67,11 +69,13 @@ def _gave_way(run: Run) -> bool:
     return preempted and run.state_after is State.PRODUCTION
 
 
-def _queue(report: RunReport, rendered: mail.Rendered) -> tuple[list[str], list[str]]:
+def _queue(report: RunReport, render: Callable[[RunReport], mail.Rendered]) -> tuple[list[str], list[str]]:
     """Queue the report for all who get it; returns the keys of what may be sent now, and "" for each that waits.
 
     Returns also a sentence for each recipient for whom it cannot be queued.
     """
+    rendered = render(report)
+    log.info("%s", rendered.subject)
     key = f"{report.dag_id}/{report.run_id}/{rendered.report_id}"
 
     def chosen(
@@ -82,11 +86,24 @@ def _queue(report: RunReport, rendered: mail.Rendered) -> tuple[list[str], list[
 
     def mailed(recipients: Sequence[str], rule: mail_rules.Rule | None) -> str:
         if rule:
-            return _mail_by_rule(rule, recipients, report, rendered, key)
+            shown = _readable(report, rule)
+            return _mail_by_rule(rule, recipients, shown, rendered if shown is report else render(shown), key)
         store.outbox.add(key, mail.build_message(rendered, settings().mail_from, recipients).as_bytes())
         return key
 
-    return dispatch.each_way(chosen, mailed, lambda rule: _notify_by_rule(rule, report, key))
+    return dispatch.each_way(chosen, mailed, lambda rule: _notify_by_rule(rule, _readable(report, rule), key))
+
+
+def _readable(report: RunReport, rule: mail_rules.Rule) -> RunReport:
+    """The report as readers of the rule may see it: without the nodes of its block that lack the rule's labels."""
+    if not rule.labels:
+        return report
+    members = {run.node for run in store.runs.find(run=RunKey(report.dag_id, report.run_id))} - {report.node}
+    others = {name for name in members if not rule.labels.items() <= store.nodes.get(name).labels.items()}
+    if not others:
+        return report
+    shown = readers.without(report, others)
+    return dataclasses.replace(shown, result_json=run_report.report_json(shown))
 
 
 def _mail_by_rule(
