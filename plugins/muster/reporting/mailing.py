@@ -175,37 +175,35 @@ def _end_of_list(rule: mail_rules.Rule) -> datetime.datetime:
 def send_digests() -> list[str]:
     """Mail the digests that are due, each once however often this is called; returns their subjects.
 
-    MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels. A
-    weekly one is due on Mondays, or on the first later day of the week on which this is called.
+    MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels, after
+    its quiet hours. A weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings, and MusterError with those that could not be made and the rules that cannot be used, after all
     others are sent.
     """
     current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     rules, failed = mail_rules.read(current.mail_rules)
     everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
-    wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, everyone)]
-    wanted += [(rule.digest, rule.name, rule.labels, rule.to) for rule in rules if rule.digest]
-    if not any(recipients for *_, recipients in wanted):
+    wanted: list[tuple[mail_rules.Rule | None, Sequence[str]]] = [(None, everyone)] if everyone else []
+    wanted += [(rule, rule.to) for rule in rules if rule.digest and rule.to]
+    if not wanted:
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects: list[str] = []
-    for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        with apart(f"the {every} digest of {name or 'the fleet'}", failed):
-            subjects += _send_digest(until, every, name, labels, recipients, simulated=simulated)
+    for (rule, recipients), simulated in itertools.product(wanted, (False, True)):
+        with apart(f"the digest of {rule.name if rule else 'the fleet'}", failed):
+            subjects += _send_digest(until, rule, recipients, simulated=simulated)
     if failed:
         raise MusterError(f"not all are sent: {'; '.join(failed)}")
     return subjects
 
 
 def _send_digest(
-    until: datetime.datetime, every: str, name: str, labels: dict[str, str], recipients: Sequence[str], *,
-    simulated: bool,
-) -> list[str]:  # fmt: skip
-    """Mail one digest, unless it was; returns its subject, nothing without nodes or recipients."""
+    until: datetime.datetime, rule: mail_rules.Rule | None, recipients: Sequence[str], *, simulated: bool
+) -> list[str]:
+    """Mail one digest, unless it was; returns its subject, nothing without nodes."""
     from muster.reporting import sending
     from muster_reports.digest import render
 
-    if not recipients:
-        return []
+    every, name, labels = (rule.digest, rule.name, rule.labels) if rule else ("weekly", "", {})
     mine = f"digest/{every}/{'simulated' if simulated else 'real'}/{name}/"
     midnight = until.replace(hour=0, minute=0, second=0)
     begins = midnight - datetime.timedelta(days=until.weekday()) if every == "weekly" else midnight
@@ -221,8 +219,10 @@ def _send_digest(
     whose = ", ".join(f"{label}={value}" for label, value in labels.items())
     rendered = render.render(facts, whose, simulated=simulated)
     message = mail.build_message(rendered, settings().mail_from, recipients)
-    store.outbox.add(key := f"{mine}{until.isoformat()}", message.as_bytes())
-    sending.deliver_mail(key)
+    due = rule.due(store.clock.now()) if rule else None
+    store.outbox.add(key := f"{mine}{until.isoformat()}", message.as_bytes(), due)
+    if due is None:
+        sending.deliver_mail(key)
     return [rendered.subject]
 
 
