@@ -53,12 +53,13 @@ STEP = {
 _SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
 
 _COMMAND = re.compile(r"`(muster [^`]+)`")
-_LEFT_SERVICE = ("production", "qualified")
 _ANSWER = "answer its question on the Fleet page (Approvals) or by muster approve, which lists it"
 BLOCK = "cluster_qualification"
 """The id of the DAG that tests nodes as a block."""
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
 OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
+_ON_A_PART = frozenset({Action.RESEAT, Action.RESET, Action.RMA, Action.INSPECT})
+_NO_PART = frozenset({FaultClass.NODE, FaultClass.FACILITY})
 
 
 def next_steps(report: RunReport) -> tuple[str, ...]:
@@ -72,25 +73,27 @@ def next_steps(report: RunReport) -> tuple[str, ...]:
 
 def _closing(report: RunReport, after_steps: bool) -> str:
     """What follows from the verdict and the state of the node; ``after_steps``: whether steps were named before."""
-    moved = (report.state_before, report.state_after)
+    admit = f"muster admit {shlex.quote(report.node)} --reason 'why'"
     match report.verdict:
-        case Verdict.WARN | Verdict.PROVISIONAL if moved == _LEFT_SERVICE:
+        case Verdict.PASS | Verdict.PROVISIONAL if report.state_after in AWAITS_REPAIR:
+            return f"It was withdrawn for another reason than this test: once that is gone, {_retest(report)}"
+        case Verdict.PASS | Verdict.WARN | Verdict.PROVISIONAL if _left_service(report):
+            why = f" ({report.why_left})" if report.why_left else ""
             return (
-                "It has left production: a revalidation returns a node on a full-coverage PASS, or if all that it "
-                "finds was waived when a person admitted the node. Resolve the findings below, or waive them and admit "
-                f"the node again: muster node move {shlex.quote(report.node)} production --reason …"
+                f"It has left production{why}: a revalidation returns a node on a full-coverage PASS if nothing else "
+                "stands against it, or if all that it finds was waived when a person admitted the node. Resolve what "
+                f"was found, or waive it, and have the node admitted again: {admit}"
             )
+        case Verdict.PASS if report.spare and _approval_is_asked(report):
+            return f"It is kept as a spare, for the place of a node that leaves production. To use it now: {admit}"
         case Verdict.PASS | Verdict.WARN if _approval_is_asked(report):
             return f"It does not enter production by itself: {_ANSWER}."
         case Verdict.WARN | Verdict.PROVISIONAL | Verdict.INCONCLUSIVE if _serves(report):
             return "It goes on serving. Remove the cause, if one is named; its next test starts by itself."
         case Verdict.PASS:
-            return _after_pass(report, after_steps)
+            return _after_pass(report, after_steps, admit)
         case Verdict.WARN if report.state_after == "qualified":
-            return (
-                "Resolve the findings below, or accept them and have it admitted: "
-                f"muster admit {shlex.quote(report.node)} --reason 'why'"
-            )
+            return f"Resolve the findings below, or accept them and have it admitted: {admit}"
         case Verdict.WARN:
             return f"Resolve the findings below, then {_retest(report)}"
         case Verdict.PROVISIONAL:
@@ -101,11 +104,12 @@ def _closing(report: RunReport, after_steps: bool) -> str:
             return _after_no_test(report)
 
 
-def _after_pass(report: RunReport, after_steps: bool) -> str:
+def _after_pass(report: RunReport, after_steps: bool, admit: str) -> str:
     if report.state_after == "qualified":
         return (
             "It does not serve yet: it waits to be tested in a block with other qualified nodes: "
-            f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them."
+            f"muster block {shlex.quote(report.node)} OTHER… --reason 'why'; muster status names them. "
+            f"Without others: {admit}"
         )
     if report.state_after == "registered":
         return f"It does not serve: a whole test qualifies it: muster qualify {shlex.quote(report.node)} --reason 'why'"
@@ -146,6 +150,10 @@ def _after_fail(report: RunReport, after_steps: bool) -> str:
             f"it; once the cause is gone, muster revalidate {name} --reason 'why' tests it again."
         )
     return f"Then {_retest(report)}" if after_steps else f"Resolve what failed below, then {_retest(report)}"
+
+
+def _left_service(report: RunReport) -> bool:
+    return report.state_before in ("production", "revalidation") and report.state_after == "qualified"
 
 
 def _serves(report: RunReport) -> bool:
@@ -197,9 +205,10 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     steps = []
     for (action, part), alike in grouped.items():
         devices = [finding.device for finding in alike]
-        serial = serials.get(devices[0], "") if len(set(devices)) == 1 else ""
-        about = f"suspected part: {PART[part]}{least_sure(alike)}{f', serial {serial}' if serial else ''}"
-        steps.append(f"{STEP[action].format(device_list(devices))} ({about}).")
+        serial = f", {serials[devices[0]]}" if len(set(devices)) == 1 and devices[0] in serials else ""
+        of_node = set(devices) == {"node"} and action in _ON_A_PART and part not in _NO_PART
+        what = f"the {PART[part]} of {report.node}" if of_node else device_list(devices)
+        steps.append(f"{STEP[action].format(what)} (suspected part: {PART[part]}{least_sure(alike)}{serial}).")
     return steps
 
 
@@ -210,6 +219,7 @@ def least_sure(findings: Iterable[Finding]) -> str:
 
 
 def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:
-    """Serial per device, from the facts that intake recorded."""
+    """ "gpu3 serial 1650…" per device, from the facts that intake recorded; a suspected part in it has its own."""
     seen = (row for stage in stages for row in stage.judgement.observations)
-    return {row.device: row.text for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text}
+    known = (row for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text)
+    return {row.device: f"{row.device} serial {row.text}" for row in known}

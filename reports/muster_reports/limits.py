@@ -10,6 +10,8 @@ Item = TypeVar("Item")
 
 NAME_MAX = 20
 """Characters of a stage's or state's name in a table."""
+NODE_MAX = 63
+"""Characters of a node's name: as many as the records allow, since commands have it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,10 +86,14 @@ def render(report: RunReport, archived: str = "", drawn: Sequence[charts.Chart] 
     )
 
 
-def charts_of(report: RunReport) -> tuple[charts.Chart, ...]:
-    """Every picture of a report: telemetry under load, and the map of its block's rails."""
+def charts_of(report: RunReport, drawn: Sequence[charts.Chart] | None = None) -> tuple[charts.Chart, ...]:
+    """Every picture of a report: telemetry under load, and the map of its block's rails.
+
+    ``drawn``: those of the same report with another block, if there are some: its telemetry is not drawn again.
+    """
     rails = fabric_map.draw(report.fabric) if report.fabric else None
-    return (*charts.draw_charts(report), *([rails] if rails else ()))
+    load = charts.draw_charts(report) if drawn is None else [each for each in drawn if each.series != fabric_map.SERIES]
+    return (*load, *([rails] if rails else ()))
 
 
 def report_id_of(report: RunReport) -> str:
@@ -100,14 +104,15 @@ def report_id_of(report: RunReport) -> str:
 def subject(view: View) -> str:
     """One line of at most SUBJECT_MAX characters: "[Muster] FAIL node-07 → quarantine: gpu3 corrupts results".
 
-    Node, verdict and the part that is suspected stand within the first SUBJECT_SEEN, which is what lists of mails show;
-    the part behind the node unless it is there anyway. The subject of another kind of run has the kind.
+    Verdict, the whole name of the node and the part that is suspected stand first, within SUBJECT_SEEN unless the name
+    is long: lists of mails show that much. The part is behind the node unless it is there anyway. The subject of
+    another kind of run has the kind.
     """
     occasion = "" if view.dag_id == USUAL else f" ({clean(view.dag_id.removeprefix('node_').replace('_', ' '), 30)})"
     mark = " [simulated]" if view.simulated else ""
     moved = " held" if view.held else f" → {view.state_after}" if view.state_after != view.state_before else ""
     head, rest = (
-        f"[Muster] {view.verdict} {clean(view.node, 40)}",
+        f"[Muster] {view.verdict} {view.node}",
         f"{mark}{moved}{occasion}: {view.headline.rstrip('.')}",
     )
     gravest = next((each.devices for each in view.findings if each.severity is not Severity.INFO), "")

@@ -45,9 +45,11 @@ class RunReport:
     ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
     ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``why_held`` (why the
     circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen. ``result_json`` is
-    attached. ``fabric``: what the rounds of pairs of its block found; None without any. ``training``: what the training
-    of its block reached; None without any. ``replacement``: which node may take its place, as a sentence; empty if none
-    is proposed. ``breaker``: the circuit breaker's state when the report was made, with one sentence; may be empty.
+    attached. ``fabric``: what the rounds of pairs of its block found; None without any. ``training``: what the
+    training of its block reached; None without any. ``replacement``: which node may take its place, as a sentence;
+    empty if none is proposed. ``why_left``: why the run ended the node's service, though nothing failed; empty if it
+    did not. ``spare``: the node is kept as one. ``breaker``: the circuit breaker's state when the report was made,
+    with one sentence; may be empty.
     """
 
     node: str
@@ -76,6 +78,8 @@ class RunReport:
     training: Training | None = None
     replacement: str = ""
     breaker: str = ""
+    why_left: str = ""
+    spare: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import datetime
 import enum
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from muster_criteria.devices import natural
@@ -50,21 +50,26 @@ def shorten(text: str, limit: int) -> str:
 
 
 def clean_report(value: Value, limit: int, keep: frozenset[str] = frozenset()) -> Value:
-    """A copy of a (nested, frozen) dataclass with every string in it cleaned; fields named in ``keep`` stay untouched.
+    """A copy of a (nested, frozen) dataclass with every string in it cleaned, but for fields named in ``keep``."""
+    return in_each_text(value, lambda text: clean(text, limit), keep)
+
+
+def in_each_text(value: Value, change: Callable[[str], str], keep: frozenset[str] = frozenset()) -> Value:
+    """A copy of a (nested, frozen) dataclass with every string in it changed, but for fields named in ``keep``.
 
     Enum members stay themselves; tuples of numbers (telemetry) are not walked.
     """
     if isinstance(value, enum.Enum):
         return value
     if isinstance(value, str):
-        return clean(value, limit)  # type: ignore[return-value]
+        return change(value)  # type: ignore[return-value]
     if isinstance(value, tuple):
         if value and isinstance(value[0], (int, float)):
             return value
-        return tuple(clean_report(item, limit, keep) for item in value)  # type: ignore[return-value]
+        return tuple(in_each_text(item, change, keep) for item in value)  # type: ignore[return-value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value) if field.name not in keep)
-        return dataclasses.replace(value, **{name: clean_report(getattr(value, name), limit, keep) for name in fields})
+        return dataclasses.replace(value, **{name: in_each_text(getattr(value, name), change, keep) for name in fields})
     return value
 
 

@@ -17,7 +17,7 @@ from muster_criteria.words import duration, figure, listed
 from muster_reports import training_view
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
-from muster_reports.limits import NAME_MAX, Limits, cut
+from muster_reports.limits import NAME_MAX, NODE_MAX, Limits, cut
 from muster_reports.model import RunReport, Section, StageReport
 from muster_reports.sections import all_sections
 from muster_reports.text import (
@@ -163,7 +163,8 @@ class View:
 
 def build(report: RunReport, limits: Limits) -> View:
     """The view of a report; every text is cleaned and cut to the limits."""
-    report = clean_report(report, limits.chars, keep=frozenset({"result_json", "run_url", "telemetry"}))
+    kept = frozenset({"result_json", "run_url", "telemetry"})
+    report = dataclasses.replace(clean_report(report, limits.chars, kept), node=clean(report.node, NODE_MAX))
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)
     shown_figures = _cut_sections(figures, limits.rows)
@@ -268,7 +269,7 @@ def _finding_view(stage: str, alike: list[Finding], serials: dict[str, str], lim
         expected=first.expected,
         source=first.source or "not stated",
         part=PART[first.fault_class],
-        serial=f"{first.device} serial {serials[first.device]}" if not several and first.device in serials else "",
+        serial="" if several else serials.get(first.device, ""),
         advice=ADVICE[first.action],
         rule=first.rule,
         confidence=least_sure(alike),

@@ -12,9 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.goodput import ASSUMED_SAVE, Input, Inputs
+from muster_reports import document
 from muster_reports.digest import numbers as numbers_of
 from muster_reports.digest import render
-from muster_reports.digest.facts import OUT, SERVING, Facts, Fault, Jobs, Move, Node, Offender, Pool, Repair, Run
+from muster_reports.digest.facts import (
+    OUT,
+    SERVING,
+    Chance,
+    Facts,
+    Fault,
+    Jobs,
+    Move,
+    Node,
+    Offender,
+    Pool,
+    Repair,
+    Run,
+)
 
 SINCE = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 UNTIL = SINCE + datetime.timedelta(days=7)
@@ -228,6 +242,14 @@ def test_a_simulated_digest_is_marked_and_text_from_outside_stays_text() -> None
     assert len(made.html) < 90_000
 
 
+def test_no_digest_is_clipped_however_many_rows_it_has() -> None:
+    chances = [Chance(f"memory {number}", "burn_in", 0.5, 0.5, 0.1, 0.9, 1, 1) for number in range(400)]
+    made = render.render(facts(node("a"), chances=chances), "", simulated=False)
+    assert document.fits(made.html)
+    assert "more: <code>muster digest --until 2026-06-08T00:00:00 --days 7</code>" in made.html
+    assert "memory 399" in made.text
+
+
 def test_an_empty_fleet_has_a_digest() -> None:
     assert "0 nodes" in render.render(facts(), "", simulated=False).text
 
@@ -241,9 +263,14 @@ def test_spares_are_shown_by_sku() -> None:
 def test_jobs_are_forecast_up_to_all_nodes_in_service_and_inputs_are_named() -> None:
     rate = Input(4.3e-3, True, "9 failures", 2e-3, 8e-3)
     inputs = Inputs(ASSUMED_SAVE, Input(48.0, True, "3 earlier blocks"), rate, 8)
-    text = section(facts(node("a"), jobs=[Jobs("h100", 100, inputs)]), "Jobs")
-    for gpus in ("8", "16,384", "800"):
+    own = dataclasses.replace(inputs, restart=Input(61.0, True, "its own blocks"))
+    found = facts(node("a"), jobs=[Jobs("h100", 100, inputs), Jobs("b200", 2, own)])
+    text = section(found, "Jobs")
+    for gpus in ("8", "256", "800"):
         assert f"h100 | {gpus} | " in text
+    assert "h100 | 1,024" not in text
+    assert "its own blocks" in text.partition("For b200: ")[2]
+    assert "time that trains" in render.render(found, "", simulated=False).text
     assert "not measured: assumed" in text
     assert "measured: 9 failures" in text
     assert not section(facts(node("a")), "Jobs")

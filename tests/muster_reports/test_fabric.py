@@ -8,12 +8,13 @@ import io
 import pytest
 from PIL import Image
 
-from muster_reports import fabric_map, mail
+from muster_reports import fabric_map, mail, readers
 from muster_reports.charts import PNG_BYTES_MAX
 from muster_reports.document import fits
 from muster_reports.model import RunReport
 from muster_reports.page import render_page
 from tests.muster_reports.fabrics import fabric
+from tests.muster_reports.trainings import training
 
 
 @pytest.fixture
@@ -41,6 +42,19 @@ def test_a_report_without_rounds_has_no_such_section(samples: dict[str, RunRepor
 
 def test_rounds_that_found_nothing_say_so(report: RunReport) -> None:
     assert "no part was found" in render_page(dataclasses.replace(report, fabric=fabric(faults=False)))
+
+
+def test_who_may_not_see_the_other_nodes_gets_none_of_their_parts_names_and_rails(report: RunReport) -> None:
+    """Of parts one is of gpu-0005, one touches gpu-0004 to gpu-0007, and one gpu-0000 and gpu-0001."""
+    others = {f"gpu-000{at}" for at in range(8) if at != 5}
+    shown = readers.without(dataclasses.replace(report, fabric=fabric(), training=training()), others)
+    assert shown.fabric is not None
+    assert shown.training is not None
+    assert [part.touches for part in shown.fabric.parts] == [("gpu-0005",)] * 2
+    assert "another node" in render_page(shown)
+    assert not [name for name in others if name in repr(shown)]
+    assert not shown.training.ranks
+    assert fabric_map.draw(shown.fabric) is None
 
 
 @pytest.mark.parametrize(("nodes", "rails"), [(2, 1), (8, 2), (64, 8), (256, 8)])

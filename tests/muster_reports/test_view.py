@@ -15,6 +15,7 @@ from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_C
 from muster_reports.mail import render
 from muster_reports.model import RunReport
 from muster_reports.view import build
+from tests.muster_reports.conftest import finding, observation, run, stage
 
 FULL = MAIL_LIMITS[0]
 Samples = dict[str, RunReport]
@@ -132,6 +133,15 @@ def test_a_waived_finding_shows_its_waiver_and_leads_to_no_step(samples: Samples
     assert "WHAT FAILED" not in rendered.text
     assert "gpu3" not in " ".join(build(report, FULL).next_steps)
     assert "gpu3" in build(samples["hot_gpu"], FULL).next_steps[0]
+
+
+def test_a_serial_is_that_of_the_device_and_a_part_of_the_node_is_named_as_such(samples: Samples) -> None:
+    serial = observation("serial_system", "node", None, "text", text="J302AXYZ")
+    memory = finding("node", "edac_uncorrected", "1", "0", fault_class=FaultClass.DIMM, action=Action.RMA)
+    broken = stage("intake", Verdict.FAIL, findings=(memory,), observations=(serial,))
+    step = build(run("gpu-0001", Verdict.FAIL, "memory", (broken,)), FULL).next_steps[0]
+    assert step.startswith("Replace the memory module of gpu-0001 (RMA)")
+    assert "node serial J302AXYZ" in step
 
 
 def test_open_findings_stand_before_waived_ones(samples: Samples) -> None:

@@ -37,9 +37,14 @@ def test_wording_of_next_steps(samples: Samples, snapshot: SnapshotAssertion) ->
         for verdict in Verdict
         for state in STATES
     }
-    left = dataclasses.replace(report, state_before="production", state_after="qualified")
-    steps["WARN, out of production"] = shown(dataclasses.replace(left, verdict=Verdict.WARN)).next_steps
+    left = dataclasses.replace(report, state_before="production", state_after="qualified", why_left="f-1 is open")
+    for verdict in (Verdict.WARN, Verdict.PASS):
+        steps[f"{verdict}, out of production"] = shown(dataclasses.replace(left, verdict=verdict)).next_steps
+    for verdict in (Verdict.PROVISIONAL, Verdict.PASS):
+        withdrawn = dataclasses.replace(report, verdict=verdict, state_after="quarantine")
+        steps[f"{verdict}, withdrawn meanwhile"] = shown(withdrawn).next_steps
     steps["passed in a block"] = shown(in_block(report)).next_steps
+    steps["a spare that passed in a block"] = shown(dataclasses.replace(in_block(report), spare=True)).next_steps
     for state in ("production", "registered"):
         held = dataclasses.replace(samples["hot_gpu"], why_held="5 of 25 nodes were withdrawn", state_after=state)
         steps[f"held, now {state}"] = shown(held).next_steps

@@ -86,7 +86,7 @@ def read(chosen: Sequence[Mapping[str, Any]]) -> tuple[list[Rule], list[str]]:
 
 
 def usable(addresses: Iterable[str], whose: str, wrong: list[str]) -> tuple[str, ...]:
-    """The addresses that can be used; ``wrong`` gets a sentence about each other one."""
+    """The addresses that can be used, each mailbox once; ``wrong`` gets a sentence about each other one."""
     found: list[str] = []
     for each in addresses:
         try:
@@ -95,7 +95,19 @@ def usable(addresses: Iterable[str], whose: str, wrong: list[str]) -> tuple[str,
             wrong.append(f"{whose}: {error}")
         else:
             found.append(each)
-    return tuple(found)
+    return but(found, ())
+
+
+def but(addresses: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """The addresses whose mailbox none of ``others`` has, each mailbox once. Raises ValueError as ``address``."""
+    found = dict.fromkeys(map(_mailbox, others), "")
+    for each in addresses:
+        found.setdefault(_mailbox(each), each)
+    return tuple(filter(None, found.values()))
+
+
+def _mailbox(text: str) -> str:
+    return address(text).addr_spec.lower()
 
 
 def recipients(
@@ -118,10 +130,10 @@ def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[R
 
 
 def _once(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
-    """An address gets a mail once: as one of ``everything``, else by the first rule."""
-    seen = set(everything)
+    """A mailbox gets a mail once: as one of ``everything``, else by the first rule."""
+    seen = list(everything)
     found = []
     for rule in rules:
-        found.append((rule, tuple(each for each in dict.fromkeys(rule.to) if each not in seen)))
-        seen |= set(rule.to)
+        found.append((rule, but(rule.to, seen)))
+        seen += rule.to
     return found

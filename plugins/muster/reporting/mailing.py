@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,11 +14,12 @@ from muster.errors import MusterError, apart
 from muster.model.runs import PREEMPTED, Run, RunKey
 from muster.model.states import State
 from muster.reporting import dispatch, mail_rules
+from muster.rules import run_report
 from muster.settings import settings
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Verdict
-from muster_reports import mail, text
+from muster_reports import mail, readers, text
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
@@ -45,9 +48,8 @@ def send_report(
         training=training,
     )  # fmt: skip
     drawn = mail.charts_of(report)
-    rendered = mail.render(report, archive.keep(report, drawn), drawn)
-    log.info("%s", rendered.subject)
-    found, failed = _queue(report, rendered)
+    render = functools.partial(mail.render, archived=archive.keep(report, drawn))
+    found, failed = _queue(report, lambda each: render(each, drawn=mail.charts_of(each, drawn)))
     now = sorted(filter(None, found), key=lambda key: key.startswith(store.outbox.NOTIFICATION))
     delivered = [sending.deliver_mail(each) for each in now]
     if failed:
@@ -67,11 +69,13 @@ def _gave_way(run: Run) -> bool:
     return preempted and run.state_after is State.PRODUCTION
 
 
-def _queue(report: RunReport, rendered: mail.Rendered) -> tuple[list[str], list[str]]:
+def _queue(report: RunReport, render: Callable[[RunReport], mail.Rendered]) -> tuple[list[str], list[str]]:
     """Queue the report for all who get it; returns the keys of what may be sent now, and "" for each that waits.
 
     Returns also a sentence for each recipient for whom it cannot be queued.
     """
+    rendered = render(report)
+    log.info("%s", rendered.subject)
     key = f"{report.dag_id}/{report.run_id}/{rendered.report_id}"
 
     def chosen(
@@ -82,11 +86,24 @@ def _queue(report: RunReport, rendered: mail.Rendered) -> tuple[list[str], list[
 
     def mailed(recipients: Sequence[str], rule: mail_rules.Rule | None) -> str:
         if rule:
-            return _mail_by_rule(rule, recipients, report, rendered, key)
+            shown = _readable(report, rule)
+            return _mail_by_rule(rule, recipients, shown, rendered if shown is report else render(shown), key)
         store.outbox.add(key, mail.build_message(rendered, settings().mail_from, recipients).as_bytes())
         return key
 
-    return dispatch.each_way(chosen, mailed, lambda rule: _notify_by_rule(rule, report, key))
+    return dispatch.each_way(chosen, mailed, lambda rule: _notify_by_rule(rule, _readable(report, rule), key))
+
+
+def _readable(report: RunReport, rule: mail_rules.Rule) -> RunReport:
+    """The report as readers of the rule may see it: without the nodes of its block that lack the rule's labels."""
+    if not rule.labels:
+        return report
+    members = {run.node for run in store.runs.find(run=RunKey(report.dag_id, report.run_id))} - {report.node}
+    others = {name for name in members if not rule.labels.items() <= store.nodes.get(name).labels.items()}
+    if not others:
+        return report
+    shown = readers.without(report, others)
+    return dataclasses.replace(shown, result_json=run_report.report_json(shown))
 
 
 def _mail_by_rule(
@@ -98,8 +115,7 @@ def _mail_by_rule(
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
         # Its lines are of reports with other recipients, too: by those of one alone, the others would miss lines.
-        everyone = settings().mail_recipients
-        readers = [each for each in dict.fromkeys(rule.to) if each not in everyone]
+        readers = mail_rules.but(rule.to, mail_rules.usable(settings().mail_recipients, "", []))
         return mail.build_notice(about, sentence, sender, readers, lines).as_bytes()
 
     if _filled(rule, f"rule/{rule.name}/", mine) and _listed(rule, about, report, key, listed):
@@ -159,37 +175,35 @@ def _end_of_list(rule: mail_rules.Rule) -> datetime.datetime:
 def send_digests() -> list[str]:
     """Mail the digests that are due, each once however often this is called; returns their subjects.
 
-    MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels. A
-    weekly one is due on Mondays, or on the first later day of the week on which this is called.
+    MUSTER_MAIL_TO gets the whole fleet's each week, the addresses of a rule with ``digest`` that of its labels, after
+    its quiet hours. A weekly one is due on Mondays, or on the first later day of the week on which this is called.
     Raises BadSettings, and MusterError with those that could not be made and the rules that cannot be used, after all
     others are sent.
     """
     current, until = settings(), store.clock.now().replace(microsecond=0) + datetime.timedelta(seconds=1)
     rules, failed = mail_rules.read(current.mail_rules)
     everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
-    wanted: list[tuple[str, str, dict[str, str], Sequence[str]]] = [("weekly", "", {}, everyone)]
-    wanted += [(rule.digest, rule.name, rule.labels, rule.to) for rule in rules if rule.digest]
-    if not any(recipients for *_, recipients in wanted):
+    wanted: list[tuple[mail_rules.Rule | None, Sequence[str]]] = [(None, everyone)] if everyone else []
+    wanted += [(rule, rule.to) for rule in rules if rule.digest and rule.to]
+    if not wanted:
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects: list[str] = []
-    for (every, name, labels, recipients), simulated in itertools.product(wanted, (False, True)):
-        with apart(f"the {every} digest of {name or 'the fleet'}", failed):
-            subjects += _send_digest(until, every, name, labels, recipients, simulated=simulated)
+    for (rule, recipients), simulated in itertools.product(wanted, (False, True)):
+        with apart(f"the digest of {rule.name if rule else 'the fleet'}", failed):
+            subjects += _send_digest(until, rule, recipients, simulated=simulated)
     if failed:
         raise MusterError(f"not all are sent: {'; '.join(failed)}")
     return subjects
 
 
 def _send_digest(
-    until: datetime.datetime, every: str, name: str, labels: dict[str, str], recipients: Sequence[str], *,
-    simulated: bool,
-) -> list[str]:  # fmt: skip
-    """Mail one digest, unless it was; returns its subject, nothing without nodes or recipients."""
+    until: datetime.datetime, rule: mail_rules.Rule | None, recipients: Sequence[str], *, simulated: bool
+) -> list[str]:
+    """Mail one digest, unless it was; returns its subject, nothing without nodes."""
     from muster.reporting import sending
     from muster_reports.digest import render
 
-    if not recipients:
-        return []
+    every, name, labels = (rule.digest, rule.name, rule.labels) if rule else ("weekly", "", {})
     mine = f"digest/{every}/{'simulated' if simulated else 'real'}/{name}/"
     midnight = until.replace(hour=0, minute=0, second=0)
     begins = midnight - datetime.timedelta(days=until.weekday()) if every == "weekly" else midnight
@@ -205,8 +219,10 @@ def _send_digest(
     whose = ", ".join(f"{label}={value}" for label, value in labels.items())
     rendered = render.render(facts, whose, simulated=simulated)
     message = mail.build_message(rendered, settings().mail_from, recipients)
-    store.outbox.add(key := f"{mine}{until.isoformat()}", message.as_bytes())
-    sending.deliver_mail(key)
+    due = rule.due(store.clock.now()) if rule else None
+    store.outbox.add(key := f"{mine}{until.isoformat()}", message.as_bytes(), due)
+    if due is None:
+        sending.deliver_mail(key)
     return [rendered.subject]
 
 

@@ -123,8 +123,9 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     if facts.fenced and verdict is Verdict.INCONCLUSIVE:
         verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
     end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
-    if facts.against and end.withdraws(node.state):
-        end = dataclasses.replace(end, reason=f"{end.reason}; {facts.against[0]}")
+    stands = (*facts.against, *(["a part of it corrupted data before"] if facts.suspect else []))
+    if stands and end.withdraws(node.state):
+        end = dataclasses.replace(end, reason=f"{end.reason}; {stands[0]}")
     return end, full
 
 

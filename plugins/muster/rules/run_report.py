@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.model.breaker import Breaker
+from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
@@ -36,12 +37,14 @@ def assemble(
     fabric: Fabric | None = None,
     training: Training | None = None,
     replacement: str = "",
+    why_left: str = "",
 ) -> RunReport:
     """Returns the report of a run.
 
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
     (identity, environment) of the node in the run. ``waivers``: a sentence each. ``attached``: with its JSON, which
-    takes longer than all the rest. ``replacement``: which node may take its place, as a sentence.
+    takes longer than all the rest. ``replacement``: which node may take its place, as a sentence. ``why_left``: why it
+    left service for no failure.
     """
     listed = tuple(stages[name] for name in in_order(stages))
     report = RunReport(
@@ -56,6 +59,7 @@ def assemble(
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,
         why_held=run.why_held, breaker=f"{breaker.state}: {breaker.sentence}",
         fabric=fabric, training=training, replacement=replacement,
+        why_left=why_left, spare=bool(node.labels.get(SPARE_LABEL)),
     )  # fmt: skip
     return dataclasses.replace(report, result_json=report_json(report)) if attached else report
 

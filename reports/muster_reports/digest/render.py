@@ -9,11 +9,15 @@ import pkgutil
 import shlex
 from types import ModuleType
 
+from muster_reports import document
 from muster_reports.digest import sections
 from muster_reports.digest.facts import Facts, Section
 from muster_reports.environment import environment
 from muster_reports.mail import Rendered
 from muster_reports.text import clean, plural
+
+ROWS_MAX = (1000, 40, 20, 10, 5, 2)
+"""Rows of a table of the HTML, tried in order until it fits; the plain text has all."""
 
 
 def all_sections(facts: Facts) -> list[Section]:
@@ -48,7 +52,7 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
         f"{plural(len(failed | facts.present.keys()), 'node')}: {len(facts.delivered)} delivered, {len(failed)} failed "
         f"a test, {withdrawn} withdrawn from service."
     )
-    values = {
+    values: dict[str, object] = {
         "command": functools.partial(_command, facts),
         "title": title,
         "summary": summary,
@@ -59,20 +63,20 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
     if whose:
         key += f"-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
     templates = environment("muster_reports")
+    for most in ROWS_MAX:
+        html = templates.get_template("digest.html.j2").render(values, most=most)
+        if document.fits(html):
+            break
     return Rendered(
         f"[Muster] {title}",
         templates.get_template("digest.txt.j2").render(values),
-        templates.get_template("digest.html.j2").render(values),
+        html,
         {}, (), key, "digest", (("X-Muster-Report", "digest"),),
     )  # fmt: skip
 
 
-def _command(facts: Facts, section: Section) -> str:
-    """What lists the rows behind a section; "" if there are none."""
-    if not section.behind:
-        return ""
+def _command(facts: Facts, title: str = "") -> str:
+    """What shows all of the digest, or lists the rows behind the section of that title."""
     days = (facts.until - facts.since).total_seconds() / 86400
-    return (
-        f"muster digest --rows {shlex.quote(section.title)} --until {facts.until:%Y-%m-%dT%H:%M:%S} "
-        f"--days {days:g} {facts.scope}"
-    ).strip()
+    rows = f"--rows {shlex.quote(title)} " if title else ""
+    return f"muster digest {rows}--until {facts.until:%Y-%m-%dT%H:%M:%S} --days {days:g} {facts.scope}".strip()

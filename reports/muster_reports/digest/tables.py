@@ -179,15 +179,15 @@ def spares(pools: Sequence[Pool]) -> Section | None:
 
 
 def jobs(found: Sequence[Jobs]) -> Section | None:
-    """What a job of 8 to 16,384 GPUs will get of the nodes in service, and one of all of them, by SKU: time between
-    failures, when to save, and the time that trains.
+    """What a job of 8 GPUs and more, up to all nodes in service, will get of them, by SKU: time between failures, when
+    to save, and the time that trains.
     """
     if not found:
         return None
-    most = max(found, key=lambda each: each.service)
+    made = ". ".join(f"For {each.sku}: {'; '.join(inputs_text(each.inputs))}" for each in found)
     sentence = (
-        "The expected share of its time that a job trains (ETTR) with the best interval between saves. Made from "
-        f"{'; '.join(inputs_text(most.inputs))}. Published by others: {'; '.join(PUBLISHED)}."
+        "The expected share of its time that a job trains (ETTR) with the best interval between saves. "
+        f"{made}. Published by others: {'; '.join(PUBLISHED)}."
     )
     head = ("SKU", "GPUs", "fails every", "save every", "time that trains (90 %)", "goodput, if it scales so")
     rows = tuple((each.sku, *row) for each in found for row in _forecast(each))
@@ -195,6 +195,6 @@ def jobs(found: Sequence[Jobs]) -> Section | None:
 
 
 def _forecast(of: Jobs) -> list[tuple[str, ...]]:
-    sizes = sorted({*SIZES, of.service * of.inputs.gpus_a_node})
-    shown = [forecast_view(each) for each in forecast(of.inputs, sizes)]
+    whole = of.service * of.inputs.gpus_a_node
+    shown = [forecast_view(each) for each in forecast(of.inputs, [*(size for size in SIZES if size < whole), whole])]
     return [(each.gpus, each.mttf, each.interval, each.ettr, each.goodput) for each in shown]

@@ -33,7 +33,7 @@ def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkey
     use(
         monkeypatch,
         {"name": "fails", "to": ["oncall@x.org", "all@x.org"], "verdicts": ["FAIL"]},
-        {"name": "team", "to": ["team@x.org", "oncall@x.org"], "labels": {"team": "a"}},
+        {"name": "team", "to": ["team@x.org", "On Call <OnCall@x.org>", "Team@x.org"], "labels": {"team": "a"}},
         {"name": "ready", "to": ["users@x.org"], "states": ["qualified"]},
     )
     report_of("n1", team="a")
@@ -41,8 +41,8 @@ def test_verdicts_states_and_labels_choose_and_nobody_gets_a_report_twice(monkey
     report_of("n3", team="a", well=True)
     got = [(to, subject.split(":")[0]) for to, subject, _ in queued()]
     assert [to for to, _ in got] == [
-        "all@x.org", "oncall@x.org", "team@x.org", "all@x.org", "oncall@x.org", "all@x.org", "team@x.org, oncall@x.org",
-        "users@x.org",
+        "all@x.org", "oncall@x.org", "team@x.org", "all@x.org", "oncall@x.org", "all@x.org",
+        "team@x.org, On Call <OnCall@x.org>", "users@x.org",
     ]  # fmt: skip
 
 

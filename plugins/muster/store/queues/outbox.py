@@ -34,7 +34,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
-    ``due``: it is not sent before.
+    ``due``: it is not sent before. One that some recipients have goes to the others alone.
     """
     with writing() as session:
         row = session.scalar(select(OutboxRow).where(OutboxRow.key == key).with_for_update())
@@ -43,7 +43,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
             return "added"
         if row.sent_at is not None:
             return "sent already"
-        row.message, row.retry_at, row.parked_at, row.recipients = message, due, None, ""
+        row.message, row.retry_at, row.parked_at = message, due, None
         row.due_at = due or row.created_at
         return "replaced"
 

@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session, undefer
 
 from muster.model.runs import RunKey
 from muster.model.stages import in_order
-from muster.model.states import BROKEN, State
+from muster.model.states import BROKEN, SERVING, State
 from muster.rules import run_report as building
 from muster.store.database import access
 from muster.store.database.engine import reading
-from muster.store.database.models import FindingRow, JobRow, MeasurementRow, NodeRow, StageRow
+from muster.store.database.models import EventRow, FindingRow, JobRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import replacing
 from muster.store.decisions.waivers import standing
 from muster.store.decisions.withdrawals import breaker_now
@@ -54,6 +54,7 @@ def run(
             fabric=fabric,
             training=training,
             replacement=_replacement(row),
+            why_left=_why_left(session, run),
         )
 
 
@@ -61,6 +62,14 @@ def _replacement(node: NodeRow) -> str:
     """Which node is proposed for the place of one that left production; "" if none is."""
     proposed = replacing.proposal_for(node.name) if State(node.state) in BROKEN else None
     return f"{proposed.spare} {proposed.sentence}." if proposed else ""
+
+
+def _why_left(session: Session, run: RunRow) -> str:
+    """Why the run ended the node's service though it found no failure; "" if it did not."""
+    left = (EventRow.from_state.in_([str(state) for state in SERVING]), EventRow.to_state == str(State.QUALIFIED))
+    mine = (EventRow.node == run.node, EventRow.evidence["run"].as_string() == str(run.key))
+    why = session.scalar(select(EventRow.reason).where(*mine, *left).order_by(EventRow.id.desc()).limit(1)) or ""
+    return why.removesuffix(f": {run.headline}")
 
 
 def judgements(key: RunKey, *, node: str = "") -> dict[str, Judgement]:

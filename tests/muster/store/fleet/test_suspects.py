@@ -255,6 +255,7 @@ def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str
     store.waivers.revoke(waiver.id, "Ada", "no longer")
     run_all("revalidation")
     assert store.nodes.get(suspect).state is State.QUALIFIED
+    assert "corrupted data" in store.nodes.events(suspect)[-1].reason
 
 
 def test_a_part_without_a_serial_is_a_suspect_as_long_as_the_machine_is_the_same() -> None:

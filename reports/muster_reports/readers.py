@@ -1,0 +1,53 @@
+"""A report for readers to whom other nodes of its block do not belong."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection
+
+from muster_criteria.cluster.acceptance.values import Training
+from muster_criteria.cluster.fabric.found import Fabric, FaultyPart, RailMatrix
+from muster_reports.model import RunReport
+from muster_reports.text import in_each_text
+
+ANOTHER = "another node"
+_NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9_-]")
+_KEPT = frozenset({"node", "run_id", "dag_id", "run_url", "result_json", "telemetry"})
+
+
+def without(report: RunReport, others: Collection[str]) -> RunReport:
+    """The report without the figures of ``others``; a text that names one has "another node" there.
+
+    Its attached JSON, and the id and the address of its run, stay as they are.
+    """
+    cut = dataclasses.replace(
+        report,
+        fabric=_fabric(report.fabric, others) if report.fabric else None,
+        training=_training(report.training, others) if report.training else None,
+    )
+    return in_each_text(cut, lambda text: _NAME.sub(lambda m: ANOTHER if m[0] in others else m[0], text), _KEPT)
+
+
+def _fabric(fabric: Fabric, others: Collection[str]) -> Fabric:
+    matrices = [
+        RailMatrix(
+            each.rail, tuple(name for name in each.nodes if name not in others),
+            tuple(cell for cell in each.cells if not {cell.sender, cell.receiver} & set(others)),
+        )
+        for each in fabric.matrices
+    ]  # fmt: skip
+    parts = [part for each in fabric.parts if (part := _part(each, others))]
+    return dataclasses.replace(fabric, parts=tuple(parts), matrices=tuple(matrices))
+
+
+def _part(part: FaultyPart, others: Collection[str]) -> FaultyPart | None:
+    """The part with those of the nodes that it touches; None if it is one of others, or touches others alone."""
+    touches = tuple(name for name in part.touches if name not in others)
+    if part.node in others or (part.touches and not touches):
+        return None
+    return dataclasses.replace(part, touches=touches)
+
+
+def _training(training: Training, others: Collection[str]) -> Training:
+    return dataclasses.replace(training, ranks=tuple(each for each in training.ranks if each.node not in others))

@@ -1,0 +1,54 @@
+"""What readers of a rule with labels get of nodes that are not theirs, and when they get a digest."""
+
+from __future__ import annotations
+
+import email
+
+import pytest
+
+from muster import store
+from muster.model.runs import RunKey
+from muster.reporting import mailing, sending
+from tests.muster import fleet
+from tests.muster.reporting.rules import MONDAY, Clock, use
+from tests.muster_reports.fabrics import fabric
+
+pytestmark = pytest.mark.usefixtures("fleet_db", "no_server")
+
+OURS, THEIRS = "gpu-0005", "gpu-0002"
+
+
+def test_a_rule_with_labels_gets_no_other_node_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}})
+    for name, team in ((OURS, "a"), (THEIRS, "b")):
+        store.nodes.add(fleet.new_node(name, labels={"team": team}))
+    fleet.qualify(OURS, run_id="block")
+    fleet.begin(THEIRS, "block")
+    mailing.send_report(RunKey(fleet.DAG, "block"), node=OURS, fabric=fabric())
+    found = [email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending()]
+    contents = [b"".join(part.get_payload(decode=True) or b"" for part in message.walk()) for message in found]
+    assert [message["To"] for message in found] == ["all@x.org", "team@x.org"]
+    assert [THEIRS.encode() in content for content in contents] == [True, False]
+
+
+def test_a_digest_waits_for_the_end_of_its_rule_s_quiet_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = "Mon-Sun 22:00-24:00; Mon-Sun 00:00-07:00"
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "quiet": quiet, "digest": "weekly"})
+    delivered: list[str] = []
+    monkeypatch.setattr(sending, "deliver_mail", delivered.append)
+    clock = Clock(monkeypatch)
+    clock.now = MONDAY.replace(hour=5)
+    store.nodes.add(fleet.new_node(OURS))
+    clock.now = MONDAY.replace(hour=6, minute=0)
+    assert len(mailing.send_digests()) == 1
+    (waiting,) = store.outbox.pending()
+    assert (delivered, waiting.retry_at) == ([], MONDAY.replace(hour=7, minute=0))
+
+
+def test_a_digest_by_label_has_nothing_of_the_whole_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    chances = ["a chance of the whole fleet"]
+    monkeypatch.setattr(store.passes, "chances", lambda *_, **__: chances)
+    since, until = store.clock.now() - mailing.LATE_MAX, store.clock.now()
+    assert store.ledger.fleet(since, until).chances == chances
+    assert not store.ledger.fleet(since, until, labels={"team": "a"}).chances
