@@ -21,7 +21,7 @@ from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import State
 from muster.rules.certificate import why_invalid
 from muster.web import fleet
-from muster.web.app import read
+from muster.web.access import read
 from muster.web.overview import fleet_now
 
 VERSION = "1"
