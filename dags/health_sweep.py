@@ -13,14 +13,13 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
-from muster.model.health import SWEPT_EVERY
 from muster.operators import forms
 from muster.operators.lifecycle import bmc_sweep, repair, sweep
 
 with DAG(
     dag_id=dags.HEALTH_SWEEP,
     description="Reads nodes in service between tests, and acts by the health policy",
-    schedule=SWEPT_EVERY,
+    schedule=dags.SWEPT_EVERY,
     start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
     max_active_runs=1,
     dagrun_timeout=datetime.timedelta(minutes=30),

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX
+from muster.admission.backends.slurm.job import SlurmTests
 from muster.admission.runner import Runner
-from muster.admission.slurm_test_job import SlurmTests
 from muster.remote import jobs, ssh
 from muster.remote.login import Credentials
 from muster.remote.zipapp import build_agent

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from muster_criteria.cluster.goodput import PUBLISHED_RATES, Input, Inputs, forecast
+from muster_criteria.cluster.goodput import Input, Inputs, forecast
 from muster_demo import watchdog
 from muster_node.workloads import llama
 from tests.muster_node.cluster import blocks
@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAINING = "cluster_training"
 LIMIT_S = 900.0
 WARM = 3
+RSC_1 = 6.50e-3
+"""Failures a node and day of Meta's cluster RSC-1 (arXiv:2410.21680)."""
 
 
 def main() -> int:
@@ -64,9 +66,8 @@ def main() -> int:
         print(f"{name:24} {value}")
     if first["restart_s"] is not None and first["checkpoint_save_s"]:
         print("\nforecast from these seconds and Meta's RSC-1 rate of failures (no measurement of a GPU job)")
-        source, rate = next(iter(PUBLISHED_RATES.items()))
         save, restart = (Input(first[name], True, "this bench") for name in ("checkpoint_save_s", "restart_s"))
-        for each in forecast(Inputs(save, restart, Input(rate, False, source), 8)):
+        for each in forecast(Inputs(save, restart, Input(RSC_1, False, "Meta RSC-1 (arXiv:2410.21680)"), 8)):
             interval, hours = each.interval_s / 60, each.mttf_s / 3600
             print(f"{each.gpus:6} GPUs  MTTF {hours:8.1f} h  save every {interval:6.1f} min  ETTR {each.ettr:.4f}")
     print(json.dumps(figures))

@@ -97,11 +97,11 @@ def fleet_pages() -> dict[str, str]:
     from fastapi.testclient import TestClient
 
     from muster import store
-    from muster.web import actions, approvals, starts
+    from muster.web import access, approvals
     from muster.web import app as web
 
     app = web.create_app()
-    for each in (web.read, actions.may_decide, starts.may_start):
+    for each in (access.read, access.may_decide, access.may_start):
         app.dependency_overrides[each] = lambda: True
     asked: list[approvals.Question] = []
     app.dependency_overrides |= {approvals.waiting: lambda: len(asked), approvals.about: lambda: asked}

@@ -1,4 +1,7 @@
-"""The stages of a node's qualification and the levels of a test, each written here alone. Standard library only."""
+"""The stages of a node, the levels of a test and how many rounds a block has, each written here alone.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -11,3 +14,6 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 Level = Literal["demo", "short", "standard", "long"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From the shortest to the most thorough."""
+
+ROUNDS_MAX = 7
+"""Rounds of pairs in which a block of nodes is measured, at most."""

@@ -18,7 +18,7 @@ from muster_criteria.model import Severity
 
 log = logging.getLogger(__name__)
 
-ROUNDS = 3
+CHANGES_MAX = 3
 """How often one call follows a change that was superseded while it was carried out."""
 
 
@@ -27,7 +27,7 @@ def attempt(node: str) -> tuple[str, bool]:
 
     Returns why it still waits, "" if nothing does, and whether its scheduler may be down.
     """
-    for _ in range(ROUNDS):
+    for _ in range(CHANGES_MAX):
         change = store.schedulers.claim(node)
         if change is None:
             place = store.schedulers.place(node)

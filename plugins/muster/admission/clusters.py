@@ -1,4 +1,4 @@
-"""The configured clusters: from MUSTER_SCHEDULERS to backends, by name. Each kind is a file in ``backends``."""
+"""The configured clusters: from MUSTER_SCHEDULERS to backends, by name. Each kind is a module of ``backends``."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ from muster.model.health import Observation
 from muster.model.nodes import Lemon, Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import State
+from muster.rules.certificate import why_invalid
 from muster.web import fleet
-from muster.web.app import read
+from muster.web.access import read
 from muster.web.overview import fleet_now
 
 VERSION = "1"
@@ -122,7 +123,7 @@ def certificate(name: Name) -> Certificate:
     found = store.certificates.newest(name)
     if found is None:
         raise HTTPException(404, f"{name} has no certificate")
-    why = found.invalid(store.clock.now())
+    why = why_invalid(found.revoked, found.expires_at, store.clock.now())
     return Certificate(
         id=found.id, node=found.node, issued_at=found.issued_at, expires_at=found.expires_at, verdict=found.verdict,
         invalid=why, document=found.document,

@@ -19,12 +19,13 @@ app = typer.Typer()
 def show_(name: Name, json: AsJson = False) -> None:
     """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
     from muster import store
+    from muster.rules import certificate
 
     found = store.certificates.newest(name)
     if found is None:
         raise MusterError(f"{name} has no certificate: it gets one when it is admitted")
     typer.echo(found.document)
-    if why := found.invalid(store.clock.now()):
+    if why := certificate.why_invalid(found.revoked, found.expires_at, store.clock.now()):
         typer.echo(f"muster: the certificate of {name} holds no longer: {why}", err=True)
         raise typer.Exit(1)
 

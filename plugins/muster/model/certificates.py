@@ -22,10 +22,6 @@ class Certificate:
     document: str
     revoked_at: datetime.datetime | None = None
 
-    def invalid(self, now: datetime.datetime) -> str:
-        """Returns why it holds no longer, "" while it holds."""
-        return why_invalid(self.revoked, self.expires_at, now)
-
 
 @dataclasses.dataclass(frozen=True)
 class VersionChange:
@@ -35,8 +31,3 @@ class VersionChange:
 
     versions: str
     passed: int
-
-
-def why_invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
-    """Returns why a certificate no longer holds, "" while it does."""
-    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")

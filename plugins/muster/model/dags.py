@@ -1,4 +1,4 @@
-"""The ids of Muster's DAGs, the pools of their tasks, and how often housekeeping runs, each written here alone."""
+"""The ids of Muster's DAGs, the pools of their tasks, and how often two of them run, each written here alone."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ HOLDERS = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION, CLUSTER_QUALIFICATIO
 """DAGs whose runs hold nodes, to be released when the run is over."""
 
 HOUSEKEEPING_EVERY = datetime.timedelta(minutes=5)
+SWEPT_EVERY = datetime.timedelta(minutes=10)
+"""How often the sweep reads a node in service that no run holds and whose tests are not paused."""
 
 BURN_POOL = "muster_burn"
 """The pool of every stage of a qualification, unless the node has one of its own."""

@@ -11,8 +11,6 @@ from muster_criteria.health.readings import Reading
 
 SWEEP = "sweep"
 """The source of what the controller's own sweep read."""
-SWEPT_EVERY = datetime.timedelta(minutes=10)
-"""How often the sweep reads a node in service that no run holds and whose tests are not paused."""
 BMC = "bmc"
 """The source of what the controller read of the nodes' BMCs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster_criteria.stages import LEVELS as LEVELS
+from muster_criteria.stages import ROUNDS_MAX
 from muster_criteria.stages import STAGES as STAGES
 from muster_criteria.stages import Level as Level
 
@@ -14,7 +15,7 @@ LOAD_STAGES = frozenset(STAGES[1:])
 CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""
 
-ROUND_STAGES = tuple(f"fabric_round_{number}" for number in range(1, 8))
+ROUND_STAGES = tuple(f"fabric_round_{number}" for number in range(1, ROUNDS_MAX + 1))
 """The jobs of a block's rounds of pairs, which come before its stage and have no verdict of their own."""
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def recompute(now: datetime.datetime | None = None) -> list[str]:
+def recompute() -> list[str]:
     """Make a new snapshot for each SKU and level with changes. Returns the snapshots' versions.
 
     Raises MusterError, which names the SKUs and levels whose statistics could not be made, after all others are.
     """
-    moment = now or store.clock.now()
+    now = store.clock.now()
     made, failed = [], []
     for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:
@@ -37,7 +37,7 @@ def recompute(now: datetime.datetime | None = None) -> list[str]:
             continue
         for level in LEVELS if metrics(sku) else ():
             try:
-                kept = _recompute(sku, level, simulated, moment)
+                kept = _recompute(sku, level, simulated, now)
             except Exception as error:  # readings of one model must not leave all others without statistics
                 log.exception("no statistics of %s nodes at level %s", name, level)
                 failed.append(f"{name} at level {level}: {type(error).__name__}: {error}")

@@ -10,12 +10,12 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
 from muster.remote import redfish_logs, ssh
-from muster.remote.bmc import BadBmc, Login, login, parse_bmc
+from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import Connect, NodeSide
 from muster.remote.redfish_client import BmcSilent, Client, without_refused
 from muster.remote.redfish_documents import Get, linked, paths_of
@@ -44,17 +44,15 @@ class Piece:
     why: str = ""
 
 
-def of_node(
-    node: Node, profiles: Sequence[Profile], connect: Connect, agent: AgentFile, limit_s: float = NODE_LIMIT_S
-) -> Iterator[Piece]:
-    """Yields the pieces that the profiles name, in order, within ``limit_s`` and ``TOTAL_BYTES_MAX`` in all.
+def of_node(node: Node, profiles: Sequence[Profile], connect: Connect, agent: AgentFile) -> Iterator[Piece]:
+    """Yields the pieces that the profiles name, in order, within ``NODE_LIMIT_S`` and ``TOTAL_BYTES_MAX`` in all.
 
     Raises ControllerFault where the controller cannot log in to any node.
     """
     if node.simulated:
         yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
         return
-    session, deadline, left = NodeSide(node, connect, agent), time.monotonic() + limit_s, TOTAL_BYTES_MAX
+    session, deadline, left = NodeSide(node, connect, agent), time.monotonic() + NODE_LIMIT_S, TOTAL_BYTES_MAX
     lost, gone = 0, ""
     try:
         for profile in profiles:
@@ -101,7 +99,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     return Piece(name, how, done.out[:bytes_max], why), False
 
 
-def of_bmc(node: Node, paths: Sequence[str], who: Callable[..., Login] = login) -> Iterator[Piece]:
+def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
     """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece."""
     name, why = "bmc/redfish.json", ""
     taken = _Taken()
@@ -110,7 +108,7 @@ def of_bmc(node: Node, paths: Sequence[str], who: Callable[..., Login] = login) 
         if bmc is None:
             yield Piece(name, "Redfish", why="no BMC is enrolled for the node")
             return
-        with Client(bmc, who(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
+        with Client(bmc, login(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
             client.log_in()
             get = without_refused(client.get, taken.left_out)
             for path in paths:

@@ -229,12 +229,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
 def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> BaseException:
     where = f"{node.name} ({node.host}:{node.port})"
     if isinstance(error, paramiko.BadHostKeyException):
-        # The command first: what is shown of a long reason is its beginning.
-        return WrongHostKey(
-            f"{where} has another host key than the pinned one: `muster node reinstalled {node.name} --reason …` if "
-            f"its system was installed again, else something intercepts the connection ({_fingerprint(error.key)} "
-            f"instead of {_fingerprint(error.expected_key)})"
-        )
+        return WrongHostKey(wrong_host_key(node, error.key))
     if fault := own_fault(error):
         return fault
     if isinstance(error, MusterError):
@@ -246,13 +241,22 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> B
             f"{where} refused the login of {user} with {key}; check both in the SSH connection (MUSTER_SSH_CONN_ID)"
         )
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
-        return WrongHostKey(
-            f"{where} has no host key of the pinned kind; if the machine was reinstalled: "
-            f"`muster node reinstalled {node.name} --reason …`"
-        )
+        return WrongHostKey(wrong_host_key(node))
     if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
         return Unreachable(_unreachable(node.host, node.port, error, node.name))
     return error
+
+
+def wrong_host_key(node: Address, found: paramiko.PKey | None = None) -> str:
+    """Returns the sentence of a node that shows another host key than the pinned one. ``found``: that key, if known."""
+    # The command first: what is shown of a long reason is its beginning.
+    sentence = (
+        f"{node.name} ({node.host}:{node.port}) has another host key than the pinned one: `muster node reinstalled "
+        f"{node.name} --reason …` if its system was installed again, else something intercepts the connection"
+    )
+    if found is None:
+        return sentence
+    return f"{sentence} ({_fingerprint(found)} instead of {_fingerprint(parse_host_key(node.host_key))})"
 
 
 def _unreachable(host: str, port: int, error: BaseException, name: str = "") -> str:

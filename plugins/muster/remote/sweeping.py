@@ -99,7 +99,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
     except TimeoutError:
         return Answer(node, trouble=f"it did not answer within {limit_s:g} s")
     except asyncssh.HostKeyNotVerifiable:
-        return Answer(node, trouble="its host key is not the one pinned at enrolment")
+        return Answer(node, trouble=ssh.wrong_host_key(node))
     except asyncssh.PermissionDenied:
         return Answer(node, trouble="it refused the login")
     except (BadAnswer, launch.BadLaunch) as error:

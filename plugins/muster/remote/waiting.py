@@ -173,7 +173,7 @@ class Waiter:
                     conn = conn or await self._connect()
                     poll = await self._poll(conn)
                 except asyncssh.HostKeyNotVerifiable:
-                    return Over(Kind.REFUSED, "the host key is not the one pinned at enrolment")
+                    return Over(Kind.REFUSED, ssh.wrong_host_key(self.wait.node))
                 except CONNECTION_ERRORS as error:
                     await _close(conn)
                     conn = None

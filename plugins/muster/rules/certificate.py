@@ -53,6 +53,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def why_invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
+    """Returns why a certificate no longer holds, "" while it does."""
+    return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
+
+
 def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime) -> dict[str, Any]:
     """Returns a document's content. Raises BadCertificate if it is malformed, another key's, altered, or expired."""
     try:
@@ -69,8 +74,8 @@ def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime)
         raise BadCertificate("it was altered: its signature is of other content") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadCertificate("it is no certificate of Muster: `muster certificate show NODE` writes one") from None
-    if now >= expires:
-        raise BadCertificate(f"it expired on {expires:%Y-%m-%d %H:%M} UTC: test the node again")
+    if why := why_invalid("", expires, now):
+        raise BadCertificate(f"{why}: test the node again")
     return dict(content)
 
 

@@ -12,7 +12,8 @@ import datetime
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from muster.model.health import BMC, SWEEP, SWEPT_EVERY, Observation, Track
+from muster.model.dags import SWEPT_EVERY
+from muster.model.health import BMC, SWEEP, Observation, Track
 from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on, entry_for
 

@@ -11,20 +11,41 @@ from typing import Annotated
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from fastapi import Form, Request
 from sqlalchemy import select
 
+from muster.model.dags import ADMISSION, NODE_QUALIFICATION
+
+read = requires_access_view(AccessView.PLUGINS)
+"""Who may see plugins, may see the Fleet page and what programs read of it."""
+decide = requires_access_dag("POST", DagAccessEntity.RUN, ADMISSION)
+"""Who may start runs of this DAG, may decide about nodes."""
+start = requires_access_dag("POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
+"""Who may start runs of this DAG, may test a node; of a node that serves, those of ``NODE_REVALIDATION``."""
+respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
+"""Who may answer the questions of the DAG that the address names."""
+
 
 def allowed(user: BaseUser, method: ResourceMethod, entity: DagAccessEntity, dag_id: str) -> bool:
     """Whether the viewer may do that with the DAG."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user))
+
+
+def may_decide(user: GetUserDep) -> bool:
+    """Whether the viewer may decide about nodes."""
+    return allowed(user, "POST", DagAccessEntity.RUN, ADMISSION)
+
+
+def may_start(user: GetUserDep) -> bool:
+    """Whether the viewer may start a test."""
+    return allowed(user, "POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
 
 
 Log = Callable[[Request, SessionDep, GetUserDep], Awaitable[None]]

@@ -6,29 +6,19 @@ import urllib.parse
 from contextlib import AbstractContextManager
 from typing import Annotated
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Form, HTTPException, Request
 
 from muster import acting, store
 from muster.admission import changes
 from muster.errors import MusterError
-from muster.model import dags
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules.transitions import person_moves
-from muster.web.access import allowed
 
-"""Who may start runs of this DAG, may decide about nodes."""
-decide = requires_access_dag("POST", DagAccessEntity.RUN, dags.ADMISSION)
 WAIVER_DAYS = 30
-
-
-def may_decide(user: GetUserDep) -> bool:
-    """Whether the viewer may decide about nodes."""
-    return allowed(user, "POST", DagAccessEntity.RUN, dags.ADMISSION)
 
 
 def from_this_page(request: Request) -> None:

@@ -10,8 +10,6 @@ from pathlib import PurePosixPath
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
-from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, FastAPI, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -50,23 +48,21 @@ REPORT_POLICY = f"{rendering.POLICY}; style-src 'self' 'unsafe-inline'; script-s
 """Reports carry their own style, since they are mails and files as well."""
 EVENTS_MAX, RUNS_MAX = 200, 30
 
-read = requires_access_view(AccessView.PLUGINS)
-
 
 def create_app() -> FastAPI:
     """The application that Airflow's API server mounts under ``PREFIX``."""
-    app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(read)])
+    app = FastAPI(title="Muster", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(access.read)])
     app.get("/", response_class=HTMLResponse)(whole_fleet)
     app.get("/live", response_class=HTMLResponse)(live)
     app.get("/nodes.csv")(nodes_csv)
     app.get("/numbers", response_class=HTMLResponse)(numbers)
     app.get("/node/{name}", response_class=HTMLResponse)(node)
-    guarded = [Depends(actions.decide), Depends(actions.from_this_page)]
+    guarded = [Depends(access.decide), Depends(actions.from_this_page)]
     app.post("/node/{name}", response_class=HTMLResponse, dependencies=guarded)(change)
-    guarded = [Depends(each) for each in (starts.start, actions.from_this_page, starts.audited)]
+    guarded = [Depends(each) for each in (access.start, actions.from_this_page, starts.audited)]
     app.post("/node/{name}/test", response_class=HTMLResponse, dependencies=guarded)(start_test)
     app.get("/approvals", response_class=HTMLResponse)(questions)
-    guarded = [Depends(each) for each in (approvals.respond, actions.from_this_page, approvals.audited)]
+    guarded = [Depends(each) for each in (access.respond, actions.from_this_page, approvals.audited)]
     app.post("/approvals/{dag_id}/{dag_run_id}/{task_id}", response_class=HTMLResponse, dependencies=guarded)(answer)
     app.get("/run", response_class=HTMLResponse)(run)
     app.get("/compare", response_class=HTMLResponse)(comparison)
@@ -124,8 +120,8 @@ def live(
 def node(
     request: Request,
     name: str,
-    may_decide: Annotated[bool, Depends(actions.may_decide)],
-    may_start: Annotated[bool, Depends(starts.may_start)],
+    may_decide: Annotated[bool, Depends(access.may_decide)],
+    may_start: Annotated[bool, Depends(access.may_start)],
     asked: Annotated[list[approvals.Question], Depends(approvals.about)],
     metric: str = "",
     curve: str = "",

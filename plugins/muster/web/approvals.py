@@ -14,7 +14,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
 from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
@@ -38,7 +38,6 @@ from muster_reports.model import RunReport
 PAGE = 20
 """Questions of a page: each costs a whole report."""
 
-respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
 audited = if_confirmed(action_logging("update_hitl_detail"))
 """Airflow's audit log names the answer as it names one of its own page."""
 

@@ -9,7 +9,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
 from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dagbag import DBDagBag
 from fastapi import Form, HTTPException, Request
@@ -28,14 +28,7 @@ from muster.web.access import allowed, if_confirmed
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import LEVELS
 
-start = requires_access_dag("POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
-"""Who may start runs of this DAG, may test a node; of a node that serves, those of ``REVALIDATION``."""
 audited = if_confirmed(action_logging("trigger_dag_run"))
-
-
-def may_start(user: GetUserDep) -> bool:
-    """Whether the viewer may start a test."""
-    return allowed(user, "POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
 
 
 class Start:

@@ -1,8 +1,7 @@
 """``python -m tests.bench.traces.priors --data FOLDER --write``: the planner's priors from public fault records.
 
-Each record's own estimate of each factor, with the interval that its count of faults allows; ``hazard.prior_of`` pools
-them.
-The replay of a record leaves that record's estimates out.
+Each record's own estimate of each factor, with the interval that its count of faults allows, and the records pooled,
+which alone production reads. The replay of a record leaves that record's estimates out.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ SOURCES = {
     "titan": "TitanGPULife (Ostrouchov et al., SC '20): K20X GPUs of Titan, 2014 to 2019, half of the machine",
     "lanl": "LANL LA-UR-05-7318, system 18: 1,024 nodes, 2002 to 2005, hardware outages",
 }
+STRENGTH_MAX = 20.0
+"""A prior never counts for more events than these, however narrow its interval: no fleet is those of the records."""
 QUARTER_H = 91 * 24.0
 BASE_FROM = "infinitehbd"
 """The only record of servers of 8 GPUs: rates by group are its own."""
@@ -123,7 +124,61 @@ def estimates(folder: Path) -> dict[str, Any]:
         }
         for name in ("all", *GROUPS)
     }  # fmt: skip
-    return made
+    return made | {"pooled": as_json(pool(made))}
+
+
+def pool(written: dict[str, Any], without: str = "") -> Prior:
+    """Returns the prior of these estimates: of each factor the records' mean by precision, on the scale of logarithms.
+
+    ``without``: the record that is left out, to be tested on it. A record's estimate is {"value", "low", "high",
+    "events"}, with a 95 % interval. Where records differ by more than their intervals allow, the spread between them
+    counts too (DerSimonian and Laird, 1986): a fleet may differ as they do.
+    """
+
+    def pooled(estimates: dict[str, Any], fallback: tuple[float, float]) -> tuple[float, float]:
+        known = [each for record, each in estimates.items() if record != without and each["value"] > 0]
+        if not known:
+            return fallback
+        log = np.log([each["value"] for each in known])
+        variance = np.array([(np.log(each["high"] / each["low"]) / 3.92) ** 2 for each in known])
+        between = 0.0
+        if len(known) > 1:
+            weight = 1.0 / variance
+            mean = (weight * log).sum() / weight.sum()
+            excess = (weight * (log - mean) ** 2).sum() - (len(known) - 1)
+            between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
+        weight = 1.0 / (variance + between)
+        mean, spread = (weight * log).sum() / weight.sum(), between + 1.0 / weight.sum()
+        return float(np.exp(mean)), float(min(STRENGTH_MAX, max(0.5, 1.0 / spread)))
+
+    def table(name: str, size: int, reference: int) -> tuple[Numbers, Numbers]:
+        values, strengths = np.ones(size), np.full(size, np.inf)
+        for place in range(size):
+            if place != reference:
+                values[place], strengths[place] = pooled(written[name][str(place)], (1.0, 1.0))
+        return values, strengths
+
+    any_, any_strength = table("since_any", BINS, BINS - 1)
+    swap, swap_strength = table("since_swap", SWAPS, SWAPS - 1)
+    neighbours, neighbours_strength = table("neighbours", NEIGHBOURS_MAX + 1, 0)
+    same, same_strength = np.ones((len(GROUPS), BINS)), np.full((len(GROUPS), BINS), np.inf)
+    for place in range(BINS - 1):
+        usual = pooled(written["since_same"]["all"][str(place)], (1.0, 1.0))
+        for number, group in enumerate(GROUPS):
+            own = written["since_same"].get(group, {}).get(str(place), {})
+            same[number, place], same_strength[number, place] = pooled(own, usual)
+    base = np.array([written["base"][group]["value"] for group in GROUPS])
+    return Prior(
+        Model(base, any_, same, swap, neighbours),
+        Model(np.ones(len(GROUPS)), any_strength, same_strength, swap_strength, neighbours_strength),
+    )
+
+
+def as_json(prior: Prior) -> dict[str, Any]:
+    """Returns the prior's tables as ``hazard.public_prior`` reads them, to the last bit; infinite strengths as such."""
+    tables = ("base", "since_any", "since_same", "since_swap", "neighbours")
+    parts = {"model": prior.model, "strength": prior.strength}
+    return {each: {name: getattr(part, name).tolist() for name in tables} for each, part in parts.items()}
 
 
 def main() -> int:

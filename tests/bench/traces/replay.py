@@ -11,11 +11,13 @@ the record says, so all strategies know the same.
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 
 from muster.rules.idle import hazard, worth
 from muster.rules.idle.history import Faults, Flags, History, Numbers, Whole
+from tests.bench.traces import priors
 from tests.bench.traces.records import Record
 
 STEP_H = 12.0
@@ -77,7 +79,8 @@ class Followed:
 def follow(record: Record) -> Followed:
     """Returns what was known of the record at each time."""
     history, cuts = History(record.units, record.faults), _cuts(record.hours)
-    return Followed(record, history, cuts, *hazard.followed(history, hazard.public_prior(record.family), cuts))
+    prior = priors.pool(json.loads(hazard.PRIORS.read_text()), without=record.family)
+    return Followed(record, history, cuts, *hazard.followed(history, prior, cuts))
 
 
 def _cuts(hours: float) -> Numbers:

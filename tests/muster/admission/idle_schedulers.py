@@ -11,7 +11,7 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.backend import TEST_PREFIX
-from muster.admission.backends.kubernetes import TAINT
+from muster.admission.backends.kubernetes.backend import TAINT
 from muster.model.runs import RunKey
 from muster.model.states import State
 from tests.muster import fleet

@@ -305,8 +305,8 @@ def test_a_node_whose_gpus_a_pod_took_meanwhile_is_left_alone(
     assert tests is not None
     job = on_kubernetes.submit()
     until(lambda: on_kubernetes.runs(job))
-    monkeypatch.setattr("muster.admission.kubernetes_test_pod.START_S", 1.0)
-    monkeypatch.setattr("muster.admission.kubernetes_test_pod.resources_left", lambda *_: {"nvidia.com/gpu": "8"})
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.START_S", 1.0)
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.resources_left", lambda *_: {"nvidia.com/gpu": "8"})
     with pytest.raises(LeftAlone):
         tests.begin(NAME, f"{TEST_PREFIX}1", LIMIT_MINUTES)
     until(lambda: not on_kubernetes.ours())

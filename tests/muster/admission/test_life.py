@@ -28,6 +28,7 @@ from muster.model.runs import RunKey
 from muster.model.states import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
+from muster.rules.certificate import why_invalid
 from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -171,7 +172,8 @@ class Life(RuleBasedStateMachine):
     @property
     def certified(self) -> bool:
         found = store.certificates.newest(self.node)
-        return found is not None and not found.invalid(datetime.datetime.now(datetime.UTC))
+        now = datetime.datetime.now(datetime.UTC)
+        return found is not None and not why_invalid(found.revoked, found.expires_at, now)
 
     @invariant()
     def production_has_a_valid_certificate(self) -> None:

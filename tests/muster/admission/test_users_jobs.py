@@ -10,7 +10,7 @@ import pytest
 from muster import store
 from muster.admission import users_jobs
 from muster.admission.backend import AdmissionBackend, JobsKnown
-from muster.admission.backends.kubernetes import Kubernetes
+from muster.admission.backends.kubernetes.backend import Kubernetes
 from muster.admission.clusters import backend_of
 from muster.errors import SchedulerDown
 from muster.model.schedulers import UsersJob

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from muster import store
 from muster.api.app import create_app
 from muster.model.states import State
-from muster.web.app import read
+from muster.web.access import read
 from tests.muster import fleet
 
 SECRET = ("launch", "user", "work_dir", "bmc", "host_key", "port")

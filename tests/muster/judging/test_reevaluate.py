@@ -277,8 +277,11 @@ def test_a_snapshot_that_cannot_be_read_stops_no_test_and_is_made_anew(
     assert len(statistics.recompute()) == 1
 
 
-def test_a_snapshot_of_a_clock_that_was_ahead_is_replaced_once(judged: str) -> None:
-    statistics.recompute(store.clock.now() + datetime.timedelta(days=2))
+def test_a_snapshot_of_a_clock_that_was_ahead_is_replaced_once(judged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = store.clock.now() + datetime.timedelta(days=2)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(store.clock, "now", lambda: wrong)
+        statistics.recompute()
     assert statistics.recompute() == [snapshot()]
     assert statistics.recompute() == []
 

@@ -11,7 +11,6 @@ import pytest
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.remote import evidence, redfish_logs
-from muster.remote.bmc import Login
 from muster.remote.evidence import Piece
 from tests.support.servers import bmc as bmcs
 
@@ -54,7 +53,7 @@ def taken(known: dict[str, Any], error: str = "") -> Piece:
             "n1", "n1.example", 22, "root", "", "h100-sxm-8", State.QUARANTINE, {}, "", "", "", {}, simulated=False,
             added_at=datetime.datetime.now(datetime.UTC), bmc={"url": server.url},
         )  # fmt: skip
-        (piece,) = evidence.of_bmc(node, ["/redfish/v1/Systems"], lambda _: Login())
+        (piece,) = evidence.of_bmc(node, ["/redfish/v1/Systems"])
     return piece
 
 

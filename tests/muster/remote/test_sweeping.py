@@ -79,7 +79,7 @@ def test_one_odd_node_stops_no_other(server: sshd.Sshd, who: Credentials, agent:
     assert {name for name, each in found.items() if not each.trouble} == {"good"}
     assert not any(each.ours for each in found.values())
     assert {name for name, each in found.items() if each.unreadable} == {"floods", "nothing", "launch"}
-    assert "host key" in found["other"].trouble
+    assert "`muster node reinstalled other" in found["other"].trouble
     assert "longer" in found["floods"].trouble
     assert "did not answer" in found["hangs"].trouble
 

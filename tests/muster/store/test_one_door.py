@@ -19,6 +19,7 @@ from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.rules.certificate import why_invalid
 from muster.rules.gate import Refuse
 from muster.store.database import access, engine
 from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
@@ -156,7 +157,7 @@ class Door(RuleBasedStateMachine):
         if node.state is State.PRODUCTION and not node.shadow and not node.held_run:
             assert not isinstance(decided, Refuse), decided
         now = datetime.datetime.now(datetime.UTC)
-        if any(not certificate.invalid(now) for certificate in store.certificates.of_node(NODE)):
+        if any(not why_invalid(each.revoked, each.expires_at, now) for each in store.certificates.of_node(NODE)):
             critical = [
                 each.finding
                 for each in store.verdicts.open_findings(NODE)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster.model.dags import ADMISSION
-from muster.web import access, actions, approvals, overview, starts
+from muster.web import access, approvals, overview, starts
 from muster.web import app as web
 from muster.web.shared import Shared
 
@@ -35,9 +35,9 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
     monkeypatch.setattr(overview, "_shared_attention", Shared(1))
     monkeypatch.setattr(overview, "_shared_parts", Shared(32))
     app = _app()
-    for guard in (web.read, actions.decide, starts.start, starts.audited, approvals.respond, approvals.audited):
+    for guard in (access.read, access.decide, access.start, starts.audited, access.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None
-    for may in (actions.may_decide, starts.may_start):
+    for may in (access.may_decide, access.may_start):
         app.dependency_overrides[may] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
     for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (approvals.one, None), (access.node_of, "")):

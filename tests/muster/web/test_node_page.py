@@ -19,7 +19,7 @@ from muster.model.parts import Placement
 from muster.model.states import State
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import PlaceRow
-from muster.web import actions, plots, starts, timeline
+from muster.web import access, plots, timeline
 from muster.web import app as web
 from muster_criteria import chassis
 from muster_criteria.fleet.peers.bands import Band
@@ -156,7 +156,7 @@ def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -
     assert 'method="post"' in page(client, "/node/n1")
     app = client.app
     assert isinstance(app, FastAPI)
-    for may in (actions.may_decide, starts.may_start):
+    for may in (access.may_decide, access.may_start):
         app.dependency_overrides[may] = lambda: False
     assert 'method="post"' not in page(client, "/node/n1")
 
@@ -285,6 +285,6 @@ def test_who_is_not_logged_in_is_led_to_the_login(client: TestClient) -> None:
     def refuse() -> None:
         raise HTTPException(401, "Not authenticated")
 
-    app.dependency_overrides[web.read] = refuse
+    app.dependency_overrides[access.read] = refuse
     answer = client.get("/node/n1", headers={"Accept": "text/html"})
     assert (answer.status_code, '/auth/login"' in answer.text) == (401, True)

@@ -16,7 +16,7 @@ from muster import store
 from muster.model.figures import FleetRow
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.web import access, actions, approvals, overview, starts
+from muster.web import access, actions, approvals, overview
 from muster.web import app as web
 from muster.web.fleet import Filters
 from muster_criteria.model import Verdict
@@ -32,10 +32,10 @@ def test_no_route_is_without_airflows_login() -> None:
     for route in app.routes:
         assert isinstance(route, APIRoute), f"{route} is mounted, and no dependency of the app guards it"
         guards = [each.call for each in route.dependant.dependencies]
-        assert web.read in guards
+        assert access.read in guards
         if route.methods != {"GET"}:
             assert actions.from_this_page in guards
-            assert {actions.decide, approvals.respond, starts.start} & set(guards)
+            assert {access.decide, access.respond, access.start} & set(guards)
 
 
 def _part(text: str, begin: str, end: str) -> str:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from muster_criteria.cluster.goodput import (
     ASSUMED_RESTART,
-    PUBLISHED_RATES,
     SIZES,
     Input,
     Inputs,
@@ -21,8 +20,7 @@ from muster_criteria.cluster.goodput import (
     mttf_s,
 )
 from muster_criteria.counts import rate_limits
-
-RSC_1 = PUBLISHED_RATES["Meta RSC-1 (arXiv:2410.21680)"]
+from tests.bench.training import RSC_1
 
 
 def inputs(save: float = 30.0, restart: float = 600.0, rate: float = RSC_1) -> Inputs:

@@ -2,7 +2,7 @@
 
 Pure, and the one place for these formulae: a block's report, its page, the digest and the bench use it. Times are in
 seconds, rates in failures a node and day. Sources: J. W. Young, CACM 17 (1974) 530; J. T. Daly, Future Generation
-Computer Systems 22 (2006) 303; A. Kokolis et al., arXiv:2410.21680 (ETTR, and the published rates).
+Computer Systems 22 (2006) 303; A. Kokolis et al., arXiv:2410.21680 (ETTR).
 """
 
 from __future__ import annotations
@@ -14,13 +14,6 @@ from collections.abc import Iterable
 DAY_S = 86_400.0
 SIZES = (8, 64, 256, 1024, 4096, 16_384)
 """GPUs of the jobs that are forecast."""
-
-PUBLISHED_RATES = {
-    "Meta RSC-1 (arXiv:2410.21680)": 6.50e-3,
-    "Meta RSC-2 (arXiv:2410.21680)": 2.34e-3,
-    "Llama 3 405B: 419 interruptions of 2,048 nodes in 54 days (arXiv:2407.21783)": 419 / (2048 * 54),
-}
-"""Failures a node and day of public clusters, to compare a fleet's own with."""
 
 PUBLISHED = (
     "1,024 GPUs: MTTF 7.9 h measured; 16,384: 1.8 h projected (Meta RSC-1, arXiv:2410.21680)",

@@ -31,8 +31,6 @@ SWAPS = len(SWAP_EDGES_H) + 2
 MEMORY_H = 180 * 24.0
 """The fleet's own past counts less by 1/e for each so many hours: parts wear out, batches are replaced. With half of
 the year before, the risk of Titan's GPUs, which rose a hundredfold in two years, is predicted too low by a fifth."""
-STRENGTH_MAX = 20.0
-"""A prior never counts for more events than these, however narrow its interval: no fleet is those of the records."""
 LABEL_STRENGTH = 6.0
 """Events for which the prior of a batch or place counts, that it is like the others. Chosen on the public records: with
 2, the worst batches of one are predicted a third too high, since three kinds of label share what is seen."""
@@ -348,53 +346,12 @@ def _posterior(strength: Numbers, prior: Numbers, now: Numbers, faults: Numbers,
 
 
 @functools.cache
-def public_prior(without: str = "") -> Prior:
-    """Returns what the public records say; ``without``: the record that is left out, to be tested on it."""
-    return prior_of(json.loads(PRIORS.read_text()), without)
+def public_prior() -> Prior:
+    """Returns what the public records say together."""
+    pooled = json.loads(PRIORS.read_text())["pooled"]
+    return Prior(_model(pooled["model"]), _model(pooled["strength"]))
 
 
-def prior_of(written: dict[str, Any], without: str = "") -> Prior:
-    """Returns the prior of these estimates: of each factor the records' mean by precision, on the scale of logarithms.
-
-    A record's estimate is {"value", "low", "high", "events"}, with a 95 % interval. Where records differ by more than
-    their intervals allow, the spread between them counts too (DerSimonian and Laird, 1986): a fleet may differ as they
-    do.
-    """
-
-    def pooled(estimates: dict[str, Any], fallback: tuple[float, float]) -> tuple[float, float]:
-        known = [each for record, each in estimates.items() if record != without and each["value"] > 0]
-        if not known:
-            return fallback
-        log = np.log([each["value"] for each in known])
-        variance = np.array([(np.log(each["high"] / each["low"]) / 3.92) ** 2 for each in known])
-        between = 0.0
-        if len(known) > 1:
-            weight = 1.0 / variance
-            mean = (weight * log).sum() / weight.sum()
-            excess = (weight * (log - mean) ** 2).sum() - (len(known) - 1)
-            between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
-        weight = 1.0 / (variance + between)
-        mean, spread = (weight * log).sum() / weight.sum(), between + 1.0 / weight.sum()
-        return float(np.exp(mean)), float(min(STRENGTH_MAX, max(0.5, 1.0 / spread)))
-
-    def table(name: str, size: int, reference: int) -> tuple[Numbers, Numbers]:
-        values, strengths = np.ones(size), np.full(size, np.inf)
-        for place in range(size):
-            if place != reference:
-                values[place], strengths[place] = pooled(written[name][str(place)], (1.0, 1.0))
-        return values, strengths
-
-    any_, any_strength = table("since_any", BINS, BINS - 1)
-    swap, swap_strength = table("since_swap", SWAPS, SWAPS - 1)
-    neighbours, neighbours_strength = table("neighbours", NEIGHBOURS_MAX + 1, 0)
-    same, same_strength = np.ones((len(GROUPS), BINS)), np.full((len(GROUPS), BINS), np.inf)
-    for place in range(BINS - 1):
-        usual = pooled(written["since_same"]["all"][str(place)], (1.0, 1.0))
-        for number, group in enumerate(GROUPS):
-            own = written["since_same"].get(group, {}).get(str(place), {})
-            same[number, place], same_strength[number, place] = pooled(own, usual)
-    base = np.array([written["base"][group]["value"] for group in GROUPS])
-    return Prior(
-        Model(base, any_, same, swap, neighbours),
-        Model(np.ones(len(GROUPS)), any_strength, same_strength, swap_strength, neighbours_strength),
-    )
+def _model(written: dict[str, Any]) -> Model:
+    tables: dict[str, Any] = {name: np.array(values) for name, values in written.items()}
+    return Model(**tables)

@@ -30,8 +30,9 @@ _SPAN = 2.0**24
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
     """``start``, ``end``: in hours, when each was in service. ``part``, ``place``: which part it is, and where; the
-    same number twice where a unit is one machine. ``rack``: -1 if unknown. ``labels``: units × kinds
-    of label, what may make it like others (its batch, its place in the rack), -1 if unknown.
+    same number twice where a unit is one machine. Muster's own units always are: the two differ in one public record
+    alone, of GPUs that were moved between places. ``rack``: -1 if unknown. ``labels``: units × kinds of label, what may
+    make it like others (its batch, its place in the rack), -1 if unknown.
     """
 
     start: Numbers

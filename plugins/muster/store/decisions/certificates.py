@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, undefer
 
 from muster import acting
 from muster.errors import BadCertificate, ControllerFault
-from muster.model.certificates import Certificate, VersionChange, why_invalid
+from muster.model.certificates import Certificate, VersionChange
 from muster.model.events import Evidence
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
@@ -66,7 +66,8 @@ def uncertified() -> dict[str, str]:
         served = and_(NodeRow.state == str(State.PRODUCTION), NodeRow.shadow.is_(False))
         newest = {node.name: row for node, row in _newest_of(session, served)}
     why = {
-        name: why_invalid(row.revoked, row.expires_at, now) if row else "it has none" for name, row in newest.items()
+        name: certificate.why_invalid(row.revoked, row.expires_at, now) if row else "it has none"
+        for name, row in newest.items()
     }
     return {name: why[name] for name in sorted(why) if why[name]}
 
@@ -83,7 +84,7 @@ def version_changes() -> dict[str, VersionChange]:
             if row is None:
                 continue
             was = row.certified["environment"]
-            if not why_invalid(row.revoked, row.expires_at, now):
+            if not certificate.why_invalid(row.revoked, row.expires_at, now):
                 certified.append((node.sku, was))
             elif row.revoked:
                 present = reported.get(node.name, {})

@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
 from sqlalchemy.orm import Session
 
-from muster.model.dags import BURN_POOL, NODE_QUALIFICATION
+from muster.model.dags import BURN_POOL, NODE_QUALIFICATION, SWEPT_EVERY
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
-from muster.model.health import SWEPT_EVERY
 from muster.model.schedulers import ADMITTED
 from muster.model.states import SERVING
 from muster.store.database import access

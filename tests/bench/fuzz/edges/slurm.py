@@ -11,7 +11,7 @@ import os
 import random
 from typing import Any
 
-from muster.admission.backends.slurm import Slurm, SlurmSettings
+from muster.admission.backends.slurm.backend import Slurm, SlurmSettings
 from muster.admission.runner import Runner
 from muster.errors import MusterError
 from tests.bench.fuzz import mutate

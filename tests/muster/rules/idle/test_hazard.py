@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,12 +11,18 @@ from hypothesis import strategies as st
 
 from muster.rules.idle import hazard
 from muster.rules.idle.history import Faults, History, Units
+from tests.bench.traces import priors
 
+PRIORS = json.loads(hazard.PRIORS.read_text())
 ROWS = st.integers(1, 6).flatmap(
     lambda width: st.lists(
         st.lists(st.sampled_from([-1, 0, 1, 7, 10**9, 2**62]), min_size=width, max_size=width), min_size=1, max_size=30
     )
 )
+
+
+def test_the_prior_is_that_of_the_records_next_to_it() -> None:
+    assert priors.as_json(priors.pool(PRIORS)) == PRIORS["pooled"]
 
 
 @given(ROWS)

@@ -19,8 +19,8 @@ from muster_criteria.cluster.fabric.pairing import across, screening
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.stages import ROUNDS_MAX
 
-ROUNDS_MAX = 7
 VARIANTS = 8
 """Flows over which a rail is measured in a round of confirmation. With a tenth of the flows in a hot spot, seven or
 more of eight are in one at once in one cell of a million."""

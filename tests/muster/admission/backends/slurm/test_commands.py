@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from muster.admission import slurm_test_job
 from muster.admission.backend import LIMIT_MINUTES, Mark
-from muster.admission.backends.slurm import Slurm
+from muster.admission.backends.slurm import job
+from muster.admission.backends.slurm.backend import Slurm
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 
@@ -219,7 +219,7 @@ def test_a_test_that_slurm_does_not_start_waits_for_users_by_slurms_own_reason_a
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, raised: type[Exception] | None
 ) -> None:
     for name in ("START_S", "HINDERED_S", "ASKED_EVERY_S"):
-        monkeypatch.setattr(f"muster.admission.slurm_test_job.{name}", 0.0)
+        monkeypatch.setattr(f"muster.admission.backends.slurm.job.{name}", 0.0)
     queue = write(f"7 {shown}")
     tests = commands(scontrol=scontrol(), sinfo=write("n0"), squeue=queue, sbatch="echo 7", scancel="true").tests
     assert tests is not None
@@ -232,8 +232,8 @@ def test_a_test_that_slurm_does_not_start_waits_for_users_by_slurms_own_reason_a
 
 
 def test_a_test_waits_for_slurms_backfill_and_for_the_reason_that_stays() -> None:
-    assert slurm_test_job.START_S > 2 * 30, "bf_interval unless set"
-    assert slurm_test_job.HINDERED_S > slurm_test_job.ASKED_EVERY_S
+    assert job.START_S > 2 * 30, "bf_interval unless set"
+    assert job.HINDERED_S > job.ASKED_EVERY_S
 
 
 def node(**fields: Any) -> dict[str, Any]:

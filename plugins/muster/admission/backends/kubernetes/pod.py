@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
-from muster.admission.kubernetes_api import Api
+from muster.admission.backends.kubernetes.api import Api
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 

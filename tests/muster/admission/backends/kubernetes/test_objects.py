@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kubernetes import client
 
 from muster.admission.backend import AdmissionBackend
-from muster.admission.backends.kubernetes import Kubernetes
+from muster.admission.backends.kubernetes.backend import Kubernetes
 from muster.admission.clusters import backend_of, check_rights
 from muster.errors import SchedulerDown
 from tests.support.examples import examples
@@ -21,7 +21,7 @@ from tests.support.servers import kubernetes_server
 from tests.support.servers.kubernetes import Cluster
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 FINE: dict[str, Any] = {"metadata": {"name": "fine", "namespace": "team"}}
 
 

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from muster.admission.backend import Mark, Seen
-from muster.admission.backends.slurm import FEATURE
+from muster.admission.backends.slurm.backend import FEATURE
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, SchedulerDown
 from tests.muster.admission.test_backends import MARK

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
+from muster.admission.backends.slurm.job import SlurmTests
+from muster.admission.backends.slurm.node import PREFIX, WITHDRAWN, SlurmNode
 from muster.admission.runner import Runner
-from muster.admission.slurm_node import PREFIX, WITHDRAWN, SlurmNode
-from muster.admission.slurm_test_job import SlurmTests
 from muster.errors import LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
 from muster.remote.ssh import NodeAddress

@@ -15,7 +15,7 @@ import yaml
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
-from muster.admission.backends.kubernetes import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
+from muster.admission.backends.kubernetes.backend import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
@@ -352,7 +352,7 @@ def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_pa
 
 
 def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
-    rule = yaml.safe_load((Path(__file__).parents[3] / "docs/examples/node_readiness_rule.yaml").read_text())
+    rule = yaml.safe_load((Path(__file__).parents[5] / "docs/examples/node_readiness_rule.yaml").read_text())
     assert rule["spec"]["conditions"] == [{"type": CONDITION, "requiredStatus": "True"}]
     assert rule["spec"]["taint"]["key"] != TAINT, "a controller would remove ours"
 

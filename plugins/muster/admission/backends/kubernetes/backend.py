@@ -16,8 +16,8 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
-from muster.admission.kubernetes_api import DEVICES, Api, KubernetesLogin, Right, client_of
-from muster.admission.kubernetes_test_pod import PodTests
+from muster.admission.backends.kubernetes.api import DEVICES, Api, KubernetesLogin, Right, client_of
+from muster.admission.backends.kubernetes.pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
 from muster.settings import settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.admission.backends import slurm
+from muster.admission.backends.slurm import backend as slurm
 from tests.muster_node.agent.test_privilege import ROOT, USER, as_user
 
 SCONTROL, SCANCEL = "/usr/bin/scontrol", "/usr/bin/scancel"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.admission.backends.slurm import Slurm, SlurmSettings
+from muster.admission.backends.slurm.backend import Slurm, SlurmSettings
 from muster.admission.runner import Runner
 from muster.errors import LeftAlone
 from tests.muster.admission.test_backends import MARK

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from muster.admission.backend import LIMIT_MINUTES
-from muster.admission.backends.kubernetes import Kubernetes
+from muster.admission.backends.kubernetes.backend import Kubernetes
+from muster.admission.backends.kubernetes.pod import PodTests, resources_left
 from muster.admission.clusters import backend_of
-from muster.admission.kubernetes_test_pod import PodTests, resources_left
 from muster.errors import BadScheduler
 from tests.support.servers.kubernetes import Cluster
 
