@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from muster.model.dags import BURN_POOL, NODE_QUALIFICATION
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
 from muster.model.health import SWEPT_EVERY
-from muster.model.schedulers import ADMITTED
+from muster.model.schedulers import ADMITTED, REPEATED
 from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.batches import batches
@@ -84,7 +84,8 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ) or 0,
             give_back=_spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
-                and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
+                and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, PlaceRow.wanted == ADMITTED,
+                     PlaceRow.done_why != REPEATED),
                 PlaceRow.cluster,
             ),
             tests=_waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
