@@ -9,6 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from muster import store
+from muster.admission import idle_fleet
 from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
 from muster.integration import unstorable
@@ -47,7 +48,8 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         figures = store.figures.fleet(policies.health())
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
-    shown = metrics.render(figures, nodes_max=current.metrics_nodes)
+    due_after = idle_fleet.due_after({node.sku for node in figures.nodes})
+    shown = metrics.render(figures, nodes_max=current.metrics_nodes, due_after=due_after)
     return Response(shown, media_type=metrics.CONTENT_TYPE)
 
 

@@ -29,6 +29,7 @@ AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 3
 ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
+ZERO = datetime.timedelta()
 Value = float | datetime.datetime | None
 """A moment is shown in seconds since 1970, none as 0."""
 
@@ -41,9 +42,12 @@ END = b"# EOF\n"
 class Fleet:
     """A collector, as ``prometheus_client`` calls it, of figures that were read before."""
 
-    def __init__(self, figures: FleetFigures, *, nodes_max: int) -> None:
+    def __init__(
+        self, figures: FleetFigures, *, nodes_max: int, due_after: Mapping[str, datetime.timedelta] | None = None
+    ) -> None:
         self.figures = figures
         self.nodes_max = nodes_max
+        self.due_after = due_after or {}
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but that of single nodes; a queue that is empty is 0, not absent."""
@@ -76,6 +80,10 @@ class Fleet:
             _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), unswept),
+            _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
+                   ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
+            _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days without a PASS",
+                   ("simulated",), self._due(serving, datetime.timedelta(days=14))),
             _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
                    sum(each.passed_at is None for each in serving)),
             _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
@@ -85,6 +93,14 @@ class Fleet:
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
+
+    def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], int]:
+        """{whether simulated: how many of the nodes have had no PASS since their test was due, for so long}."""
+        found = {("false",): 0, ("true",): 0}
+        for each in nodes:
+            due = self.due_after.get(each.sku, ZERO) + since
+            found[(_flag(each.simulated),)] += each.passed_at is None or self.figures.at - each.passed_at >= due
+        return found
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
@@ -207,10 +223,14 @@ class Fleet:
         )  # fmt: skip
 
 
-def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
-    """The figures in the OpenMetrics text format."""
+def render(
+    figures: FleetFigures, *, nodes_max: int, due_after: Mapping[str, datetime.timedelta] | None = None
+) -> bytes:
+    """The figures in the OpenMetrics text format. ``due_after``: of each SKU, how long after a PASS the next test of an
+    idle node is due; without one, at once.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Fleet(figures, nodes_max=nodes_max))
+    registry.register(Fleet(figures, nodes_max=nodes_max, due_after=due_after))
     shown: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
     lines = () if len(figures.nodes) > nodes_max else map(_node_line, figures.nodes)
     return b"".join((shown.removesuffix(END), NODE_HEAD.encode(), *lines, END))

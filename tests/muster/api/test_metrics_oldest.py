@@ -47,6 +47,24 @@ def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
     assert read(client)[metric] == {(): end.timestamp()}
 
 
+def test_a_test_is_due_at_once_or_where_no_part_of_it_fits_with_the_whole_one(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "Ada", "needed now")
+    passed = store.clock.now()
+
+    def seen(days: float) -> tuple[float, float]:
+        monkeypatch.setattr(access, "now", lambda: passed + datetime.timedelta(days=days))
+        shown = read(client)
+        return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
+
+    assert [seen(1), seen(15)] == [(1, 0), (1, 1)]
+    monkeypatch.setenv("MUSTER_REVALIDATION_MINUTES", "1.5")
+    assert [seen(15), seen(29), seen(43)] == [(0, 0), (1, 0), (1, 1)]
+
+
 @pytest.mark.both_dialects
 def test_a_node_counts_as_unswept_since_it_could_be_swept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     start = store.clock.now().replace(microsecond=0)
