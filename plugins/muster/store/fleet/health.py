@@ -117,6 +117,8 @@ def _observe(
     check = seen.check
     rows = [each for each in known.get((part, check), []) if each.source == report.source]
     states.end_silent(rows, at)
+    if states.is_repeated(rows, seen):
+        return None
     row = states.row_for(rows, report.boot_id, seen)
     track, recent = None, states.recent_of(rows, seen)
     if seen.bad is not None:
@@ -161,6 +163,8 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
         row.last_seen = at  # also where a clock ahead has written a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
+        if seen.at is not None:
+            row.state_at = min(seen.at, at)  # a clock ahead hides no later event
         return
     row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
     row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over

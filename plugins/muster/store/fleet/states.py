@@ -40,7 +40,7 @@ def end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
     """End states of which their source has said nothing for long: its word that they are good again was lost."""
     for row in rows:
         silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
-        if silent and not row.over:
+        if silent and row.bad is not None and not row.over:
             for column, value in ENDED.items():
                 setattr(row, column, value)
 
@@ -50,6 +50,12 @@ def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
     return next((each for each in rows if each.boot_id == boot_id), None)
+
+
+def is_repeated(rows: Sequence[HealthRow], seen: Reading) -> bool:
+    """Whether an event is not later than the last one that its source reported: a poller's windows overlap."""
+    times = [each.state_at for each in rows if each.bad is None and each.state_at is not None]
+    return seen.bad is None and seen.at is not None and any(seen.at <= at for at in times)
 
 
 def recent_of(rows: Sequence[HealthRow], seen: Reading) -> list[Any]:
