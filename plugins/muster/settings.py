@@ -93,6 +93,9 @@ class _Airflow(pydantic.BaseModel):
     airflow_token: pydantic.SecretStr = pydantic.Field(
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
+    programs: str = pydantic.Field(
+        default="provisioner", description="logins of programs, comma separated: no decision is accepted under them"
+    )
     person: str = pydantic.Field(
         default="", description="the login under which you approve; the records name you by it; empty: your login name"
     )
@@ -311,6 +314,11 @@ class Settings(
     def busy_daemon_names(self) -> tuple[str, ...]:
         """The names of ``busy_daemons``."""
         return tuple(part.strip() for part in self.busy_daemons.split(",") if part.strip())
+
+    @property
+    def program_logins(self) -> frozenset[str]:
+        """The names of ``programs``, in small letters."""
+        return frozenset(part.strip().lower() for part in self.programs.split(",") if part.strip())
 
     @property
     def mail_recipients(self) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _minutes(skus: Iterable[str], level: str) -> dict[str, dict[str, float]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _minutes_of(sku: str, level: str, folders: tuple[Path, ...], _files: tuple[tuple[str, int], ...]) -> dict[str, float]:
+def _minutes_of(sku: str, level: str, folders: tuple[Path, ...], _files: tuple[object, ...]) -> dict[str, float]:
     # A scrape of the metrics would read each SKU otherwise, for a fraction of a second.
     return stage_minutes(load_sku(sku, folders), level)
 
