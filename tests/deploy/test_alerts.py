@@ -21,6 +21,7 @@ HELD = "muster_nodes_held_oldest_timestamp_seconds"
 UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
 UNSWEPT = "muster_nodes_unswept_oldest_timestamp_seconds"
 DIFFERS = "muster_scheduler_differences_oldest_timestamp_seconds"
+CHANGES = "muster_scheduler_changes_oldest_timestamp_seconds"
 ANOTHER = f"{OLD}+{STEP_H * 3600}"
 """Of an oldest time: whenever it is read, it is another node's, which has just come."""
 CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
@@ -75,8 +76,12 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
     ),
     "MusterMailsParked": ({"muster_mails_parked": 1}, {"muster_mails_parked": 0}),
     "MusterSchedulerWaiting": (
-        {"muster_scheduler_changes_oldest_timestamp_seconds": OLD},
-        {"muster_scheduler_changes_oldest_timestamp_seconds": 0},
+        {f'{CHANGES}{{wanted="withdrawn"}}': NOW - 3600},
+        {f'{CHANGES}{{wanted="admitted"}}': OLD, f'{CHANGES}{{wanted="withdrawn"}}': NOW - 1500},
+    ),
+    "MusterAdmissionWaiting": (
+        {f'{CHANGES}{{wanted="admitted"}}': NOW - 25 * 3600},
+        {f'{CHANGES}{{wanted="withdrawn"}}': OLD, f'{CHANGES}{{wanted="admitted"}}': NOW - 3600},
     ),
     "MusterAuditWaiting": (
         {'muster_audit_oldest_timestamp_seconds{sink="siem"}': OLD},

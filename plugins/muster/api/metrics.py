@@ -139,7 +139,7 @@ class Fleet:
                        f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S, seen.give_back),
             _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts),
             _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
-                   seen.tests.since),
+                   seen.tests.oldest),
             _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
                    "job: when a job of a new node began last, or since when they wait", ("pool",),
                    {(pool,): at for pool, at in seen.pools.items()}),
@@ -166,16 +166,16 @@ class Fleet:
         return (
             _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts),
             _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them is due; 0: none", (),
-                   seen.mails.since),
+                   seen.mails.oldest),
             _gauge("muster_mails_parked", "mails and notifications that were given up", (), seen.parked),
             _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
                    seen.changes.counts),
             _gauge("muster_scheduler_changes_oldest_timestamp_seconds",
-                   "since when the oldest of them waits; 0: none", (), seen.changes.since),
+                   "since when the oldest of them waits", ("cluster", "wanted"), seen.changes.since),
             _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
                    seen.differences.counts),
             _gauge("muster_scheduler_differences_oldest_timestamp_seconds", "since when the longest of them; 0: none",
-                   (), seen.differences.since),
+                   (), seen.differences.oldest),
             _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of the "
                    "audit stream has not accepted; 0: none", ("sink",),
                    {(each.sink,): each.since for each in seen.audit}),

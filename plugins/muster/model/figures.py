@@ -54,10 +54,15 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """A queue: {labels: how many}, and since when the oldest of them waits."""
+    """A queue: by labels how many, and since when the oldest of them waits."""
 
     counts: dict[tuple[str, ...], int]
-    since: datetime.datetime | None
+    since: dict[tuple[str, ...], datetime.datetime]
+
+    @property
+    def oldest(self) -> datetime.datetime | None:
+        """Since when the oldest of all waits; None without one."""
+        return min(self.since.values(), default=None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,7 +89,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
                 PlaceRow.cluster,
             ),
             tests=_waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
-            mails=Waiting({(): mails[0] - mails[1]}, mails[2]),
+            mails=Waiting({(): mails[0] - mails[1]}, {(): mails[2]} if mails[2] else {}),
             parked=mails[1],
             changes=_waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
             differences=_waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
@@ -197,8 +197,8 @@ def _waiting(
     session: Session, since: ColumnElement[Any] | Any, where: ColumnElement[bool], *labels: ColumnElement[Any] | Any
 ) -> Waiting:
     rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
-    oldest = [row[-1] for row in rows if row[-1] is not None]
-    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min(oldest, default=None))
+    oldest = {tuple(row[:-2]): row[-1] for row in rows if row[-1] is not None}
+    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, oldest)
 
 
 def _pools(session: Session) -> dict[str, datetime.datetime]:
