@@ -15,7 +15,7 @@ RULES = {rule["alert"]: rule for rule in yaml.safe_load(FILE.read_text())["group
 OLD, NOW = 1, 16 * 86400  # seconds at which promtool's clock begins, and where it ends
 STEP_H = 4  # the rules are evaluated that often, which costs promtool its time
 
-RUNS = "muster_run_duration_seconds_gcount"
+RUNS = 'muster_run_duration_seconds_gcount{simulated="false"'
 OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
 HELD = "muster_nodes_held_oldest_timestamp_seconds"
 UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
@@ -40,19 +40,25 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
         },
     ),
     "MusterCorruptData": (
-        {'muster_corrupting_findings{metric="pulse_mismatches"}': 1},
-        {'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1},
+        {'muster_corrupting_findings{metric="pulse_mismatches",simulated="false"}': 1},
+        {
+            'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1,
+            'muster_corrupting_findings{metric="pulse_mismatches",simulated="true"}': 1,
+        },
     ),
     "MusterManyFail": (
-        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 8, f'{RUNS}{{verdict="SKIPPED"}}': 90},
-        {f'{RUNS}{{verdict="FAIL"}}': 3, f'{RUNS}{{verdict="PASS"}}': 2, f'{RUNS}{{verdict="SKIPPED"}}': 5},
+        {f'{RUNS},verdict="FAIL"}}': 3, f'{RUNS},verdict="PASS"}}': 8, f'{RUNS},verdict="SKIPPED"}}': 90},
+        {
+            f'{RUNS},verdict="FAIL"}}': 3, f'{RUNS},verdict="PASS"}}': 2, f'{RUNS},verdict="SKIPPED"}}': 5,
+            'muster_run_duration_seconds_gcount{simulated="true",verdict="FAIL"}': 30,
+        },
     ),
     "MusterNothingTested": (
         {
-            'muster_nodes_test_due{simulated="false"}': 5, f'{RUNS}{{dag="node_qualification",verdict="PASS"}}': 5,
-            f'{RUNS}{{dag="node_revalidation",verdict="SKIPPED"}}': 5,
+            'muster_nodes_test_due{simulated="false"}': 5, f'{RUNS},dag="node_qualification",verdict="PASS"}}': 5,
+            f'{RUNS},dag="node_revalidation",verdict="SKIPPED"}}': 5,
         },
-        {'muster_nodes_test_due{simulated="false"}': 5, f'{RUNS}{{dag="node_revalidation",verdict="PASS"}}': 5},
+        {'muster_nodes_test_due{simulated="false"}': 5, f'{RUNS},dag="node_revalidation",verdict="PASS"}}': 5},
     ),
     "MusterNodesStale": (
         {'muster_nodes_stale{simulated="false"}': 1},

@@ -84,10 +84,11 @@ class Fleet:
                    ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
             _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days without a PASS",
                    ("simulated",), self._due(serving, datetime.timedelta(days=14))),
-            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
-                   sum(each.passed_at is None for each in serving)),
-            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
-                       AGES_S, _ages(serving, seen.at)),
+            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", ("simulated",),
+                   {("false",): 0} | collections.Counter((_flag(each.simulated),) for each in serving
+                                                         if each.passed_at is None)),
+            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service",
+                       ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
             _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
                    len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
@@ -130,11 +131,11 @@ class Fleet:
             _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                    ("stage", "class", "severity"), seen.findings),
             _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
-                   "of corrupted data", ("metric",), seen.corrupting),
+                   "of corrupted data", ("metric", "simulated"), seen.corrupting),
             _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
                        DURATIONS_S, seen.stage_durations),
             _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
-                       ("dag", "level", "verdict"), DURATIONS_S, seen.run_durations),
+                       ("dag", "level", "verdict", "simulated"), DURATIONS_S, seen.run_durations),
             _histogram("muster_give_back_seconds", "from the wish to give a node back until its scheduler confirmed "
                        f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S, seen.give_back),
             _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts),
@@ -279,10 +280,10 @@ def _ages(nodes: Iterable[NodeFigures], now: datetime.datetime) -> Iterator[Spre
     ages = collections.defaultdict(list)
     for node in nodes:
         if node.passed_at is not None:
-            ages[node.sku].append((now - node.passed_at).total_seconds())
-    for sku, each in sorted(ages.items()):
+            ages[node.sku, _flag(node.simulated)].append((now - node.passed_at).total_seconds())
+    for labels, each in sorted(ages.items()):
         counts = collections.Counter(sum(age > limit for limit in AGES_S) for age in each)
-        yield Spread((sku,), tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
+        yield Spread(labels, tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
 
 
 def _number(value: Value) -> float:

@@ -97,7 +97,7 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert seen["muster_nodes"]["false", "cpu-generic", "rma"] == 0
     verdicts = {("cpu-generic", "PASS"): 1, ("cpu-generic", "FAIL"): 1, ("cpu-generic", "none"): 1}
     assert seen["muster_nodes_by_verdict"] == verdicts
-    runs = {(fleet.DAG, "short", "PASS"): 1, (fleet.DAG, "short", "FAIL"): 1}
+    runs = {(fleet.DAG, "short", "false", "PASS"): 1, (fleet.DAG, "short", "false", "FAIL"): 1}
     assert seen["muster_run_duration_seconds_gcount"] == runs
     assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
     assert seen["muster_tests_running"] == {(fleet.DAG,): 1}
@@ -153,13 +153,14 @@ def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(
         store.nodes.add(fleet.new_node(f"n{place}"))
         mild = fleet.finding(metric="gemm_mismatches", severity=Severity.WARNING)
         fleet.fail(f"n{place}", "", fleet.finding(metric=metric), mild)
-    store.nodes.add(fleet.new_node("n3"))
+    store.nodes.add(fleet.new_node("n3", simulated=True))
     monkeypatch.setattr(figures, "CORRUPTING", {*CORRUPTING, "corrupted_results"})  # a check of a metric's name
     fleet.fail("n3", "", fleet.finding(metric="nccl_mismatches"), fleet.finding(metric="corrupted_results"))
     report = Report("n1", "checker", [Reading("corrupted_results"), Reading("xid/95", "gpu3", severity="RESET")])
     store.health.record([report], policies.health())
     counted = {
-        ("memory_burn_mismatches",): 1, ("step_digest",): 1, ("nccl_mismatches",): 1, ("corrupted_results",): 2,
+        ("memory_burn_mismatches", "false"): 1, ("step_digest", "false"): 1, ("nccl_mismatches", "true"): 1,
+        ("corrupted_results", "true"): 1, ("corrupted_results", "false"): 1,
     }  # fmt: skip
     assert read(client)["muster_corrupting_findings"] == counted
 
@@ -172,7 +173,7 @@ def test_reports_of_corrupted_data_are_counted_whatever_follows_from_them(client
     capped = Report("n1", "exporter", [Reading("corrupted_results")], most=HealthAction.TEST_SOONER)
     store.health.record([capped], policies.health())
     assert {each.action for each in store.health.of_node("n1")} == {HealthAction.NOTE, HealthAction.TEST_SOONER}
-    assert read(client)["muster_corrupting_findings"] == {("corrupted_results",): 2}
+    assert read(client)["muster_corrupting_findings"] == {("corrupted_results", "false"): 2}
 
 
 @pytest.mark.both_dialects

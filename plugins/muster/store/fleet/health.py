@@ -378,13 +378,18 @@ def note_acted(observation: Observation, acted: str) -> None:
             row.acted = acted[:TEXT_MAX]
 
 
-def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[str]:
-    """Returns how many observations seen since then say that data was corrupted, by check, whatever followed."""
+def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[tuple[str, bool]]:
+    """Returns how many observations seen since then say that data was corrupted, by check and whether the node is
+    simulated, whatever followed.
+    """
     lately = HealthRow.last_seen >= since
     with reading() as session:
         checks = filter(policy.may_corrupt, session.scalars(select(HealthRow.check).where(lately).distinct()))
-        rows = session.scalars(select(HealthRow).where(lately, HealthRow.check.in_(list(checks))))
-        return collections.Counter(row.check for row in rows if rules.corrupts(_to_observation(row), policy))
+        query = select(HealthRow, NodeRow.simulated).join(NodeRow, NodeRow.name == HealthRow.node)
+        rows = session.execute(query.where(lately, HealthRow.check.in_(list(checks)))).all()
+        return collections.Counter(
+            (row.check, simulated) for row, simulated in rows if rules.corrupts(_to_observation(row), policy)
+        )
 
 
 def corrupting(node: str) -> Observation | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
@@ -75,7 +75,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ),
             run_durations=_spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
-                ended, RunRow.dag_id, RunRow.level, RunRow.verdict,
+                ended, RunRow.dag_id, RunRow.level, RunRow.verdict, RunRow.simulated,
             ),
             controller_faults=session.scalar(
                 select(func.count()).where(
@@ -104,15 +104,18 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
 
 
 def _corrupting(
-    session: Session, recorded: ColumnElement[bool], reported: collections.Counter[str]
+    session: Session, recorded: ColumnElement[bool], reported: collections.Counter[tuple[str, bool]]
 ) -> dict[tuple[str, ...], int]:
-    """{(metric or check,): number} of critical findings of corrupted data and of what was ``reported`` of it."""
-    found = select(FindingRow.metric, func.count()).join(Stage, FindingRow.stage == Stage.id).where(
+    """{(metric or check, whether simulated): number} of critical findings of corrupted data and of what was
+    ``reported`` of it.
+    """
+    found = select(FindingRow.metric, RunRow.simulated, func.count()).join(Stage, FindingRow.stage == Stage.id)
+    found = found.join(RunRow, RunRow.id == Stage.run).where(
         recorded, FindingRow.waived == "", FindingRow.severity == str(Severity.CRITICAL),
         FindingRow.metric.in_(sorted(CORRUPTING)),
     )  # fmt: skip
     counted = collections.Counter(_counts(session, found))
-    counted.update({(check,): number for check, number in reported.items()})
+    counted.update({_labels(each): number for each, number in reported.items()})
     return dict(counted)
 
 
@@ -190,7 +193,11 @@ def _differs_since() -> ColumnElement[Any]:
 def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str, ...], int]:
     """{labels: number} of a query whose last column counts."""
     *labels, _number = query.selected_columns
-    return {tuple(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
+    return {_labels(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
+
+
+def _labels(values: Iterable[str | bool]) -> tuple[str, ...]:
+    return tuple(str(each).lower() if isinstance(each, bool) else each for each in values)
 
 
 def _waiting(
@@ -235,7 +242,7 @@ def _spread(
     query = select(*names_of, bucket, func.count(), func.sum(seconds)).group_by(*names_of, bucket)
     found: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
     for *names, place, number, total in session.execute(query):
-        counts, sums = found.setdefault(tuple(names), ([0] * (len(limits) + 1), []))
+        counts, sums = found.setdefault(_labels(names), ([0] * (len(limits) + 1), []))
         counts[place] = number
         sums.append(float(total))
     return tuple(Spread(names, tuple(counts), sum(sums)) for names, (counts, sums) in sorted(found.items()))
