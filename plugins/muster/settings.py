@@ -316,11 +316,6 @@ class Settings(
         return tuple(part.strip() for part in self.busy_daemons.split(",") if part.strip())
 
     @property
-    def program_logins(self) -> frozenset[str]:
-        """The names of ``programs``, in small letters."""
-        return frozenset(part.strip().lower() for part in self.programs.split(",") if part.strip())
-
-    @property
     def mail_recipients(self) -> tuple[str, ...]:
         """The addresses of ``mail_to``."""
         return tuple(part.strip() for part in self.mail_to.split(",") if part.strip())

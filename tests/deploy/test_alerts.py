@@ -21,6 +21,7 @@ HELD = "muster_nodes_held_oldest_timestamp_seconds"
 UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
 UNSWEPT = "muster_nodes_unswept_oldest_timestamp_seconds"
 DIFFERS = "muster_scheduler_differences_oldest_timestamp_seconds"
+ENDED = "muster_dag_last_success_timestamp_seconds"
 CHANGES = "muster_scheduler_changes_oldest_timestamp_seconds"
 ANOTHER = f"{OLD}+{STEP_H * 3600}"
 """Of an oldest time: whenever it is read, it is another node's, which has just come."""
@@ -59,6 +60,10 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
             f'{RUNS},dag="node_revalidation",verdict="SKIPPED"}}': 5,
         },
         {'muster_nodes_test_due{simulated="false"}': 5, f'{RUNS},dag="node_revalidation",verdict="PASS"}}': 5},
+    ),
+    "MusterDagStopped": (
+        {f'{ENDED}{{dag="housekeeping"}}': OLD},
+        {f'{ENDED}{{dag="peer_statistics"}}': ANOTHER, f'{ENDED}{{dag="fleet_digest"}}': OLD},
     ),
     "MusterNodesStale": (
         {'muster_nodes_stale{simulated="false"}': 1},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from muster import store
 from muster.admission import idle_fleet
 from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
-from muster.integration import unstorable
+from muster.integration import last_runs, unstorable
 from muster.judging import policies
 from muster.settings import Settings, settings
 
@@ -49,7 +50,8 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
     due_after = idle_fleet.due_after({node.sku for node in figures.nodes})
-    shown = metrics.render(figures, nodes_max=current.metrics_nodes, due_after=due_after)
+    figures = dataclasses.replace(figures, due_after=due_after, succeeded=last_runs.successes())
+    shown = metrics.render(figures, nodes_max=current.metrics_nodes)
     return Response(shown, media_type=metrics.CONTENT_TYPE)
 
 

@@ -29,7 +29,7 @@ AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 3
 ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
-ZERO = datetime.timedelta()
+ZERO, NUMBERS_LAST = datetime.timedelta(), datetime.timedelta(days=1)
 Value = float | datetime.datetime | None
 """A moment is shown in seconds since 1970, none as 0."""
 
@@ -42,12 +42,9 @@ END = b"# EOF\n"
 class Fleet:
     """A collector, as ``prometheus_client`` calls it, of figures that were read before."""
 
-    def __init__(
-        self, figures: FleetFigures, *, nodes_max: int, due_after: Mapping[str, datetime.timedelta] | None = None
-    ) -> None:
+    def __init__(self, figures: FleetFigures, *, nodes_max: int) -> None:
         self.figures = figures
         self.nodes_max = nodes_max
-        self.due_after = due_after or {}
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but that of single nodes; a queue that is empty is 0, not absent."""
@@ -99,7 +96,7 @@ class Fleet:
         """{whether simulated: how many of the nodes have had no PASS since their test was due, for so long}."""
         found = {("false",): 0, ("true",): 0}
         for each in nodes:
-            due = self.due_after.get(each.sku, ZERO) + since
+            due = self.figures.due_after.get(each.sku, ZERO) + since
             found[(_flag(each.simulated),)] += each.passed_at is None or self.figures.at - each.passed_at >= due
         return found
 
@@ -180,12 +177,15 @@ class Fleet:
             _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of the "
                    "audit stream has not accepted; 0: none", ("sink",),
                    {(each.sink,): each.since for each in seen.audit}),
+            _gauge("muster_dag_last_success_timestamp_seconds", "when the last run that succeeded of each DAG with a "
+                   "schedule ended; 0: never", ("dag",), {(dag,): at for dag, at in seen.succeeded.items()}),
             _gauge("muster_read_timestamp_seconds", "when these figures were read", (), seen.at),
         )  # fmt: skip
 
     def _numbers(self) -> Iterable[Metric]:
-        """What `muster numbers` shows, as counted once an hour: a scrape only reads it."""
-        kept = [(each, _flag(each.simulated)) for each in self.figures.numbers]
+        """What `muster numbers` shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
+        seen = self.figures
+        kept = [(each, _flag(each.simulated)) for each in seen.numbers if seen.at - each.until < NUMBERS_LAST]
         of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}
         by = ("sku", "simulated")
         return (
@@ -224,14 +224,10 @@ class Fleet:
         )  # fmt: skip
 
 
-def render(
-    figures: FleetFigures, *, nodes_max: int, due_after: Mapping[str, datetime.timedelta] | None = None
-) -> bytes:
-    """The figures in the OpenMetrics text format. ``due_after``: of each SKU, how long after a PASS the next test of an
-    idle node is due; without one, at once.
-    """
+def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
+    """The figures in the OpenMetrics text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Fleet(figures, nodes_max=nodes_max, due_after=due_after))
+    registry.register(Fleet(figures, nodes_max=nodes_max))
     shown: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
     lines = () if len(figures.nodes) > nodes_max else map(_node_line, figures.nodes)
     return b"".join((shown.removesuffix(END), NODE_HEAD.encode(), *lines, END))

@@ -48,7 +48,7 @@ class Moved(pydantic.BaseModel):
 
 async def receive(request: Request, background: BackgroundTasks, authorization: Annotated[str, Header()] = "") -> Moved:
     """Move a node as its owner answers: 403 for a node that is not this source's to repair, 409 for a move that its
-    state or the run that holds it refuses; otherwise as ``POST /v1/reports``. The same answer once more changes nothing.
+    state or the run that holds it refuses; otherwise as ``POST /v1/reports``. The same answer again changes nothing.
     """
     name, source = reports.source_of(authorization)
     if wait := reports.rates.take(name, source.per_minute, 1):

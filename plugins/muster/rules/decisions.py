@@ -15,7 +15,7 @@ NOT_PERSONS = frozenset(
 def is_person(name: str | None) -> bool:
     """Whether ``name`` can be a person, so that decisions are accepted under it: no program of the settings either."""
     plain = (name or "").strip().lower()
-    return plain not in NOT_PERSONS and plain not in settings().program_logins
+    return plain not in NOT_PERSONS and plain not in settings().programs.lower().replace(",", " ").split()
 
 
 def check_decision(person: str, reason: str, refused: str) -> None:

@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from airflow.models.dagrun import DagRun
+from airflow.utils import session
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from sqlalchemy import insert, text
+from sqlalchemy import create_engine, insert, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from muster import store
 from muster.api import metrics
@@ -260,6 +264,29 @@ def test_a_fleet_above_the_limit_has_no_series_of_nodes(client: TestClient, monk
     seen = read(client)
     assert "muster_node_last_pass_timestamp_seconds" not in seen
     assert seen["muster_node_series_omitted"] == {(): 1}
+
+
+def test_when_a_dag_succeeded_last_is_read_of_airflow_and_numbers_of_before_are_left_out(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    DagRun.metadata.create_all(airflow, tables=[DagRun.__table__])
+    monkeypatch.setattr(session, "create_session", lambda: Session(airflow))
+    ended = datetime.datetime(2026, 5, 3, 4, 0, tzinfo=datetime.UTC)
+    with Session(airflow) as rows:
+        for hour, state in ((0, "success"), (1, "failed"), (2, "running")):
+            end = ended + datetime.timedelta(hours=hour)
+            run = {"dag_id": "housekeeping", "run_id": state, "state": state, "end_date": end, "run_type": "scheduled"}
+            rows.execute(insert(DagRun.__table__).values(**run, run_after=end, log_template_id=1))
+        rows.commit()
+    store.nodes.add(fleet.new_node())
+    store.numbers.make(store.clock.now() - datetime.timedelta(hours=25))
+    seen = read(client)
+    last = seen["muster_dag_last_success_timestamp_seconds"]
+    assert (last["housekeeping",], last["peer_statistics",]) == (ended.timestamp(), 0)
+    assert "muster_interruptions" not in seen
+    store.numbers.make()
+    assert read(client)["muster_interruptions"]
 
 
 def test_the_reference_lists_each_metric(client: TestClient) -> None:

@@ -117,8 +117,6 @@ def _observe(
     check = seen.check
     rows = [each for each in known.get((part, check), []) if each.source == report.source]
     states.end_silent(rows, at)
-    if states.is_repeated(rows, seen):
-        return None
     row = states.row_for(rows, report.boot_id, seen)
     track, recent = None, states.recent_of(rows, seen)
     if seen.bad is not None:
@@ -163,8 +161,7 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
         row.last_seen = at  # also where a clock ahead has written a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
-        if seen.at is not None:
-            row.state_at = min(seen.at, at)  # a clock ahead hides no later event
+        row.state_at = min(seen.at, at) if seen.at else row.state_at  # a clock ahead hides no later event
         return
     row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
     row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over
@@ -379,17 +376,14 @@ def note_acted(observation: Observation, acted: str) -> None:
 
 
 def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[tuple[str, bool]]:
-    """Returns how many observations seen since then say that data was corrupted, by check and whether the node is
-    simulated, whatever followed.
-    """
+    """Returns how many observations seen since then say that data was corrupted, by check and if it was simulated."""
     lately = HealthRow.last_seen >= since
     with reading() as session:
         checks = filter(policy.may_corrupt, session.scalars(select(HealthRow.check).where(lately).distinct()))
         query = select(HealthRow, NodeRow.simulated).join(NodeRow, NodeRow.name == HealthRow.node)
-        rows = session.execute(query.where(lately, HealthRow.check.in_(list(checks)))).all()
-        return collections.Counter(
-            (row.check, simulated) for row, simulated in rows if rules.corrupts(_to_observation(row), policy)
-        )
+        found = session.execute(query.where(lately, HealthRow.check.in_(list(checks)))).all()
+        which = (each for each in found if rules.corrupts(_to_observation(each[0]), policy))
+        return collections.Counter((row.check, simulated) for row, simulated in which)
 
 
 def corrupting(node: str) -> Observation | None:

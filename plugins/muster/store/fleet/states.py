@@ -24,8 +24,10 @@ Rows = dict[tuple[str, str], list[HealthRow]]
 
 def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Reading, str]]:
     """Each reading, with its part, that a reading stands for. A good state whose check ends with "/" ends the check and
-    all below it, of its part; those of all parts if it is the node's.
+    all below it, of its part; those of all parts if it is the node's. None for an event that was recorded before.
     """
+    if _is_repeated(seen, [each for each in known.get((part, seen.check), []) if each.source == source]):
+        return []
     if seen.bad is not False or not seen.check.endswith("/"):
         return [(seen, part)]
     return [
@@ -52,8 +54,8 @@ def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow
     return next((each for each in rows if each.boot_id == boot_id), None)
 
 
-def is_repeated(rows: Sequence[HealthRow], seen: Reading) -> bool:
-    """Whether an event is not later than the last one that its source reported: a poller's windows overlap."""
+def _is_repeated(seen: Reading, rows: Sequence[HealthRow]) -> bool:
+    """Whether an event is not later than the last one of these rows: a poller's windows overlap."""
     times = [each.state_at for each in rows if each.bad is None and each.state_at is not None]
     return seen.bad is None and seen.at is not None and any(seen.at <= at for at in times)
 
