@@ -39,8 +39,6 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         expected = _token(current)
     except MusterError:  # its text quotes the setting: not for anonymous callers
         raise HTTPException(503, "Metrics are closed: a setting cannot be used; see `muster settings`.") from None
-    if not expected:
-        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN_FILE.")
     scheme, _, given = authorization.partition(" ")
     matches = secrets.compare_digest(given.strip().encode(), expected.encode())
     if scheme.lower() != "bearer" or not matches:
@@ -60,8 +58,16 @@ def _sentence(_request: Request, error: Exception) -> JSONResponse:
 
 
 def _token(current: Settings) -> str:
-    """The configured token, "" without one or if its file cannot be read: then the metrics stay closed."""
+    """The configured token. Raises HTTPException, which does not name the file, without one: 503."""
+    if current.metrics_token_file is None:
+        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN_FILE.")
     try:
-        return current.metrics_token_file.read_text().strip() if current.metrics_token_file else ""
-    except (OSError, UnicodeDecodeError):
-        return ""
+        token = current.metrics_token_file.read_text().strip()
+        why = "is empty"
+    except OSError as error:
+        token, why = "", f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        token, why = "", "is no text"
+    if not token:
+        raise HTTPException(503, f"Metrics are closed: the file of MUSTER_METRICS_TOKEN_FILE {why}; correct it.")
+    return token

@@ -64,8 +64,10 @@ def test_only_the_token_opens_them(client: TestClient, monkeypatch: pytest.Monke
     assert status() == 401
     (tmp_path / "token").write_text("\n")
     assert status(Authorization="Bearer ") == 503
+    assert "empty" in client.get("/metrics").json()["detail"]
     (tmp_path / "token").unlink()
     assert status(**TOKEN) == 503, "a file that is missing opens nothing"
+    assert "No such file" in client.get("/metrics").json()["detail"]
     (tmp_path / "token").write_text("s3cret\n")
     assert status(**TOKEN) == 200, "it is read again"
     monkeypatch.delenv("MUSTER_METRICS_TOKEN_FILE")
