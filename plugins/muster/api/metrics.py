@@ -94,7 +94,7 @@ class Fleet:
 
     def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], int]:
         """{whether simulated: how many of the nodes have had no PASS since their test was due, for so long}."""
-        found = {("false",): 0, ("true",): 0}
+        found: dict[tuple[str, ...], int] = {("false",): 0, ("true",): 0}
         for each in nodes:
             due = self.figures.due_after.get(each.sku, ZERO) + since
             found[(_flag(each.simulated),)] += each.passed_at is None or self.figures.at - each.passed_at >= due
