@@ -93,6 +93,9 @@ class _Airflow(pydantic.BaseModel):
     airflow_token: pydantic.SecretStr = pydantic.Field(
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
+    programs: str = pydantic.Field(
+        default="provisioner", description="logins of programs, comma separated: no decision is accepted under them"
+    )
     person: str = pydantic.Field(
         default="", description="the login under which you approve; the records name you by it; empty: your login name"
     )

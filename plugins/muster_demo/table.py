@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from muster.model.names import is_person
 from muster.model.stages import STAGES
+from muster.rules.decisions import is_person
 
 """The columns while nodes are qualified."""
 

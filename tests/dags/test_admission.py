@@ -97,7 +97,7 @@ def test_each_answer_is_carried_out_under_a_name(waiting: None, option: str, sta
 @pytest.mark.parametrize(
     "response",
     [answer(reason=" "), answer(name=None) | {"responded_by_user": None}]
-    + [answer(name=name) for name in ("airflow", "Anonymous", "admin", "nobody", "root")],
+    + [answer(name=name) for name in ("airflow", "Anonymous", "admin", "nobody", "root", "provisioner")],
 )
 def test_without_a_named_person_or_a_reason_moves_nothing(waiting: None, response: dict[str, Any]) -> None:
     for option in admission.OPTIONS:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from muster import store
 from muster.errors import AirflowRefused
 from muster.judging.verdict import record
-from muster.model.names import is_person
 from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
+from muster.rules.decisions import is_person
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
 from muster_demo.scoring import Service

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster import store
@@ -19,7 +21,7 @@ from muster.rules.preview import stage_minutes
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import changed, load_sku
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
@@ -90,17 +92,37 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
         leased={lease.node for lease in store.leases.live()},
         queued=store.leases.queued(),
         barred=lambda node: breakers[node.simulated],
-        minutes=_minutes(nodes, level or settings().revalidation_level),
+        minutes=_minutes({node.sku for node in nodes}, level or settings().revalidation_level),
     )
 
 
-def _minutes(nodes: Sequence[Node], level: str) -> dict[str, dict[str, float]]:
+def due_after(skus: Iterable[str]) -> dict[str, datetime.timedelta]:
+    """{SKU: for how long after a PASS no test of an idle node is due}: none where some set of stages fits into the
+    minutes, else until the whole test is. Without a SKU that cannot be read.
+    """
+    current, found = settings(), dict[str, datetime.timedelta]()
+    for sku, minutes in _minutes(skus, current.revalidation_level).items():
+        always, *others = (minutes[stage] for stage in STAGES)
+        fits = always + min(others) <= current.revalidation_minutes
+        found[sku] = datetime.timedelta(days=0 if fits else current.revalidation_whole_days)
+    return found
+
+
+def _minutes(skus: Iterable[str], level: str) -> dict[str, dict[str, float]]:
     """{SKU: {stage: its minutes}}, without a SKU that cannot be read: a test of such a node is refused."""
     found: dict[str, dict[str, float]] = {}
-    for sku in {node.sku for node in nodes}:
+    folders = tuple(settings().sku_folders)
+    files = changed(folders)
+    for sku in skus:
         with contextlib.suppress(SkuError):
-            found[sku] = stage_minutes(load_sku(sku, settings().sku_folders), level)
+            found[sku] = _minutes_of(sku, level, folders, files)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _minutes_of(sku: str, level: str, folders: tuple[Path, ...], _files: tuple[object, ...]) -> dict[str, float]:
+    # A scrape of the metrics would read each SKU otherwise, for a fraction of a second.
+    return stage_minutes(load_sku(sku, folders), level)
 
 
 def _due(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from typing import Annotated
 
@@ -9,9 +10,10 @@ from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from muster import store
+from muster.admission import idle_fleet
 from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
-from muster.integration import unstorable
+from muster.integration import last_runs, unstorable
 from muster.judging import policies
 from muster.settings import Settings, settings
 
@@ -37,8 +39,6 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         expected = _token(current)
     except MusterError:  # its text quotes the setting: not for anonymous callers
         raise HTTPException(503, "Metrics are closed: a setting cannot be used; see `muster settings`.") from None
-    if not expected:
-        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN_FILE.")
     scheme, _, given = authorization.partition(" ")
     matches = secrets.compare_digest(given.strip().encode(), expected.encode())
     if scheme.lower() != "bearer" or not matches:
@@ -47,6 +47,8 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         figures = store.figures.fleet(policies.health())
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
+    due_after = idle_fleet.due_after({node.sku for node in figures.nodes})
+    figures = dataclasses.replace(figures, due_after=due_after, succeeded=last_runs.successes())
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)
     return Response(shown, media_type=metrics.CONTENT_TYPE)
 
@@ -56,8 +58,16 @@ def _sentence(_request: Request, error: Exception) -> JSONResponse:
 
 
 def _token(current: Settings) -> str:
-    """The configured token, "" without one or if its file cannot be read: then the metrics stay closed."""
+    """The configured token. Raises HTTPException, which does not name the file, without one: 503."""
+    if current.metrics_token_file is None:
+        raise HTTPException(503, "Metrics are closed: set MUSTER_METRICS_TOKEN_FILE.")
     try:
-        return current.metrics_token_file.read_text().strip() if current.metrics_token_file else ""
-    except (OSError, UnicodeDecodeError):
-        return ""
+        token = current.metrics_token_file.read_text().strip()
+        why = "is empty"
+    except OSError as error:
+        token, why = "", f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        token, why = "", "is no text"
+    if not token:
+        raise HTTPException(503, f"Metrics are closed: the file of MUSTER_METRICS_TOKEN_FILE {why}; correct it.")
+    return token

@@ -29,6 +29,7 @@ AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 3
 ASKED = (Cause.QUESTION, Cause.HELD)
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
+ZERO, NUMBERS_LAST = datetime.timedelta(), datetime.timedelta(days=1)
 Value = float | datetime.datetime | None
 """A moment is shown in seconds since 1970, none as 0."""
 
@@ -76,15 +77,28 @@ class Fleet:
             _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), unswept),
-            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", (),
-                   sum(each.passed_at is None for each in serving)),
-            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service", ("sku",),
-                       AGES_S, _ages(serving, seen.at)),
+            _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
+                   ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
+            _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days without a PASS",
+                   ("simulated",), self._due(serving, datetime.timedelta(days=14))),
+            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", ("simulated",),
+                   {("false",): 0} | collections.Counter((_flag(each.simulated),) for each in serving
+                                                         if each.passed_at is None)),
+            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service",
+                       ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
             _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
                    len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
+
+    def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], int]:
+        """{whether simulated: how many of the nodes have had no PASS since their test was due, for so long}."""
+        found: dict[tuple[str, ...], int] = {("false",): 0, ("true",): 0}
+        for each in nodes:
+            due = self.figures.due_after.get(each.sku, ZERO) + since
+            found[(_flag(each.simulated),)] += each.passed_at is None or self.figures.at - each.passed_at >= due
+        return found
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
@@ -114,16 +128,16 @@ class Fleet:
             _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                    ("stage", "class", "severity"), seen.findings),
             _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
-                   "of corrupted data", ("metric",), seen.corrupting),
+                   "of corrupted data", ("metric", "simulated"), seen.corrupting),
             _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
                        DURATIONS_S, seen.stage_durations),
             _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
-                       ("dag", "level", "verdict"), DURATIONS_S, seen.run_durations),
+                       ("dag", "level", "verdict", "simulated"), DURATIONS_S, seen.run_durations),
             _histogram("muster_give_back_seconds", "from the wish to give a node back until its scheduler confirmed "
                        f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S, seen.give_back),
             _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts),
             _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
-                   seen.tests.since),
+                   seen.tests.oldest),
             _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
                    "job: when a job of a new node began last, or since when they wait", ("pool",),
                    {(pool,): at for pool, at in seen.pools.items()}),
@@ -150,25 +164,28 @@ class Fleet:
         return (
             _gauge("muster_mails_waiting", "mails to be sent", (), seen.mails.counts),
             _gauge("muster_mails_oldest_timestamp_seconds", "since when the oldest of them is due; 0: none", (),
-                   seen.mails.since),
+                   seen.mails.oldest),
             _gauge("muster_mails_parked", "mails and notifications that were given up", (), seen.parked),
             _gauge("muster_scheduler_changes_waiting", "changes that wait for a scheduler", ("cluster", "wanted"),
                    seen.changes.counts),
             _gauge("muster_scheduler_changes_oldest_timestamp_seconds",
-                   "since when the oldest of them waits; 0: none", (), seen.changes.since),
+                   "since when the oldest of them waits", ("cluster", "wanted"), seen.changes.since),
             _gauge("muster_scheduler_differences", "nodes that their scheduler shows otherwise than the records", (),
                    seen.differences.counts),
             _gauge("muster_scheduler_differences_oldest_timestamp_seconds", "since when the longest of them; 0: none",
-                   (), seen.differences.since),
+                   (), seen.differences.oldest),
             _gauge("muster_audit_oldest_timestamp_seconds", "since when the oldest event waits that a receiver of the "
                    "audit stream has not accepted; 0: none", ("sink",),
                    {(each.sink,): each.since for each in seen.audit}),
+            _gauge("muster_dag_last_success_timestamp_seconds", "when the last run that succeeded of each DAG with a "
+                   "schedule ended; 0: never", ("dag",), {(dag,): at for dag, at in seen.succeeded.items()}),
             _gauge("muster_read_timestamp_seconds", "when these figures were read", (), seen.at),
         )  # fmt: skip
 
     def _numbers(self) -> Iterable[Metric]:
-        """What `muster numbers` shows, as counted once an hour: a scrape only reads it."""
-        kept = [(each, _flag(each.simulated)) for each in self.figures.numbers]
+        """What `muster numbers` shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
+        seen = self.figures
+        kept = [(each, _flag(each.simulated)) for each in seen.numbers if seen.at - each.until < NUMBERS_LAST]
         of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}
         by = ("sku", "simulated")
         return (
@@ -259,10 +276,10 @@ def _ages(nodes: Iterable[NodeFigures], now: datetime.datetime) -> Iterator[Spre
     ages = collections.defaultdict(list)
     for node in nodes:
         if node.passed_at is not None:
-            ages[node.sku].append((now - node.passed_at).total_seconds())
-    for sku, each in sorted(ages.items()):
+            ages[node.sku, _flag(node.simulated)].append((now - node.passed_at).total_seconds())
+    for labels, each in sorted(ages.items()):
         counts = collections.Counter(sum(age > limit for limit in AGES_S) for age in each)
-        yield Spread((sku,), tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
+        yield Spread(labels, tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
 
 
 def _number(value: Value) -> float:

@@ -23,6 +23,7 @@ from muster.rules.certificate import why_invalid
 from muster.web import fleet
 from muster.web.access import read
 from muster.web.overview import fleet_now
+from muster_criteria.model import Verdict
 
 VERSION = "1"
 PAGE_MAX = 1000
@@ -84,9 +85,12 @@ def nodes(
     rack: str = "",
     q: str = "",
     after: str = "",
-    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description=f"{PAGE_MAX} at most")] = PAGE_MAX,
 ) -> list[FleetRow]:
     """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
+    for given, known_ones in ((state, (*State, *fleet.GROUPS)), (verdict, (*Verdict, fleet.NONE))):
+        if given and given not in known_ones:
+            raise HTTPException(422, f"{given[:80]!r} is none of {', '.join(known_ones)}.")
     filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
     rows = fleet.chosen(fleet_now()[0], filters, store.overview.nodes_with(q) if q else ())
     # In one order, whatever the database's collation: `after` is compared here.

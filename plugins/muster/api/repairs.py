@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import pydantic
-from fastapi import Header, HTTPException, Request
+from fastapi import BackgroundTasks, Header, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from muster import acting, store
@@ -46,9 +46,9 @@ class Moved(pydantic.BaseModel):
     state: State
 
 
-async def receive(request: Request, authorization: Annotated[str, Header()] = "") -> Moved:
+async def receive(request: Request, background: BackgroundTasks, authorization: Annotated[str, Header()] = "") -> Moved:
     """Move a node as its owner answers: 403 for a node that is not this source's to repair, 409 for a move that its
-    state or the run that holds it refuses; otherwise as ``POST /v1/reports``.
+    state or the run that holds it refuses; otherwise as ``POST /v1/reports``. The same answer again changes nothing.
     """
     name, source = reports.source_of(authorization)
     if wait := reports.rates.take(name, source.per_minute, 1):
@@ -57,23 +57,31 @@ async def receive(request: Request, authorization: Annotated[str, Header()] = ""
         answer = Answer.model_validate_json(await reports.body_of(request))
     except pydantic.ValidationError as error:
         raise HTTPException(422, one_line(first_refused(error, whole="the body"))[:200]) from None
-    return await run_in_threadpool(_move, name, source, answer)
+    moved = await run_in_threadpool(_move, name, source, answer)
+    background.add_task(carry_out, moved.node)  # its scheduler may take minutes
+    return moved
 
 
 def _move(name: str, source: Source, answer: Answer) -> Moved:
-    node = answer.node
+    node, reason = answer.node, f"{source.repairs}: {answer.reason}"
     try:
         with acting.under(acting.source_login(name)), store.engine.transaction():
             if not _is_owner(source, node):
                 raise HTTPException(403, f"This source does not repair {one_line(node)[:80]!r}.")
-            if (state := store.nodes.get(node).state) not in BROKEN:
+            state = store.nodes.get(node).state
+            last = next(
+                (each for each in reversed(store.nodes.events(node, 100)) if each.from_state != each.to_state), None
+            )
+            by = (answer.to, answer.person, reason, acting.current())
+            if state == answer.to and last and (last.to_state, last.actor, last.reason, last.login) == by:
+                return Moved(node=node, state=state)
+            if state not in BROKEN:
                 raise HTTPException(409, f"{node} is in {state}: only a node that is out of service is repaired.")
             if (lease := store.leases.get(node)) is not None:
                 raise HTTPException(409, f"{node} is held by run {lease.run_id}: answer again once it has ended.")
-            moved = store.nodes.move(node, State(answer.to), answer.person, f"{source.repairs}: {answer.reason}")
+            moved = store.nodes.move(node, State(answer.to), answer.person, reason)
     except IllegalMove as error:
         raise HTTPException(409, str(error)) from None
-    carry_out(node)
     return Moved(node=node, state=moved.state)
 
 

@@ -7,6 +7,8 @@ three programs was run.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -27,6 +29,7 @@ SUSPECTS_MAX = 8
 PROBLEM_MAX = 300
 """Characters of the answer about a report that cannot be used: its keys are the sender's."""
 PART_MAX = 200
+_SINCE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
 _NO_PART = ("alertname", "severity")
 _OF_ALERTS = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR", "info": None, "none": None, "": None}
@@ -44,7 +47,7 @@ Name = Annotated[str, pydantic.Field(max_length=200)]
 class Reported(pydantic.BaseModel):
     """One observation in Muster's own form. ``node``, or ``nodes`` that show the same. ``bad``: of a state, whether it
     is bad now; left out for an event. ``severity``: as policies for device events have it; an XID's is the
-    SKU's to give.
+    SKU's to give. ``at``: when an event was; one that is not later than the last of its check and part repeats it.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +62,7 @@ class Reported(pydantic.BaseModel):
     bad: bool | None = None
     severity: EventSeverity | None = None
     boot_id: Annotated[str, pydantic.Field(max_length=64)] = ""
+    at: Annotated[pydantic.AwareDatetime, pydantic.Field(ge=_SINCE)] | None = None
 
     @pydantic.model_validator(mode="after")
     def _names_nodes(self) -> Reported:
@@ -79,7 +83,7 @@ class Reported(pydantic.BaseModel):
         if self.check == UNISOLATED:
             others = ", ".join(each for each in self.names if each != name)
             value = f"it or {others}{f': {value}' if value else ''}"
-        return Reading(self.check, self.device, value, self.count, severity, None, self.bad, self.part)
+        return Reading(self.check, self.device, value, self.count, severity, None, self.bad, self.part, self.at)
 
 
 def read(form: Form, body: Any, node: str = "") -> Iterator[Reported | str]:
@@ -99,8 +103,8 @@ def _given(form: Form, body: Any, node: str) -> Iterator[Any]:
             yield from _sentinel(event)
     elif form == "gpud":
         for component in _list(body, "components"):
-            for event in _list(component, "events"):
-                yield _gpud(str(_of(component, "component")), event, node)
+            events = [_gpud(str(_of(component, "component")), event, node) for event in _list(component, "events")]
+            yield from sorted(events, key=lambda event: event["at"] or _SINCE)
     else:
         yield from _list(body, "reports")
 
@@ -108,7 +112,7 @@ def _given(form: Form, body: Any, node: str) -> Iterator[Any]:
 def _list(body: Any, name: str) -> list[Any]:
     """The list under a name, or the body itself: several, or one."""
     found = body.get(name, [body]) if isinstance(body, dict) else body
-    return found if isinstance(found, list) else [found]
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _of(value: Any, *names: str) -> Any:
@@ -167,9 +171,13 @@ def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
 
 def _gpud(component: str, event: Any, node: str) -> dict[str, Any]:
     severity = {"fatal": "ISOLATE", "critical": "RESET", "warning": "MONITOR"}.get(str(_of(event, "type")).lower())
+    at = None
+    with contextlib.suppress(ValueError):
+        at = datetime.datetime.fromisoformat(str(_of(event, "time")))
     return {
         "check": _named("event", f"{component}/{_of(event, 'name')}"),
         "node": node,
+        "at": at if at and at.tzinfo and at > _SINCE else None,
         "value": str(_of(event, "message"))[:1000],
         "severity": severity,
     }

@@ -141,6 +141,12 @@ class AirflowClient:
         """Returns every run of the DAG in Airflow's format (``dag_run_id``, ``state``, ``conf``, …)."""
         return list(self._all(f"/dags/{dag_id}/dagRuns", "dag_runs"))
 
+    def last_ended(self, dag_id: str) -> tuple[str, datetime.datetime] | None:
+        """Returns (success or failed, when it ended) of the DAG's last run that has ended, None without one."""
+        last = {"state": ["success", "failed"], "order_by": "-run_after", "limit": 1}
+        runs = self._request("GET", f"/dags/{dag_id}/dagRuns", params=last).json()["dag_runs"]
+        return next(((each["state"], datetime.datetime.fromisoformat(each["end_date"])) for each in runs), None)
+
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
         """Returns {task id: state} of a run ("none" if not scheduled yet); mapped tasks are "id[index]"."""
         states: dict[str, str] = {}

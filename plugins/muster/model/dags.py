@@ -30,6 +30,13 @@ ASKING = (ADMISSION, HELD_VERDICT)
 HOLDERS = frozenset({NODE_QUALIFICATION, NODE_REVALIDATION, CLUSTER_QUALIFICATION, REPAIR, *ASKING})
 """DAGs whose runs hold nodes, to be released when the run is over."""
 
+STOPPED_AFTER = {
+    IDLE_REVALIDATION: datetime.timedelta(hours=1), HEALTH_SWEEP: datetime.timedelta(hours=1),
+    HOUSEKEEPING: datetime.timedelta(hours=1), PEER_STATISTICS: datetime.timedelta(hours=3),
+    FLEET_DIGEST: datetime.timedelta(days=2),
+}  # fmt: skip
+"""The DAGs with a schedule: one whose last run ended so long ago has stopped."""
+
 HOUSEKEEPING_EVERY = datetime.timedelta(minutes=5)
 SWEPT_EVERY = datetime.timedelta(minutes=10)
 """How often the sweep reads a node in service that no run holds and whose tests are not paused."""

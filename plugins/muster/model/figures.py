@@ -54,10 +54,15 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """A queue: {labels: how many}, and since when the oldest of them waits."""
+    """A queue: by labels how many, and since when the oldest of them waits."""
 
     counts: dict[tuple[str, ...], int]
-    since: datetime.datetime | None
+    since: dict[tuple[str, ...], datetime.datetime]
+
+    @property
+    def oldest(self) -> datetime.datetime | None:
+        """Since when the oldest of all waits; None without one."""
+        return min(self.since.values(), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +88,8 @@ class FleetFigures:
     that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
     their first job, when a job of a new node began last, or else since when they wait. ``uncertified_since``: the
     longest of the nodes that are. ``unswept_since``: by whether it is simulated, the node in service that the health
-    sweep could read and did not for longest.
+    sweep could read and did not for longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node
+    is due, at once without one. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
     """
 
     at: datetime.datetime
@@ -107,6 +113,8 @@ class FleetFigures:
     pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     uncertified_since: datetime.datetime | None = None
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
+    due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)
+    succeeded: dict[str, datetime.datetime | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,12 +28,6 @@ _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 HOST_CHARACTERS = 253
 
-NOT_PERSONS = frozenset(
-    {"", "muster", "airflow", "system", "scheduler", "housekeeping", "health"}
-    | {"root", "admin", "administrator", "anonymous", "nobody"}
-)
-"""Actors that are programs or shared accounts: no decision is accepted under these names."""
-
 
 def is_host(text: str) -> bool:
     """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on.
@@ -45,8 +39,3 @@ def is_host(text: str) -> bool:
     except ValueError:
         last = text.removesuffix(".").rpartition(".")[2]
         return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None and not _NUMBER.fullmatch(last)
-
-
-def is_person(name: str | None) -> bool:
-    """Whether ``name`` can be a person, so that decisions are accepted under it."""
-    return (name or "").strip().lower() not in NOT_PERSONS

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from muster.errors import NoPerson
-from muster.model.names import is_person
+from muster.settings import settings
+
+NOT_PERSONS = frozenset(
+    {"", "muster", "airflow", "system", "scheduler", "housekeeping", "health"}
+    | {"root", "admin", "administrator", "anonymous", "nobody"}
+)
+"""Actors that are programs or shared accounts: no decision is accepted under these names."""
+
+
+def is_person(name: str | None) -> bool:
+    """Whether ``name`` can be a person, so that decisions are accepted under it: no program of the settings either."""
+    plain = (name or "").strip().lower()
+    return plain not in NOT_PERSONS and plain not in settings().programs.lower().replace(",", " ").split()
 
 
 def check_decision(person: str, reason: str, refused: str) -> None:

@@ -119,6 +119,16 @@ def test_a_node_that_gets_its_place_again_takes_its_sequences_from_the_clock(bli
     assert sequences == sorted(set(sequences))
 
 
+def test_a_change_that_is_repeated_is_a_message_of_its_own(blind: Receiver) -> None:
+    for state in (State.QUARANTINE, State.TRIAGE, State.REPAIR, State.REGISTERED):
+        move(NODE, state, "Ada", "noise")
+    store.schedulers.renew_reason(NODE)
+    service.carry_out(NODE)
+    first, second = blind.messages
+    assert second["id"] != first["id"]
+    assert blind.nodes["n0"]["reason"] == second["data"]["reason"] != first["data"]["reason"]
+
+
 @pytest.mark.parametrize("answer", ["202", "409"])
 def test_an_answer_that_confirms_nothing_leaves_the_change_waiting(blind: Receiver, answer: str) -> None:
     blind.mood = [answer]

@@ -7,9 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from airflow.models.dagrun import DagRun
+from airflow.utils import session
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from sqlalchemy import insert, text
+from sqlalchemy import create_engine, insert, text
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from muster import store
 from muster.api import metrics
@@ -60,8 +64,10 @@ def test_only_the_token_opens_them(client: TestClient, monkeypatch: pytest.Monke
     assert status() == 401
     (tmp_path / "token").write_text("\n")
     assert status(Authorization="Bearer ") == 503
+    assert "empty" in client.get("/metrics").json()["detail"]
     (tmp_path / "token").unlink()
     assert status(**TOKEN) == 503, "a file that is missing opens nothing"
+    assert "No such file" in client.get("/metrics").json()["detail"]
     (tmp_path / "token").write_text("s3cret\n")
     assert status(**TOKEN) == 200, "it is read again"
     monkeypatch.delenv("MUSTER_METRICS_TOKEN_FILE")
@@ -97,7 +103,7 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert seen["muster_nodes"]["false", "cpu-generic", "rma"] == 0
     verdicts = {("cpu-generic", "PASS"): 1, ("cpu-generic", "FAIL"): 1, ("cpu-generic", "none"): 1}
     assert seen["muster_nodes_by_verdict"] == verdicts
-    runs = {(fleet.DAG, "short", "PASS"): 1, (fleet.DAG, "short", "FAIL"): 1}
+    runs = {(fleet.DAG, "short", "false", "PASS"): 1, (fleet.DAG, "short", "false", "FAIL"): 1}
     assert seen["muster_run_duration_seconds_gcount"] == runs
     assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
     assert seen["muster_tests_running"] == {(fleet.DAG,): 1}
@@ -153,13 +159,14 @@ def test_corrupted_data_is_counted_wherever_it_is_found_and_nothing_else_is(
         store.nodes.add(fleet.new_node(f"n{place}"))
         mild = fleet.finding(metric="gemm_mismatches", severity=Severity.WARNING)
         fleet.fail(f"n{place}", "", fleet.finding(metric=metric), mild)
-    store.nodes.add(fleet.new_node("n3"))
+    store.nodes.add(fleet.new_node("n3", simulated=True))
     monkeypatch.setattr(figures, "CORRUPTING", {*CORRUPTING, "corrupted_results"})  # a check of a metric's name
     fleet.fail("n3", "", fleet.finding(metric="nccl_mismatches"), fleet.finding(metric="corrupted_results"))
     report = Report("n1", "checker", [Reading("corrupted_results"), Reading("xid/95", "gpu3", severity="RESET")])
     store.health.record([report], policies.health())
     counted = {
-        ("memory_burn_mismatches",): 1, ("step_digest",): 1, ("nccl_mismatches",): 1, ("corrupted_results",): 2,
+        ("memory_burn_mismatches", "false"): 1, ("step_digest", "false"): 1, ("nccl_mismatches", "true"): 1,
+        ("corrupted_results", "true"): 1, ("corrupted_results", "false"): 1,
     }  # fmt: skip
     assert read(client)["muster_corrupting_findings"] == counted
 
@@ -172,7 +179,7 @@ def test_reports_of_corrupted_data_are_counted_whatever_follows_from_them(client
     capped = Report("n1", "exporter", [Reading("corrupted_results")], most=HealthAction.TEST_SOONER)
     store.health.record([capped], policies.health())
     assert {each.action for each in store.health.of_node("n1")} == {HealthAction.NOTE, HealthAction.TEST_SOONER}
-    assert read(client)["muster_corrupting_findings"] == {("corrupted_results",): 2}
+    assert read(client)["muster_corrupting_findings"] == {("corrupted_results", "false"): 2}
 
 
 @pytest.mark.both_dialects
@@ -259,6 +266,29 @@ def test_a_fleet_above_the_limit_has_no_series_of_nodes(client: TestClient, monk
     seen = read(client)
     assert "muster_node_last_pass_timestamp_seconds" not in seen
     assert seen["muster_node_series_omitted"] == {(): 1}
+
+
+def test_when_a_dag_succeeded_last_is_read_of_airflow_and_numbers_of_before_are_left_out(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    DagRun.metadata.create_all(airflow, tables=[DagRun.__table__])
+    monkeypatch.setattr(session, "create_session", lambda: Session(airflow))
+    ended = datetime.datetime(2026, 5, 3, 4, 0, tzinfo=datetime.UTC)
+    with Session(airflow) as rows:
+        for hour, state in ((0, "success"), (1, "failed"), (2, "running")):
+            end = ended + datetime.timedelta(hours=hour)
+            run = {"dag_id": "housekeeping", "run_id": state, "state": state, "end_date": end, "run_type": "scheduled"}
+            rows.execute(insert(DagRun.__table__).values(**run, run_after=end, log_template_id=1))
+        rows.commit()
+    store.nodes.add(fleet.new_node())
+    store.numbers.make(store.clock.now() - datetime.timedelta(hours=25))
+    seen = read(client)
+    last = seen["muster_dag_last_success_timestamp_seconds"]
+    assert (last["housekeeping",], last["peer_statistics",]) == (ended.timestamp(), 0)
+    assert "muster_interruptions" not in seen
+    store.numbers.make()
+    assert read(client)["muster_interruptions"]
 
 
 def test_the_reference_lists_each_metric(client: TestClient) -> None:

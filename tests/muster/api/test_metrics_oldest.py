@@ -14,6 +14,8 @@ from muster.judging import policies
 from muster.model.health import Cursor, Report
 from muster.model.states import State
 from muster.store.database import access
+from muster.store.database.engine import writing
+from muster.store.database.outgoing import PlaceRow
 from tests.muster import fleet
 from tests.muster.api.test_metrics import client as client
 from tests.muster.api.test_metrics import read
@@ -43,6 +45,24 @@ def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
     (end, _) = store.signs.certificate_ends()["expired"]
     assert revoked < end < now
     assert read(client)[metric] == {(): end.timestamp()}
+
+
+def test_a_test_is_due_at_once_or_where_no_part_of_it_fits_with_the_whole_one(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "Ada", "needed now")
+    passed = store.clock.now()
+
+    def seen(days: float) -> tuple[float, float]:
+        monkeypatch.setattr(access, "now", lambda: passed + datetime.timedelta(days=days))
+        shown = read(client)
+        return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
+
+    assert [seen(1), seen(15)] == [(1, 0), (1, 1)]
+    monkeypatch.setenv("MUSTER_REVALIDATION_MINUTES", "1.5")
+    assert [seen(15), seen(29), seen(43)] == [(0, 0), (1, 0), (1, 1)]
 
 
 @pytest.mark.both_dialects
@@ -112,3 +132,19 @@ def test_a_difference_counts_since_its_scheduler_shows_it_and_not_from_before_th
     after(4)
     store.schedulers.note_seen("a", "open", "it is open")
     assert read(client)[metric] == {(): done.timestamp()}
+
+
+@pytest.mark.both_dialects
+def test_an_admission_that_is_marked_again_waits_since_then_and_gives_nothing_back(client: TestClient) -> None:
+    long_ago = store.clock.now() - datetime.timedelta(days=90)
+    store.nodes.add(fleet.new_node("a"))
+    with writing() as session:
+        there = {"cluster": "c1", "name": "a", "wanted": "admitted", "done": "admitted", "why": "it passed"}
+        session.add(PlaceRow(node="a", wanted_at=long_ago, done_at=long_ago, **there))
+    store.schedulers.mark_again("a")
+    waiting = read(client)["muster_scheduler_changes_oldest_timestamp_seconds"]
+    assert waiting["c1", "admitted"] > long_ago.timestamp()
+    change = store.schedulers.claim("a")
+    assert change is not None
+    store.schedulers.carried_out(change)
+    assert "muster_give_back_seconds_gcount" not in read(client)

@@ -78,7 +78,9 @@ def test_answers(client: TestClient) -> None:
     assert get("/gpu-0002/certificate")["invalid"] == ""
     for absent in ("/gpu-0001/certificate", "/gone", "/gone/verdicts", "/gone/findings", "/gone/certificate"):
         assert client.get(f"/v1/nodes{absent}").status_code == 404, absent
-    assert client.get("/v1/nodes?limit=1001").status_code == 422
+    for wrong in ("limit=1001", "state=quarantin", "verdict=FAILED"):
+        assert client.get(f"/v1/nodes?{wrong}").status_code == 422, wrong
+    assert get("?state=out&verdict=none") == []
     assert client.post("/v1/nodes/gpu-0001").status_code == 405
 
 

@@ -44,6 +44,16 @@ def test_the_owners_answer_moves_the_node_and_stands_in_its_history(client: Test
     assert "INC-17: gpu3 replaced" in last.reason
 
 
+@pytest.mark.parametrize("to", ["repair", "rma", "registered"])
+def test_the_same_answer_once_more_changes_nothing(client: TestClient, to: str) -> None:
+    first = post(client, to=to).json()
+    before = store.nodes.events(NODE)
+    again = post(client, to=to)
+    assert (again.status_code, again.json()) == (200, first)
+    assert store.nodes.events(NODE) == before
+    assert post(client, to=to, reason="another").status_code == 409
+
+
 @pytest.mark.parametrize(
     ("token", "changed", "status"),
     [

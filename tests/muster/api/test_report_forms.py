@@ -50,6 +50,10 @@ def test_no_name_of_an_alert_stands_for_others(name: str) -> None:
     assert not found.check.endswith("/")
 
 
+def test_a_component_of_gpud_without_events_reports_none() -> None:
+    assert list(report_forms.read("gpud", [{"component": "cpu", "events": None}], "n1")) == []
+
+
 def test_a_refusal_is_one_line() -> None:
     (found,) = report_forms.read("muster", {"reports": [{"node": "n1", "check": "x", "odd\nPASS": 1}]})
     assert isinstance(found, str)

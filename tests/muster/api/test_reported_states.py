@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -168,5 +169,15 @@ def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
     assert post(client, found, "gpud").status_code == 422, "it names no node"
     assert post(client, found, "gpud", params={"node": NODE}).json()["accepted"] == 1
     assert {each.check for each in store.health.of_node(NODE)} == {"xid/79", "event/accelerator-nvidia-ecc/ecc"}
+    late, early = ({**found[0]["events"][0], "time": f"2026-11-20T0{hour}:00:00Z"} for hour in (7, 6))
+
+    def polled(events: list[dict[str, str]]) -> tuple[int, datetime.datetime]:
+        body = [{**found[0], "component": "disk", "events": events}]
+        assert post(client, body, "gpud", params={"node": NODE}).status_code == 200
+        (seen,) = (each for each in store.health.of_node(NODE) if each.check == "event/disk/ecc")
+        return seen.count, store.health.urgent(seen.first_seen)[NODE].at
+
+    assert polled([late, early]) == polled([late, early])
+    assert polled([{**late, "time": "2026-11-20T07:00:01Z"}])[0] == 3
     assert post(client, {"events": [{**event, "errorCode": ["31", "94"]}]}, "sentinel").json()["accepted"] == 2
     assert {"xid/31", "xid/94"} <= {each.check for each in store.health.of_node(NODE)}

@@ -66,13 +66,16 @@ def asks(request: httpx.Request) -> httpx.Response | None:
 
 
 @pytest.mark.usefixtures("fleet_db")
-@pytest.mark.parametrize(("login", "token", "posted"), [("muster", "", 0), ("ada", "", 1), ("muster", "t", 1)])
+@pytest.mark.parametrize(
+    ("login", "token", "posted"), [("muster", "", 0), ("svc-netbox", "", 0), ("ada", "", 1), ("muster", "t", 1)]
+)
 def test_an_answer_under_a_shared_login_is_refused_before_it_is_given(
     muster: Muster, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, login: str, token: str, posted: int
 ) -> None:
     """The run refuses it too, but only after the question is closed. Whose a token is, Airflow alone knows."""
     airflow.override = asks
     store.nodes.add(fleet.new_node("gpu-0005"))
+    monkeypatch.setenv("MUSTER_PROGRAMS", "provisioner, SVC-netbox")
     monkeypatch.setenv("MUSTER_AIRFLOW_USERNAME", login)
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", token)
     status, _, _ = muster("approve", "asks", "--option", "Approve", "--reason", "because")

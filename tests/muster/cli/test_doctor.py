@@ -102,6 +102,20 @@ def test_whatever_is_missing_is_named(
     assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
 
 
+@pytest.mark.parametrize(
+    ("state", "hours", "found"),
+    [("success", 0.5, 0), ("success", 2, len(dags.STOPPED_AFTER) - 2), ("failed", 0, len(dags.STOPPED_AFTER))],
+)
+def test_a_dag_whose_last_run_failed_or_is_long_ago_is_missing(
+    airflow: Airflow, state: str, hours: float, found: int
+) -> None:
+    end = (store.clock.now() - datetime.timedelta(hours=hours)).isoformat()
+    airflow.override = lambda _: httpx.Response(200, json={"dag_runs": [{"state": state, "end_date": end}]})
+    with AirflowClient.from_settings() as client:
+        checks = list(doctor.stopped(client, dict.fromkeys(dags.ALL, False)))
+    assert [each.mark for each in checks] == [Mark.MISSING] * found
+
+
 @pytest.mark.needs_sshd
 def test_retries_that_a_wrong_clock_put_off_are_missing_and_begun_by_a_command(
     muster: Muster, airflow: Airflow, key: Path

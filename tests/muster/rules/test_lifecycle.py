@@ -11,10 +11,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
-from muster.model.names import NOT_PERSONS
 from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import IN_FLIGHT, SERVING, State
+from muster.rules.decisions import NOT_PERSONS
 from muster.rules.transitions import (
     INCONCLUSIVE_BUDGET,
     TRANSITIONS,

@@ -7,6 +7,7 @@ never ran has not failed.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,6 +140,7 @@ class Reading:
 
     ``bad``: of a state, whether it is bad now; None for an event, such as a message of the kernel log, which does not
     end. ``severity``: of a policy's entry for it, "" without one; ``rate``: events an hour, None where none is known.
+    ``at``: when its source says that an event was, None where it does not.
     """
 
     check: str
@@ -149,6 +151,7 @@ class Reading:
     rate: float | None = None
     bad: bool | None = None
     part: str = ""
+    at: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from muster.cli.doctor import connections, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
-from muster.model.dags import ALL, BURN_POOL
+from muster.model.dags import ALL, BURN_POOL, STOPPED_AFTER
 from muster.settings import Settings, settings
 from muster_criteria.text import one_line
 
@@ -210,6 +210,7 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
             yield Check(Mark.MISSING, "Airflow login", str(error), login)
             return
         yield dags(loaded)
+        yield from stopped(client, loaded)
         yield from retries(client)
         try:
             yield pools(client.pools(), current)
@@ -230,6 +231,23 @@ def dags(paused: dict[str, bool]) -> Check:
         fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
         return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
     return Check(Mark.OK, "DAGs", f"{len(ALL)} loaded, none paused")
+
+
+def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
+    """The last run of each DAG with a schedule succeeded, not long ago; silent if so, or before its first has ended."""
+    from muster import store
+
+    for name in (name for name in STOPPED_AFTER if paused.get(name) is False):
+        try:
+            last = client.last_ended(name)
+        except MusterError:  # which another line reports
+            return
+        if last is None:
+            continue
+        state, at = last
+        if state == "failed" or store.clock.now() - at > STOPPED_AFTER[name]:
+            seen = f"the last run of {name} {'failed' if state == 'failed' else 'ended'} at {show.when(at)}"
+            yield Check(Mark.MISSING, "DAGs", seen, "look into its log, and into the scheduler's")
 
 
 def retries(client: AirflowClient) -> Iterator[Check]:

@@ -18,7 +18,8 @@ class HealthRow(Base):
     A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
     which of the machines of that name showed it; ``spell``: in which of the node's spells in service, or after it and
     before the next, so that what was seen or done before a repair counts no more after it. ``bad``: of a state, whether
-    it is bad now, as ``muster.model.health.Track`` has it; None for an event. ``due_at``: since when ``action`` is due,
+    it is bad now, as ``muster.model.health.Track`` has it; None for an event, of which ``state_at`` is when its source
+    says that the last one was. ``due_at``: since when ``action`` is due,
     an event's with each new one, a state's with each return; ``due_after``: the node's last stage then; ``acted``: what
     was done for it, "" for nothing yet. ``recent``: as ``muster.model.health.Observation`` has it, former boots too.
     """

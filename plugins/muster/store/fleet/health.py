@@ -161,6 +161,7 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
         row.last_seen = at  # also where a clock ahead has written a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
+        row.state_at = min(seen.at, at) if seen.at else row.state_at  # a clock ahead hides no later event
         return
     row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
     row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over
@@ -374,13 +375,15 @@ def note_acted(observation: Observation, acted: str) -> None:
             row.acted = acted[:TEXT_MAX]
 
 
-def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[str]:
-    """Returns how many observations seen since then say that data was corrupted, by check, whatever followed."""
+def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[tuple[str, bool]]:
+    """Returns how many observations seen since then say that data was corrupted, by check and if it was simulated."""
     lately = HealthRow.last_seen >= since
     with reading() as session:
         checks = filter(policy.may_corrupt, session.scalars(select(HealthRow.check).where(lately).distinct()))
-        rows = session.scalars(select(HealthRow).where(lately, HealthRow.check.in_(list(checks))))
-        return collections.Counter(row.check for row in rows if rules.corrupts(_to_observation(row), policy))
+        query = select(HealthRow, NodeRow.simulated).join(NodeRow, NodeRow.name == HealthRow.node)
+        found = session.execute(query.where(lately, HealthRow.check.in_(list(checks)))).all()
+        which = (each for each in found if rules.corrupts(_to_observation(each[0]), policy))
+        return collections.Counter((row.check, simulated) for row, simulated in which)
 
 
 def corrupting(node: str) -> Observation | None:

@@ -24,8 +24,10 @@ Rows = dict[tuple[str, str], list[HealthRow]]
 
 def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Reading, str]]:
     """Each reading, with its part, that a reading stands for. A good state whose check ends with "/" ends the check and
-    all below it, of its part; those of all parts if it is the node's.
+    all below it, of its part; those of all parts if it is the node's. None for an event that was recorded before.
     """
+    if _is_repeated(seen, [each for each in known.get((part, seen.check), []) if each.source == source]):
+        return []
     if seen.bad is not False or not seen.check.endswith("/"):
         return [(seen, part)]
     return [
@@ -40,7 +42,7 @@ def end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
     """End states of which their source has said nothing for long: its word that they are good again was lost."""
     for row in rows:
         silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
-        if silent and not row.over:
+        if silent and row.bad is not None and not row.over:
             for column, value in ENDED.items():
                 setattr(row, column, value)
 
@@ -50,6 +52,12 @@ def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
     return next((each for each in rows if each.boot_id == boot_id), None)
+
+
+def _is_repeated(seen: Reading, rows: Sequence[HealthRow]) -> bool:
+    """Whether an event is not later than the last one of these rows: a poller's windows overlap."""
+    times = [each.state_at for each in rows if each.bad is None and each.state_at is not None]
+    return seen.bad is None and seen.at is not None and any(seen.at <= at for at in times)
 
 
 def recent_of(rows: Sequence[HealthRow], seen: Reading) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, exists, extract, func, or_, select
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.dags import BURN_POOL, NODE_QUALIFICATION, SWEPT_EVERY
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread, Waiting
-from muster.model.schedulers import ADMITTED
+from muster.model.schedulers import ADMITTED, REPEATED
 from muster.model.states import SERVING
 from muster.store.database import access
 from muster.store.database.batches import batches
@@ -74,7 +74,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ),
             run_durations=_spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
-                ended, RunRow.dag_id, RunRow.level, RunRow.verdict,
+                ended, RunRow.dag_id, RunRow.level, RunRow.verdict, RunRow.simulated,
             ),
             controller_faults=session.scalar(
                 select(func.count()).where(
@@ -83,11 +83,12 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ) or 0,
             give_back=_spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
-                and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, ~unconfirmed),
+                and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, PlaceRow.wanted == ADMITTED,
+                     PlaceRow.done_why != REPEATED),
                 PlaceRow.cluster,
             ),
             tests=_waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
-            mails=Waiting({(): mails[0] - mails[1]}, mails[2]),
+            mails=Waiting({(): mails[0] - mails[1]}, {(): mails[2]} if mails[2] else {}),
             parked=mails[1],
             changes=_waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
             differences=_waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
@@ -102,15 +103,18 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
 
 
 def _corrupting(
-    session: Session, recorded: ColumnElement[bool], reported: collections.Counter[str]
+    session: Session, recorded: ColumnElement[bool], reported: collections.Counter[tuple[str, bool]]
 ) -> dict[tuple[str, ...], int]:
-    """{(metric or check,): number} of critical findings of corrupted data and of what was ``reported`` of it."""
-    found = select(FindingRow.metric, func.count()).join(Stage, FindingRow.stage == Stage.id).where(
+    """{(metric or check, whether simulated): number} of critical findings of corrupted data and of what was
+    ``reported`` of it.
+    """
+    found = select(FindingRow.metric, RunRow.simulated, func.count()).join(Stage, FindingRow.stage == Stage.id)
+    found = found.join(RunRow, RunRow.id == Stage.run).where(
         recorded, FindingRow.waived == "", FindingRow.severity == str(Severity.CRITICAL),
         FindingRow.metric.in_(sorted(CORRUPTING)),
     )  # fmt: skip
     counted = collections.Counter(_counts(session, found))
-    counted.update({(check,): number for check, number in reported.items()})
+    counted.update({_labels(each): number for each, number in reported.items()})
     return dict(counted)
 
 
@@ -188,15 +192,19 @@ def _differs_since() -> ColumnElement[Any]:
 def _counts(session: Session, query: Select[*tuple[Any, ...]]) -> dict[tuple[str, ...], int]:
     """{labels: number} of a query whose last column counts."""
     *labels, _number = query.selected_columns
-    return {tuple(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
+    return {_labels(row[:-1]): row[-1] for row in session.execute(query.group_by(*labels))}
+
+
+def _labels(values: Iterable[str | bool]) -> tuple[str, ...]:
+    return tuple(str(each).lower() if isinstance(each, bool) else each for each in values)
 
 
 def _waiting(
     session: Session, since: ColumnElement[Any] | Any, where: ColumnElement[bool], *labels: ColumnElement[Any] | Any
 ) -> Waiting:
     rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
-    oldest = [row[-1] for row in rows if row[-1] is not None]
-    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, min(oldest, default=None))
+    oldest = {tuple(row[:-2]): row[-1] for row in rows if row[-1] is not None}
+    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, oldest)
 
 
 def _pools(session: Session) -> dict[str, datetime.datetime]:
@@ -233,7 +241,7 @@ def _spread(
     query = select(*names_of, bucket, func.count(), func.sum(seconds)).group_by(*names_of, bucket)
     found: dict[tuple[str, ...], tuple[list[int], list[float]]] = {}
     for *names, place, number, total in session.execute(query):
-        counts, sums = found.setdefault(tuple(names), ([0] * (len(limits) + 1), []))
+        counts, sums = found.setdefault(_labels(names), ([0] * (len(limits) + 1), []))
         counts[place] = number
         sums.append(float(total))
     return tuple(Spread(names, tuple(counts), sum(sums)) for names, (counts, sums) in sorted(found.items()))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Connection, or_, select, update
+from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from muster.errors import BadScheduler, IllegalMove, Refusal
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED as ADMITTED
-from muster.model.schedulers import CLOSED, OPEN, Place
+from muster.model.schedulers import CLOSED, OPEN, REPEATED, Place
 from muster.model.schedulers import WITHDRAWN as WITHDRAWN
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules.decisions import check_decision
@@ -262,7 +262,7 @@ def drain_again(node: str) -> str | None:
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is None or place.wanted != WITHDRAWN:
             return None
-        place.done, place.wanted_at = "", later(place.wanted_at)
+        _queue_again(place)
         lately = select(EventRow.id).where(EventRow.node == node, EventRow.reason == what)
         again = session.scalar(lately.where(EventRow.at > access.now() - AGAIN).limit(1)) is not None
         access.remark(session, row, "muster", what)
@@ -285,6 +285,10 @@ def hold_all(connection: Connection) -> int:
     )
     theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
     connection.execute(update(PlaceRow).where(theirs, PlaceRow.done == ADMITTED).values(done=""))
+    # A receiver of webhooks may have seen later changes than the records have.
+    since = later(connection.scalar(select(func.max(PlaceRow.wanted_at))) or access.now())
+    waits = (PlaceRow.wanted != "", PlaceRow.wanted != PlaceRow.done)
+    connection.execute(update(PlaceRow).where(*waits).values(wanted_at=since))
     return connection.execute(update(PlaceRow).where(theirs).values(held_since=access.now(), lifted="")).rowcount
 
 
@@ -303,22 +307,33 @@ def let_open(node: str, person: str = "", reason: str = "") -> Node:
         text = reason.strip() or f"{place.cluster} shows it open"
         evidence = {"person": person, "reason": text, "held_since": place.held_since.isoformat()}
         place.held_since = None
+        if place.wanted == ADMITTED:
+            _queue_again(place)
+            place.why = text if person else REPEATED
         access.remark(session, row, person or "muster", f"its scheduler may open it: {text}", evidence)
         return access.to_node(row)
 
 
 def mark_again(node: str) -> None:
     """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
-    confirmed = (PlaceRow.wanted == ADMITTED, PlaceRow.done == ADMITTED)
     with writing() as session:
-        session.execute(update(PlaceRow).where(PlaceRow.node == node, *confirmed).values(done=""))
+        place = session.get(PlaceRow, node, with_for_update=True)
+        if place is not None and place.wanted == place.done == ADMITTED:
+            _queue_again(place)
+            place.why = REPEATED
 
 
 def renew_reason(node: str) -> None:
     """Queue the confirmed withdrawal of a node once more, for its new reason; nothing if another end is wanted."""
-    outdated = (PlaceRow.wanted == WITHDRAWN, PlaceRow.done == WITHDRAWN, PlaceRow.done_why != PlaceRow.why)
     with writing() as session:
-        session.execute(update(PlaceRow).where(PlaceRow.node == node, *outdated).values(done=""))
+        place = session.get(PlaceRow, node, with_for_update=True)
+        if place is not None and place.wanted == place.done == WITHDRAWN and place.done_why != place.why:
+            _queue_again(place)
+
+
+def _queue_again(place: PlaceRow) -> None:
+    """As a change of its own, since now: a receiver of webhooks ignores what it has seen, and all that is earlier."""
+    place.done, place.wanted_at = "", later(place.wanted_at)
 
 
 def _record(session: Session, node: str) -> Place | None:
