@@ -88,6 +88,7 @@ NUMBERS = {
     "temperature_max": 66.0,
     "hbm_temperature_max": 75.0,
     "power_mean": 690.0,
+    "thermal_resistance": 0.06,
     "clock_median": 1620.0,
 }
 
