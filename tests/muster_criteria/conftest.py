@@ -81,7 +81,7 @@ def references(case: MakeCase, h100: Sku) -> References:
     draws = {"performance": np.random.default_rng(11), "burn_in": np.random.default_rng(12)}
     results = {stage: case(stage).result() for stage in draws}
     variation = 1.0 + 0.0175 * draws["performance"].standard_normal((NODES, 8))
-    drawn = {each.metric for each in h100.programme.compare if each.spread == "varied"}
+    drawn = {each.metric for each in h100.programme.compare if (each.device, each.spread) == ("gpu", "varied")}
     kept = {stage: [row for row in rows_of(result, h100) if _is_drawn(row)] for stage, result in results.items()}
     rows, environment = [row for stage in kept for row in kept[stage]], results["performance"].environment
     usual = readings_of(rows, node="", at=0.0, run="", sku=h100.name, environment=environment)

@@ -47,6 +47,7 @@ NUMBERS = {
     "clock_synchronised": 1.0,
     "burn_rate": {"cpu": 40.0, "gpu": 740.0},
     "burn_rate_drop": 1.0,
+    "host_burn_rate": 90.0,
     "cpu_quota": 100.0,
     "cpu_share": 99.0,
     "burn_rate_per_clock": 461.0,
@@ -88,6 +89,7 @@ NUMBERS = {
     "temperature_max": 66.0,
     "hbm_temperature_max": 75.0,
     "power_mean": 690.0,
+    "thermal_resistance": 0.06,
     "clock_median": 1620.0,
 }
 
@@ -108,9 +110,10 @@ def value_of(metric: str, kind: str, labels: dict[str, str]) -> float:
 
 
 def units_of(sku: Sku) -> dict[tuple[str, str], str]:
-    """Units that the limits and derivations expect; what neither takes may be in any."""
+    """Units that limits, comparisons and derivations expect; what none of them takes may be in any."""
+    compared = {(each.metric, each.device): each.unit for each in sku.programme.compare}
     limits = {(limit.metric, limit.device): limit.unit for limit in sku.all_limits if limit.key != "spread_at_most"}
-    return source_units(sku.programme) | limits
+    return compared | source_units(sku.programme) | limits
 
 
 def measurement(

@@ -16,6 +16,7 @@ import pytest
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
+from muster_node.probes import gpu_burn
 from muster_node.probes.gpu_burn import GpuBurn
 from muster_node.workloads.host_load import burning, emit_burns
 from muster_node.workloads.pulses import PATTERNS, Pulsing
@@ -189,8 +190,21 @@ def test_without_cores_to_spare_the_host_is_not_loaded(tmp_path: Path) -> None:
     assert (
         measured["memory_burn_mismatches", "memory", ""]
         == measured["host_burn_rate", "node", ""]
+        == measured["host_product_mismatches", "node", ""]
         == Measured(None, why, 1)
     )
+
+
+def test_each_core_is_loaded_in_some_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loaded: list[list[Device]] = []
+    monkeypatch.setattr(gpu_burn.host_load, "burning", lambda context, torch, cores, *limits: loaded.append(cores))
+    cores, gpus = [Device(f"cpu{n}", "cpu", n) for n in range(6)], [Device(f"gpu{n}", "gpu", n) for n in range(4)]
+    hardware: Any = SimpleNamespace(devices=lambda kind: cores)
+    for seed in range(6):
+        params = {"host_gib": 1.0, "seconds": 1.0, "pulse_s": 0.0}
+        gpu_burn._host_load(Context(hardware, params, seed, tmp_path, print, print), torch, gpus)
+    assert {len(each) for each in loaded} == {2}
+    assert {core for each in loaded for core in each} == set(cores)
 
 
 def _beside(hardware: Hardware, scratch: Path, memory_gib: float) -> dict[str, Measured]:

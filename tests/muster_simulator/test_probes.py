@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_thermal_soak_names_the_gpu_that_throttles(faulty: Hardware, tmp_path: P
     margin = dict(values["thermal_margin", ""])
     assert margin.pop("gpu3") < 5 < 15 < min(margin.values())
     assert set(values["temperature_max", ""]) == set(values["hbm_temperature_max", ""]) == set(hot)
+
+
+@pytest.mark.parametrize("faults", [[], [{"kind": "throttle", "gpu": 3, "factor": 1.6}]])
+def test_a_loose_heat_sink_shows_without_an_inlet_sensor(build: Build, tmp_path: Path, faults: list[Any]) -> None:
+    hardware = build(4, *faults)
+    hardware.machine = dataclasses.replace(hardware.machine, reads_inlet=False)
+    values = measure(hardware, ThermalSoak, tmp_path, seconds=500.0, settle=0.5, cooldown_s=120.0)
+    resistance = values["thermal_resistance", "cool-down"]
+    (limit,) = [each for each in load_sku("h100-sxm-8").all_limits if each.metric == "thermal_resistance"]
+    worst = limit.value * statistics.median(resistance.values())
+    assert [device for device, value in resistance.items() if value > worst] == ["gpu3"] * len(faults)
 
 
 def test_thermal_soak_reports_how_each_gpu_settles_and_cools(build: Build, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster_node.hardware.seam import Hardware, Transfer
+from muster_node.hardware.seam import Device, Hardware, Transfer
 from muster_node.probe import Context, Skip, resolve_params
-from muster_node.probes.transfers import HOST_DIRECTIONS, Transfers, blamed
+from muster_node.probes.transfers import HOST_DIRECTIONS, Transfers, _Copied, _emit_peers, blamed
 from muster_simulator import create_machine, open_simulated
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.test_probes import Values, measure
@@ -32,6 +33,16 @@ def _slow(rates: dict[str, float]) -> dict[str, float]:
     """Devices beyond 2 % of the median, as shares of it."""
     middle = statistics.median(rates.values())
     return {device: rate / middle for device, rate in rates.items() if abs(rate / middle - 1) > 0.02}
+
+
+def test_a_gpu_that_only_sends_slowly_is_slow() -> None:
+    gpus, values = [Device(gpu, "gpu", slot) for slot, gpu in enumerate(GPUS)], {}
+    rate = {gpu: 40.0 if gpu == "gpu3" else 380.0 for gpu in GPUS}
+    found = {(to, sender): _Copied([rate[sender]] * 3, 4) for to in GPUS for sender in GPUS if to != sender}
+    context: Any = SimpleNamespace(emit=lambda metric, device, **fields: values.update({device: fields["value"]}))
+    for gpu in gpus:
+        _emit_peers(context, gpu, found, set())
+    assert values == rate
 
 
 def _wrong(values: Values) -> dict[tuple[str, str], int]:

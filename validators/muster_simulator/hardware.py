@@ -108,8 +108,9 @@ class SimulatedHardware(Hardware):
             gpus = {slot: gpu for slot, gpu in state.gpus.items() if not gpu.lost}
             load = float(len(state.loads))
         duty = physics.fan_duty(max((gpu.core_c for gpu in gpus.values()), default=0.0))
+        inlet_c = round(self.machine.inlet_c + self._dice.gauss(0.0, 0.1), 1)
         samples = [
-            Sample("inlet_temperature", "node", "°C", round(self.machine.inlet_c + self._dice.gauss(0.0, 0.1), 1)),
+            *([Sample("inlet_temperature", "node", "°C", inlet_c)] if self.machine.reads_inlet else []),
             Sample("fan", "node", "%", round(duty)),
             Sample("load", "node", "count", load),
         ]

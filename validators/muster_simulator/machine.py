@@ -96,7 +96,8 @@ class Nic:
 class Machine:
     """One simulated node. ``fans`` are shares of full speed that each can reach; ``inlet_c`` and ``coolant_c`` in °C.
 
-    ``coolant_c`` is what comes in to the GPUs' cold plates, where they have any.
+    ``coolant_c`` is what comes in to the GPUs' cold plates, where they have any. ``reads_inlet``: whether the node
+    itself reads ``inlet_c``; in most servers the BMC alone does.
     """
 
     model_name: str
@@ -113,6 +114,7 @@ class Machine:
     kernel_edge: int
     kernel_elements: int
     gpus: list[Gpu]
+    reads_inlet: bool = True
     schema: str = SCHEMA
 
     @property

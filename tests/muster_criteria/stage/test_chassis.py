@@ -44,6 +44,18 @@ def test_what_the_bmc_only_worries_about_warns(case: MakeCase) -> None:
 
 
 @pytest.mark.parametrize("sku", SKUS)
+@pytest.mark.parametrize(("rpm", "slow"), [(900.0, ["fan7"]), (4000.0, [])])
+def test_a_fan_far_below_the_others_warns(case: MakeCase, sku: str, rpm: float, slow: list[str]) -> None:
+    """Of two zones, one of which turns at two thirds."""
+    fans = case("thermal", sku)
+    for number, speed in enumerate([12000.0] * 5 + [8000.0] * 2 + [rpm]):
+        fans.add("chassis", "fan_speed", f"fan{number}", speed, "RPM", labels=IPMI)
+    judgement = fans.judge()
+    assert [finding.device for finding in judgement.findings] == slow
+    assert judgement.verdict is (Verdict.WARN if slow else Verdict.PASS)
+
+
+@pytest.mark.parametrize("sku", SKUS)
 @pytest.mark.parametrize("source", ["redfish", "ipmi"])
 def test_a_hot_inlet_is_inconclusive_and_fails_none(case: MakeCase, sku: str, source: str) -> None:
     hot = case("thermal", sku)

@@ -55,7 +55,7 @@ def test_absurd_links_are_no_measurement_with_and_without_peers(
 def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float, invalid: bool) -> None:
     spoilt = case("thermal")
     for slot in range(8):
-        spoilt.add("thermal_soak", "thermal_resistance", f"gpu{slot}", value if slot == 3 else 0.06, "°C/W")
+        spoilt.set("thermal_resistance", f"gpu{slot}", value=value if slot == 3 else 0.06)
     judgement = spoilt.judge()
     found = [each for each in judgement.findings if each.rule == "plausible"]
     assert [each.device for each in found] == ["gpu3"] * invalid
@@ -67,7 +67,8 @@ def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float,
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: float) -> None:
-    alone = case("thermal").add("thermal_soak", "thermal_resistance", "gpu3", value, "°C/W")
+    alone = case("thermal").drop("thermal_resistance")
+    alone.add("thermal_soak", "thermal_resistance", "gpu3", value, "°C/W")
     assert [each.rule for each in alone.judge().findings] == ["plausible"]
 
 

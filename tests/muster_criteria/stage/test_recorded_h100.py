@@ -32,7 +32,7 @@ NOT_THERE = {
     "thermal": _LINKS,
 }
 """What such a machine cannot show, by stage."""
-LATER = {"channel_repair_pending", "tpc_repair_pending", "unrepairable_memory"}
+LATER = {"channel_repair_pending", "tpc_repair_pending", "unrepairable_memory", "host_product_mismatches"}
 """What the node side does not read yet in the recordings."""
 
 

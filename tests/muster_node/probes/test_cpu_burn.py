@@ -1,6 +1,7 @@
 """The burn: rates over time, and what happened to the counters meanwhile."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_a_healthy_burn(run_probe, cpus):
         assert rate.samples >= 1
         run.one("burn_rate_drop", cpu)
     assert run.one("memory_burn_mismatches", "memory").value == 0
+    assert run.one("host_product_mismatches", "node").value == 0
 
 
 def test_counters_are_reported_as_differences_over_the_burn(run_probe):
@@ -64,6 +66,21 @@ def test_memory_that_loses_a_word_during_the_burn(run_probe, cpus, monkeypatch):
     found = run.one("memory_burn_mismatches")
     assert found.value >= 1
     assert found.note.startswith("word 17 (offset 0x88): wrote 0x")
+
+
+def test_a_core_that_multiplies_otherwise_during_the_burn(run_probe, cpus, monkeypatch):
+    multiply, done = CpuCompute.matmul, itertools.count()
+
+    def flips(self, a, b, **sizes):
+        product = multiply(self, a, b, **sizes)
+        if self.device.id == cpus[0] and next(done) == 1:
+            product[5, 7] += 1.0
+        return product
+
+    monkeypatch.setattr(CpuCompute, "matmul", flips)
+    found = run_probe(CpuBurn, **SHORT).one("host_product_mismatches", "node")
+    assert found.value == 1
+    assert found.note.startswith(f"{cpus[0]}: 1 of ")
 
 
 def test_no_memory_to_burn_is_skipped(run_probe):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster_node.workloads.cooling import cooldown_constant, time_to_steady
+from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 
 
 def warming(seconds, constant=40.0, rounded=True):
@@ -78,3 +78,19 @@ def test_a_constant_that_the_series_does_not_support_is_not_reported(series, rea
 def test_the_shortest_sufficient_series_gives_a_constant():
     assert cooldown_constant(*falling(120, 40.0, fall=6.0))[0] == pytest.approx(40.0, rel=0.3)
     assert cooldown_constant(*falling(9, 2.0))[0] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("load", "cooled", "expected"),
+    [
+        (([84.0], [690.0]), ([28.0], [130.0]), 0.1),
+        (([], [690.0]), ([28.0], [130.0]), None),
+        (([84.0], [690.0]), ([28.0], []), None),
+        (([84.0], [690.0]), ([28.0], [560.0]), None),
+        (([84.0], [690.0]), ([80.0], [130.0]), None),
+    ],
+)
+def test_resistance_needs_a_fall_of_temperature_and_of_power(load, cooled, expected):
+    value, note = resistance_of_fall(load, cooled)
+    assert value == pytest.approx(expected)
+    assert bool(note) is (expected is None)

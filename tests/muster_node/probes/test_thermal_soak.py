@@ -84,7 +84,7 @@ def test_without_an_inlet_thermal_resistance_says_so(run_probe):
             return [sample for sample in super().telemetry() if sample.series != "inlet_temperature"]
 
     resistance = run_probe(ThermalSoak, Sealed(), seconds=0.5, interval_s=0.1).one("thermal_resistance", "cpu0")
-    assert resistance.value is None
+    assert (resistance.value, resistance.labels) == (None, {"method": "cool-down"})
     assert "inlet" in resistance.note
 
 

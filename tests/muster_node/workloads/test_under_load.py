@@ -138,6 +138,21 @@ def test_a_double_bit_error_and_a_reset_of_its_counter_are_both_found() -> None:
     assert "ecc_uncorrected" in found["counters_reset", ""].note
 
 
+def test_replays_within_one_minute_are_no_rate_of_hours() -> None:
+    readings: list[Reading] = []
+    for place in range(1441):
+        add(readings, Reading(10.0 * place, _facts(pcie_replay=4.0 if place < 700 else 1904.0)))
+    rates = [each.value for each in under_load(readings, [GPU], {}) if each.metric == "pcie_replay_rate"]
+    assert rates == [1900.0]
+
+
+@pytest.mark.parametrize(("apart_s", "rate"), [(10.0, 12.0), (120.0, 1.0)])
+def test_the_rate_of_replays_is_of_the_worst_minute(apart_s: float, rate: float) -> None:
+    counts = [0, 2, 4, 6, 8, 10, 12, 13, 14, None, 14]
+    readings = [Reading(apart_s * place, _facts(pcie_replay=count)) for place, count in enumerate(counts)]
+    assert [f.value for f in under_load(readings, [GPU], {}) if f.metric == "pcie_replay_rate"] == [rate]
+
+
 def test_replays_before_a_reset_are_no_negative_rate() -> None:
     found = _found(_facts(pcie_replay=40.0), _facts(pcie_replay=0.0))
     assert found["pcie_replay_delta", ""].value is found["pcie_replay_rate", ""].value is None

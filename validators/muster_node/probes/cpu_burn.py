@@ -12,7 +12,7 @@ from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters
-from muster_node.workloads.host_load import HostBurning, emit_memory
+from muster_node.workloads.host_load import CHECKS, HostBurning, emit_checks
 
 _PROGRESS_S = 10.0
 
@@ -33,7 +33,7 @@ class CpuBurn(Probe):
         "burn_rate_drop": Metric("%", "how much lower the last third of the burn is than the first"),
         **HOST_METRICS,
         **cpu_shares.METRICS,
-        "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
+        **CHECKS,
     }
     needs = ("torch",)
 
@@ -62,7 +62,7 @@ class CpuBurn(Probe):
             drop = drop_percent(burn.rates)
             note = "" if drop is not None else "the burn was too short"
             context.emit("burn_rate_drop", device.id, value=drop, samples=samples, note=note)
-        emit_memory(context, burns)
+        emit_checks(context, burns)
         counters.emit_host(context)
         cpu_shares.emit_cpu_shares(context)
 

@@ -79,9 +79,11 @@ class GpuBurn(Probe):
 
 
 def _host_load(context: Context, torch: Any, gpus: list[Device]) -> AbstractContextManager[host_load.Burns]:
-    """The host's load: all cores, but those that are needed to drive the GPUs."""
+    """The host's load: all cores, but as many as drive the GPUs; each run leaves out others."""
     params = context.params
-    cores = context.hardware.devices("core")[len(gpus) :] if params["host_gib"] else []
+    cores = context.hardware.devices("core") if params["host_gib"] else []
+    first = context.seed % max(1, len(cores))
+    cores = (cores[first:] + cores[:first])[len(gpus) :]
     limit_s = params["seconds"] + len(pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S
     return host_load.burning(context, torch, cores, params["host_gib"], limit_s)
 

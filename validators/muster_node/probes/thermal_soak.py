@@ -16,7 +16,7 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Device, Fact, Hardware, Wor
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
-from muster_node.workloads.cooling import cooldown_constant, time_to_steady
+from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.growth import growth
 from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
@@ -60,7 +60,11 @@ class ThermalSoak(Probe):
             "s", "from the load's start until the temperature stays within 1 °C of its settled mean"
         ),
         "cooldown_constant": Metric("s", "time constant of an exponential fitted to the temperature after the load"),
-        "thermal_resistance": Metric("°C/W", "(temperature − inlet) / power, means"),
+        "thermal_resistance": Metric(
+            "°C/W",
+            "(temperature − inlet) / power, means; with method=cool-down, where the node reads no inlet: "
+            "fall of temperature / fall of power after the load",
+        ),
         "clock_median": Metric("MHz", "median clock"),
         "power_mean": Metric("W", "mean power"),
         "throttle_time": Metric("s", "time spent throttled, by reason"),
@@ -101,6 +105,7 @@ class ThermalSoak(Probe):
         cooling = _cool_down(context)
         _emit_sensor_shares(context, devices, record, cooling)
         summarise(context, record)
+        _resistances(context, devices, record, cooling)
         _emit_throttled(context, devices, record, before, after)
         whole = [result for result in soaked if not error_of(result)]
         if whole:
@@ -210,7 +215,6 @@ def summarise(context: Context, record: Record) -> None:
             context.emit("fan_speed", device, value=min(values), samples=count)
         elif series == "inlet_temperature":
             context.emit("inlet_temperature", device, value=median(late), samples=count)
-    _resistances(context, steady)
     _memory(context, steady)
 
 
@@ -253,15 +257,28 @@ def _cooling(context: Context, record: Record, cooling: Record) -> None:
             context.emit("cooldown_constant", device, value=value, samples=len(values), note=note)
 
 
-def _resistances(context: Context, steady: Series) -> None:
-    """By means: the median power of a device that throttles on and off belongs to no temperature."""
-    inlet = steady.get(("inlet_temperature", "node"))
-    for (series, device), power in sorted(steady.items()):
-        temperature = steady.get(("temperature", device))
-        if series == "power" and temperature and mean(power) > 0:
-            value = (mean(temperature) - mean(inlet)) / mean(power) if inlet else None
-            note = "" if inlet else "the node itself reads no inlet temperature"
-            context.emit("thermal_resistance", device, value=value, samples=len(power), note=note)
+def _resistances(context: Context, devices: list[Device], record: Record, cooling: Record) -> None:
+    """By means: the median power of a device that throttles on and off belongs to no temperature.
+
+    Servers report their inlet to the BMC alone, so most nodes read none: there the cool-down gives the figure, under a
+    label of its own, since the two are not the same (docs/science.md#thermal-checks).
+    """
+    inlet = _late(context, record, "inlet_temperature", "node")
+    with_power = {device for series, device in record.series if series == "power"}
+    for device in sorted(with_power | {device.id for device in devices if device.kind == "gpu"}):
+        temperature, power = (_late(context, record, series, device) for series in ("temperature", "power"))
+        value, note, labels = None, "the node reads no power or no temperature of it", {}
+        if inlet and temperature and power and mean(power) > 0:
+            value, note = (mean(temperature) - mean(inlet)) / mean(power), ""
+        elif not inlet:
+            labels = {"method": "cool-down"}
+            cooled = (cooling.last("temperature", device), cooling.last("power", device))
+            value, note = resistance_of_fall((temperature, power), cooled)
+        context.emit("thermal_resistance", device, value=value, labels=labels, samples=len(power), note=note)
+
+
+def _late(context: Context, record: Record, series: str, device: str) -> list[float]:
+    return _steady(record.series.get((series, device), []), context.params["settle"])
 
 
 class _Soaked(NamedTuple):

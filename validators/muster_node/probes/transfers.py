@@ -41,7 +41,9 @@ class Transfers(Probe):
             "GB/s", "rate by direction while the other GPUs rest; both ways at once: the sum of the two"
         ),
         "pcie_bandwidth_together": Metric("GB/s", "the same while all GPUs copy at once"),
-        "peer_bandwidth": Metric("GB/s", "rate from another GPU: the median over its peers, the slowest in the note"),
+        "peer_bandwidth": Metric(
+            "GB/s", "rate from or to another GPU, the slower way: the median over its peers, the slowest in the note"
+        ),
         "peer_pair_bandwidth": Metric("GB/s", "rate from another GPU, by peer"),
         "transfer_mismatches": Metric(
             "count",
@@ -291,26 +293,31 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
     # A GPU none of whose copies ends is missing itself, and its peers are measured among each other.
     broken_gpus = {gpu.id for gpu in gpus if all(copied.lost for pair, copied in found.items() if gpu.id in pair)}
     for gpu in gpus:
-        own = {peer: copied for (device, peer), copied in found.items() if device == gpu.id}
-        _emit_peers(context, gpu, own if gpu.id in broken_gpus else _without(own, broken_gpus), broken_gpus)
+        _emit_peers(context, gpu, found, set() if gpu.id in broken_gpus else broken_gpus)
     _emit_blame(context, gpus, found, broken_gpus)
 
 
-def _without(found: dict[str, _Copied], peers: set[str]) -> dict[str, _Copied]:
-    return {peer: copied for peer, copied in found.items() if peer not in peers}
+def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], _Copied], broken: set[str]) -> None:
+    """The slower way's median over a GPU's peers, if there is a figure for each.
 
-
-def _emit_peers(context: Context, gpu: Device, found: dict[str, _Copied], broken: set[str]) -> None:
-    """The median over a GPU's peers, if there is a figure for each."""
-    why_not = next((copied.without_rate for copied in found.values() if copied.without_rate), "")
-    if why_not:
-        context.emit("peer_bandwidth", gpu.id, note=why_not)
+    ``found``: by (receiver, sender). A GPU that sends slowly hardly moves the median of what any of its peers receives.
+    A copy to a peer that did not end is missing at the peer.
+    """
+    ways = {
+        "from": {peer: each for (to, peer), each in found.items() if to == gpu.id and peer not in broken},
+        "to": {to: each for (to, peer), each in found.items() if peer == gpu.id and to not in broken and not each.lost},
+    }
+    why_not = next((each.without_rate for way in ways.values() for each in way.values() if each.without_rate), "")
+    if why_not or not all(ways.values()):
+        context.emit("peer_bandwidth", gpu.id, note=why_not or "none of its copies to a peer ended")
         return
-    rates = {peer: median(copied.rates) for peer, copied in found.items()}
-    slowest = min(rates, key=lambda peer: rates[peer])
-    note = f"slowest from {slowest}: {rates[slowest]:.1f} GB/s"
+    rates = {way: {peer: median(each.rates) for peer, each in copied.items()} for way, copied in ways.items()}
+    way = min(rates, key=lambda each: median(list(rates[each].values())))
+    slowest = min(rates[way], key=lambda peer: rates[way][peer])
+    note = f"copies {way} its peers, slowest {way} {slowest}: {rates[way][slowest]:.1f} GB/s"
     note += "".join(f"; without {peer}" for peer in sorted(broken))
-    context.emit("peer_bandwidth", gpu.id, value=median(list(rates.values())), samples=len(rates), note=note)
+    value, samples = median(list(rates[way].values())), len(rates[way])
+    context.emit("peer_bandwidth", gpu.id, value=value, samples=samples, note=note)
 
 
 def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str], _Copied], broken: set[str]) -> None:

@@ -20,6 +20,8 @@ LEAST_FALL_C = 5.0
 """Smallest fall, in °C, that is fitted; a smaller one is too few steps of a sensor in whole degrees."""
 CONSTANTS_WATCHED = 2.0
 """Time constants that must have passed; before that, the temperature at which the fall ends is uncertain."""
+LEAST_SHARE_OF_POWER = 0.2
+"""Smallest share of the power under load by which it must fall: what differs of two like powers is noise."""
 _NEIGHBOURS = 2
 _GRID = 60
 _REFINEMENTS = 2
@@ -58,6 +60,25 @@ def cooldown_constant(times: Sequence[float], readings: Sequence[float]) -> Figu
     if constant < shortest:
         return None, "it cools faster than it is read"
     return constant, ""
+
+
+def resistance_of_fall(
+    load: tuple[Sequence[float], Sequence[float]], cooled: tuple[Sequence[float], Sequence[float]]
+) -> Figure:
+    """Fall of temperature over fall of power, in °C/W, from the settled load to the end of the cool-down.
+
+    Each pair is readings of temperature (°C) and power (W). By Newton's law T = T_air + R·P at rest, so the unknown
+    T_air cancels as long as it does not move meanwhile. The cool-down ends before the device is at rest, so the figure
+    is R·(1 − e^(−t/τ)): below R, and to be compared only with devices that cooled for as long.
+    """
+    if not all((*load, *cooled)):
+        return None, "the node reads no inlet temperature, and temperature and power not throughout load and cool-down"
+    (hot_c, hot_w), (cool_c, cool_w) = [[mean(readings) for readings in pair] for pair in (load, cooled)]
+    if hot_w - cool_w < LEAST_SHARE_OF_POWER * hot_w:
+        return None, f"no inlet temperature, and its power fell from {hot_w:.0f} to {cool_w:.0f} W only after the load"
+    if hot_c - cool_c < LEAST_FALL_C:
+        return None, f"no inlet temperature, and it cooled by {hot_c - cool_c:.0f} °C only after the load"
+    return (hot_c - cool_c) / (hot_w - cool_w), ""
 
 
 def _best_constant(times: Sequence[float], readings: Sequence[float], low: float, high: float) -> float:

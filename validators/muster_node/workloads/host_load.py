@@ -22,8 +22,15 @@ _FREE_SHARE = 0.8
 _REGION_BYTES = 64 * MIB  # memory checked after each window: beyond a core's share of cache, quicker than a window
 _TICK_S = 0.5
 
-METRICS = {
+CHECKS = {
     "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
+    "host_product_mismatches": Metric(
+        "count", "products of a core that differ from its first one of the same operands"
+    ),
+}
+"""What a burn of CPUs finds wrong."""
+METRICS = {
+    **CHECKS,
     "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded while the GPUs were"),
 }
 """What a probe declares that loads the host during a load of GPUs."""
@@ -34,12 +41,15 @@ Burns = Optional["Future[list[HostBurn]]"]
 
 @dataclasses.dataclass(frozen=True)
 class HostBurn:
-    """One CPU's burn: GFLOPS window by window, memory passes, and words that were wrong."""
+    """One CPU's burn: GFLOPS window by window, memory passes, and words and products that were wrong."""
 
     rates: list[float]
     memory_checks: int
     mismatches: int
     examples: list[str]
+    cpu: str
+    products: int
+    unlike: int
 
 
 class HostBurning:
@@ -78,18 +88,21 @@ class HostBurning:
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
         rates: list[float] = []
         mismatches, examples = 0, []  # type: int, list[str]
+        first, total, unlike = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE)), 0, 0
         end = clock.now() + self._seconds
         while not rates or (clock.now() < end and not self._stopped()):
             until, products, busy = clock.now() + window, 0, 0.0
             while not products or (clock.now() < until and not self._stopped()):
                 with compute.timer() as timing:
-                    compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
+                    product = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
+                unlike += not torch.equal(product, first)
                 products, busy = products + 1, busy + timing.seconds
+            total += products
             rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
             wrong, found = regions[len(rates) % len(regions)].test([random_words(seed + len(rates))])
             mismatches += wrong
             examples += found[: max(0, EXAMPLES - len(examples))]
-        return HostBurn(rates, len(rates), mismatches, examples)
+        return HostBurn(rates, len(rates), mismatches, examples, worker.device.id, total, unlike)
 
 
 def _sizes(total: int) -> list[int]:
@@ -97,8 +110,16 @@ def _sizes(total: int) -> list[int]:
     return [total // count] * count
 
 
-def emit_memory(context: Context, burns: list[HostBurn]) -> None:
-    """``memory_burn_mismatches`` of all CPUs together."""
+def emit_checks(context: Context, burns: list[HostBurn]) -> None:
+    """What was wrong in memory and products, of all CPUs together."""
+    wrong = [f"{burn.cpu}: {burn.unlike} of {burn.products} products" for burn in burns if burn.unlike]
+    context.emit(
+        "host_product_mismatches",
+        "node",
+        value=sum(burn.unlike for burn in burns),
+        samples=sum(burn.products for burn in burns),
+        note="; ".join(wrong[:EXAMPLES]),
+    )
     context.emit(
         "memory_burn_mismatches",
         "memory",
@@ -141,7 +162,8 @@ def emit_burns(context: Context, burns: Burns) -> None:
         else:
             rates = [median(burn.rates) for burn in found]
             context.emit("host_burn_rate", "node", value=median(rates), samples=len(rates), spread=spread(rates))
-            emit_memory(context, found)
+            emit_checks(context, found)
             return
     context.emit("host_burn_rate", "node", note=why)
     context.emit("memory_burn_mismatches", "memory", note=why)
+    context.emit("host_product_mismatches", "node", note=why)

@@ -60,6 +60,12 @@ class Record:
         """How long the load was."""
         return self._ended - self._began
 
+    def last(self, series: str, device: str) -> list[float]:
+        """Readings of the last tenth of the time; none of a sensor that stopped before."""
+        since = self._ended - self.seconds / 10.0
+        key = (series, device)
+        return [value for value, at in zip(self.series.get(key, []), self.times.get(key, [])) if at >= since]
+
     def share(self, series: str, device: str) -> float | None:
         """Share of the load that the readings stand for; None for a sensor that the device does not have."""
         times = self._times(series, device)

@@ -54,7 +54,7 @@ METRICS = {
     "ecc_uncorrected_delta": Metric("count", "uncorrected ECC errors during the load", on="gpu"),
     "ecc_corrected_delta": Metric("count", "corrected ECC errors during the load", on="gpu"),
     "pcie_replay_delta": Metric("count", "PCIe replays during the load", on="gpu"),
-    "pcie_replay_rate": Metric("1/min", "PCIe replays a minute during the load", on="gpu"),
+    "pcie_replay_rate": Metric("1/min", "most PCIe replays within a minute of the load", on="gpu"),
     "nvlink_errors_delta": Metric("count", "NVLink errors during the load, by kind, over all links", on="gpu"),
     "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load", on="gpu"),
     "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load", on="gpu"),
@@ -83,6 +83,7 @@ COARSE_S = 6.0
 """By how many seconds readings may exceed a counter without contradicting it: twice what each stands for."""
 AT_REST = "no reading found the GPU at work"
 """What the controller takes for no fault of a GPU whose siblings were found at work."""
+MINUTE_S = 60.0
 BUSY = 50.0
 """% utilisation from which a GPU counts as busy."""
 
@@ -153,7 +154,7 @@ def under_load(readings: Sequence[Reading], gpus: Iterable[str], sampled: Sample
     for gpu in gpus:
         series = _series(readings, gpu)
         counted = {key: growth(facts) for key, facts in series.items()}
-        yield from _deltas(gpu, counted, readings)
+        yield from _deltas(gpu, series, counted, readings)
         yield from _nvlink(gpu, counted)
         counters = {key[1]: each for key, each in counted.items() if key[0] == "throttle_time"}
         yield from throttled(gpu, counters, sampled.get(gpu, {}), _seconds(readings))
@@ -206,14 +207,25 @@ def _seconds(readings: Sequence[Reading]) -> float:
     return readings[-1].at - readings[0].at if readings else 0.0
 
 
-def _deltas(gpu: str, counted: Mapping[Key, Growth], readings: Sequence[Reading]) -> Iterator[Found]:
-    minutes = _seconds(readings) / 60.0
+def _deltas(gpu: str, series: Series, counted: Mapping[Key, Growth], readings: Sequence[Reading]) -> Iterator[Found]:
     for metric, counter in DELTAS.items():
         added = counted.get((counter, "", "")) or growth(())
         yield Found(metric, gpu, added.value, samples=len(readings), note=added.note)
-        if counter == "pcie_replay" and minutes > 0:
-            rate = None if added.value is None else added.value / minutes
+        if counter == "pcie_replay" and _seconds(readings) > 0:
+            rate = None if added.value is None else _most_in_a_minute(series[counter, "", ""], readings)
             yield Found("pcie_replay_rate", gpu, rate, samples=len(readings), note=added.note)
+
+
+def _most_in_a_minute(facts: Sequence[Fact | None], readings: Sequence[Reading]) -> float:
+    """Most that a counter gained within a minute; between readings further apart, a minute's share of the gain."""
+    known = [(each.at, fact) for each, fact in zip(readings, facts) if fact is not None and fact.value is not None]
+    most, first = 0.0, 0
+    for last in range(1, len(known)):
+        while first < last - 1 and known[last][0] - known[first][0] > MINUTE_S:
+            first += 1
+        added = growth([fact for _, fact in known[first : last + 1]]).value or 0.0
+        most = max(most, added * MINUTE_S / max(MINUTE_S, known[last][0] - known[first][0]))
+    return most
 
 
 def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
