@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
@@ -258,8 +258,7 @@ def _make(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != SQLITE:
-            own = {name: value for name, value in SILENT.items() if name not in parsed.query}
-            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=own)
+            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_options(parsed))
         else:
             made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
             event.listen(made, "do_connect", _place_sqlite)
@@ -270,6 +269,15 @@ def _make(url: str) -> Engine:
             f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
         ) from None
     return made
+
+
+def apart(made: Engine) -> Engine:
+    """An engine of PostgreSQL whose connections are none of the pool's, for who holds one of those already."""
+    return create_engine(made.url, poolclass=NullPool, connect_args=_options(made.url))
+
+
+def _options(url: URL) -> dict[str, int]:
+    return {name: value for name, value in SILENT.items() if name not in url.query}
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
@@ -326,6 +334,11 @@ def translated() -> Iterator[None]:
         if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
+    except TimeoutError as error:
+        raise DatabaseNotReady(
+            "every connection of this process to the fleet records is in use, for too long: try again, with fewer "
+            "requests at once"
+        ) from error
 
 
 def _place(made: Engine) -> str:
