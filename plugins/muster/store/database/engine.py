@@ -276,8 +276,10 @@ def apart(made: Engine) -> Engine:
     return create_engine(made.url, poolclass=NullPool, connect_args=_options(made.url))
 
 
-def _options(url: URL) -> dict[str, int]:
-    return {name: value for name, value in SILENT.items() if name not in url.query}
+def _options(url: URL) -> dict[str, Any]:
+    silent = {name: value for name, value in SILENT.items() if name not in url.query}
+    # None prepared: behind a PgBouncer in transaction mode the next transaction may have another server process.
+    return {**silent, "prepare_threshold": None}
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:

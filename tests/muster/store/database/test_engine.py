@@ -163,6 +163,15 @@ def test_threads_that_hold_all_connections_still_have_the_time(known: bool, monk
 
 @pytest.mark.needs_postgresql
 @pytest.mark.usefixtures("postgresql_db")
+def test_no_statement_is_prepared() -> None:
+    with engine.reading() as session:
+        for _ in range(10):
+            prepared = session.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+    assert prepared == 0
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
 def test_who_gets_no_connection_in_time_finds_the_records_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(10):
