@@ -41,6 +41,12 @@ READ_ONLY = "25006"
 NO_RIGHT = "42501"
 """insufficient_privilege: since PostgreSQL 15 only a database's owner may make tables in its schema public."""
 
+ENDED = ("25P03", "25P04")
+"""idle_in_transaction_session_timeout, transaction_timeout: the server has ended the connection."""
+
+REFUSED = ("40P01", "54000", "55P03", "57014")
+"""deadlock_detected, program_limit_exceeded, lock_not_available, query_canceled: by a database that is well."""
+
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
 
@@ -333,7 +339,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT):
+        if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT, *ENDED):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
     except TimeoutError as error:
@@ -358,6 +364,8 @@ def _unreachable(error: DBAPIError) -> str:
             f"the user of MUSTER_DATABASE_URL may not do this in the fleet records ({detail}); make it the owner of "
             "the database and its tables, as by createdb -O USER DATABASE"
         )
+    if _sqlstate(error) in REFUSED:
+        return f"the fleet records did not do this ({detail}): try it again"
     return f"the fleet records cannot be used ({detail}); check MUSTER_DATABASE_URL and that the database is running"
 
 

@@ -163,6 +163,16 @@ def test_threads_that_hold_all_connections_still_have_the_time(known: bool, monk
 
 @pytest.mark.needs_postgresql
 @pytest.mark.usefixtures("postgresql_db")
+@pytest.mark.parametrize("state", ["25P03", "25P04", "40P01", "54000", "55P03", "57014"])
+def test_what_the_server_ends_or_refuses_is_one_sentence(state: str) -> None:
+    raised = f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(DatabaseNotReady) as refused, engine.reading() as session:
+        session.execute(text(raised))
+    assert ("database is running" in str(refused.value)) is (state in engine.ENDED)
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
 def test_no_statement_is_prepared() -> None:
     with engine.reading() as session:
         for _ in range(10):
