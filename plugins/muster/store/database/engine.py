@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError, TimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import QueuePool
 
 from muster import ownership
@@ -77,6 +77,16 @@ _hurried: contextvars.ContextVar[bool] = contextvars.ContextVar("hurried", defau
 _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
 
 
+class _Session(Session):
+    """Reads again what it locks: of a row that it has already, it would keep what was there before the lock."""
+
+
+@event.listens_for(_Session, "do_orm_execute")
+def _read_again(asked: ORMExecuteState) -> None:
+    if getattr(asked.statement, "_for_update_arg", None) is not None:
+        asked.update_execution_options(populate_existing=True)
+
+
 def engine() -> Engine:
     """This process's engine for the records. Raises DatabaseNotReady if the URL cannot be used."""
     url = settings().records_url
@@ -115,7 +125,7 @@ def reading() -> Iterator[Session]:
     if (whole := _joined.get()) is not None:
         yield whole
         return
-    with translated(), Session(_ready(), expire_on_commit=False) as session:
+    with translated(), _Session(_ready(), expire_on_commit=False) as session:
         yield session
 
 
@@ -131,7 +141,7 @@ def writing() -> Iterator[Session]:
         whole.flush()
         return
     bound = _ready().execution_options(muster_writes=True)
-    with translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
+    with translated(), _Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         if _hurried.get() and bound.dialect.name != SQLITE:
             session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
         yield session
