@@ -61,6 +61,16 @@ def sqlite_db(muster_home: Path, sqlite_template: Path) -> str:
 
 
 @pytest.fixture
+def postgresql_db(
+    muster_home: Path, postgresql_template: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Empty fleet records at the newest schema, on PostgreSQL; yields their URL."""
+    with postgresql_template.database("template_muster") as url:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        yield url
+
+
+@pytest.fixture
 def empty_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A database without a schema; parametrise indirectly with "sqlite" or POSTGRESQL."""
     if request.param == "sqlite":
@@ -80,12 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def fleet_db(request: pytest.FixtureRequest, muster_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Empty fleet records at the newest schema; yields their URL."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_db")
-        return
-    server: PostgreSQL = request.getfixturevalue("postgresql_template")
-    with server.database("template_muster") as url:
-        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
-        yield url
+def fleet_db(request: pytest.FixtureRequest) -> str:
+    """Empty fleet records at the newest schema; returns their URL."""
+    url: str = request.getfixturevalue(f"{request.param}_db")
+    return url

@@ -6,16 +6,21 @@ What counts as newer is decided by sequence all the same: this one may be set, t
 from __future__ import annotations
 
 import datetime
+import threading
 import time
+from typing import TypeAlias
 
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from muster.store.database import engine
 
 ASK_AGAIN_S = 60.0
 """How long the database's time is counted on from, by a clock that cannot be set."""
 
-_asked: dict[str, tuple[float, datetime.datetime]] = {}
+_Asked: TypeAlias = tuple[float, datetime.datetime]
+
+_asking = threading.Lock()
+_asked: dict[str, _Asked] = {}
 """By URL: when this process asked, and what the time was."""
 
 
@@ -24,13 +29,28 @@ def now() -> datetime.datetime:
     made = engine.engine()
     if made.dialect.name == engine.SQLITE:
         return datetime.datetime.now(datetime.UTC)
-    counted, key = time.clock_gettime(time.CLOCK_BOOTTIME), str(made.url)
-    at, moment = _asked.get(key, (-ASK_AGAIN_S, None))
-    if moment is None or counted - at >= ASK_AGAIN_S:
-        with engine.translated(), made.connect() as connection:
+    known = _asked.get(str(made.url))
+    if known is None or _counted() - known[0] >= ASK_AGAIN_S:
+        known = _ask(made, known)
+    at, moment = known
+    return moment + datetime.timedelta(seconds=_counted() - at)
+
+
+def _ask(made: Engine, known: _Asked | None) -> _Asked:
+    """One thread asks; the others count on from what is ``known``, and where nothing is, they take turns.
+
+    Callers have a connection of the pool already: if they waited for a second one, all could wait for each other.
+    """
+    if not _asking.acquire(blocking=known is None) and known is not None:
+        return known
+    try:
+        with engine.translated(), engine.apart(made).connect() as connection:
             answer: datetime.datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-        moment = answer.astimezone(datetime.UTC)
-        at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        _asked[key] = at, moment
-        return moment
-    return moment + datetime.timedelta(seconds=counted - at)
+        _asked[str(made.url)] = found = _counted(), answer.astimezone(datetime.UTC)
+        return found
+    finally:
+        _asking.release()
+
+
+def _counted() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Pool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError, TimeoutError
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import QueuePool
 
 from muster import ownership
@@ -40,6 +40,12 @@ READ_ONLY = "25006"
 
 NO_RIGHT = "42501"
 """insufficient_privilege: since PostgreSQL 15 only a database's owner may make tables in its schema public."""
+
+ENDED = ("25P03", "25P04")
+"""idle_in_transaction_session_timeout, transaction_timeout: the server has ended the connection."""
+
+REFUSED = ("40P01", "54000", "55P03", "57014")
+"""deadlock_detected, program_limit_exceeded, lock_not_available, query_canceled: by a database that is well."""
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a writer waits for another on SQLite: longer than any transaction of ours takes under full load."""
@@ -69,6 +75,16 @@ _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
 _hurried: contextvars.ContextVar[bool] = contextvars.ContextVar("hurried", default=False)
 _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
+
+
+class _Session(Session):
+    """Reads again what it locks: of a row that it has already, it would keep what was there before the lock."""
+
+
+@event.listens_for(_Session, "do_orm_execute")
+def _read_again(asked: ORMExecuteState) -> None:
+    if getattr(asked.statement, "_for_update_arg", None) is not None:
+        asked.update_execution_options(populate_existing=True)
 
 
 def engine() -> Engine:
@@ -109,7 +125,7 @@ def reading() -> Iterator[Session]:
     if (whole := _joined.get()) is not None:
         yield whole
         return
-    with translated(), Session(_ready(), expire_on_commit=False) as session:
+    with translated(), _Session(_ready(), expire_on_commit=False) as session:
         yield session
 
 
@@ -125,7 +141,7 @@ def writing() -> Iterator[Session]:
         whole.flush()
         return
     bound = _ready().execution_options(muster_writes=True)
-    with translated(), Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
+    with translated(), _Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
         if _hurried.get() and bound.dialect.name != SQLITE:
             session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
         yield session
@@ -258,8 +274,7 @@ def _make(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != SQLITE:
-            own = {name: value for name, value in SILENT.items() if name not in parsed.query}
-            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=own)
+            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_options(parsed))
         else:
             made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
             event.listen(made, "do_connect", _place_sqlite)
@@ -270,6 +285,17 @@ def _make(url: str) -> Engine:
             f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
         ) from None
     return made
+
+
+def apart(made: Engine) -> Engine:
+    """An engine of PostgreSQL whose connections are none of the pool's, for who holds one of those already."""
+    return create_engine(made.url, poolclass=NullPool, connect_args=_options(made.url))
+
+
+def _options(url: URL) -> dict[str, Any]:
+    silent = {name: value for name, value in SILENT.items() if name not in url.query}
+    # None prepared: behind a PgBouncer in transaction mode the next transaction may have another server process.
+    return {**silent, "prepare_threshold": None}
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
@@ -323,9 +349,14 @@ def translated() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT):
+        if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT, *ENDED):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
+    except TimeoutError as error:
+        raise DatabaseNotReady(
+            "every connection of this process to the fleet records is in use, for too long: try again, with fewer "
+            "requests at once"
+        ) from error
 
 
 def _place(made: Engine) -> str:
@@ -343,6 +374,8 @@ def _unreachable(error: DBAPIError) -> str:
             f"the user of MUSTER_DATABASE_URL may not do this in the fleet records ({detail}); make it the owner of "
             "the database and its tables, as by createdb -O USER DATABASE"
         )
+    if _sqlstate(error) in REFUSED:
+        return f"the fleet records did not do this ({detail}): try it again"
     return f"the fleet records cannot be used ({detail}); check MUSTER_DATABASE_URL and that the database is running"
 
 

@@ -112,13 +112,11 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
         if row is None or row.revoked_at is not None:
             what = "is revoked already" if row else "does not exist"
             raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
+        text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
+        _recheck_machines(session, row, f"{person} {text}")
         row.revoked_at = access.now()
         evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
-        text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
         access.remark(session, access.node_row(session, row.node), person, text, evidence)
-        session.flush()
-        for name in _machines(session, row):
-            access.recheck(session, name, f"{person} revoked the waiver of {row.finding_id}: {reason.strip()}")
         return to_waiver(row)
 
 
@@ -129,18 +127,21 @@ def recheck_expired() -> None:
         waivers_over = list(session.scalars(select(WaiverRow.id).where(*ended).order_by(WaiverRow.id)))
     for waiver in waivers_over:
         with writing() as session:
-            row = session.get_one(WaiverRow, waiver)
-            for name in sorted(_machines(session, row)):
-                access.node_row(session, name, lock=True)
-                access.recheck(session, name, f"the waiver of {row.finding_id} has ended")
+            row = session.get_one(WaiverRow, waiver, with_for_update=True)
+            _recheck_machines(session, row, f"the waiver of {row.finding_id} has ended")
             row.end_seen = True
 
 
-def _machines(session: Session, row: WaiverRow) -> set[str]:
-    """The nodes that a waiver is about: where it was given, and where its part sits now."""
+def _recheck_machines(session: Session, row: WaiverRow, why: str) -> None:
+    """Lock the nodes that a locked waiver is about, where it was given and where its part sits now, and ask about them.
+
+    One that is not locked could enter production by the waiver at this moment.
+    """
     kind, _, serial = row.subject.partition(" ")
     place = sits_now(session, kind, serial)
-    return {row.node, *((place[0],) if place else ())}
+    for name in sorted({row.node, *((place[0],) if place else ())}):
+        access.node_row(session, name, lock=True)
+        access.recheck(session, name, why)
 
 
 def find(*, node: str = "", over: bool = False) -> list[Waiver]:

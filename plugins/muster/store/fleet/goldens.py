@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, func, insert, or_, select
+from sqlalchemy import ColumnElement, case, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -15,13 +15,13 @@ from muster.model.states import State
 from muster.model.statistics import KeptGolden
 from muster.rules.decisions import check_decision
 from muster.store.database import access
-from muster.store.database.digests import DigestRow, GoldenRow
+from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
 from muster.store.fleet.measured import NOT_PEERS
 from muster.store.fleet.suspects import suspect_subjects
 from muster.store.machines.parts import current_serials
-from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
+from muster_criteria.context.goldens import DISSENT_MAX, Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.context.waivers import subject_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
 
 def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
     excluded, moment = suspect_subjects(session), access.now()
-    missing = set(ids) - {row.golden_id for row in _current(session, ids, None)}
+    undecided = set(ids) - {row.golden_id for row in _current(session, ids, None)}
+    missing = {each for each in undecided if not _disagree(session, each)}
     for identity, seen in _by_id(_voting(session, _sightings(session, missing, None))).items():
         state = consensus(seen, excluded)
         if state.digest:
@@ -133,6 +134,28 @@ def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:
                 )
             )  # fmt: skip
     session.flush()
+
+
+def _disagree(session: Session, identity: str) -> bool:
+    """Whether more than ``DISSENT_MAX`` of the nodes dissent (``consensus``), by counts: their rows are not read."""
+    ended = select(func.max(GoldenRow.ended_after)).where(
+        GoldenRow.golden_id == identity, GoldenRow.withdrawn_at.is_not(None)
+    )
+    here = (NodeRow.name == DigestRow.node) & (NodeRow.machine == DigestRow.machine)
+    voting = (
+        DigestRow.golden_id == identity,
+        DigestRow.id > func.coalesce(ended.scalar_subquery(), 0),
+        DigestRow.subject.not_in(select(SuspectRow.subject)),
+        NodeRow.state.not_in([str(state) for state in NOT_PEERS]),
+    )
+    votes = select(DigestRow.digest).join(NodeRow, here).where(*voting).group_by(DigestRow.digest)
+    most = func.count(DigestRow.subject.distinct()).desc()
+    first = session.scalar(votes.order_by(most, DigestRow.digest).limit(1))
+    nodes, opposing = (
+        func.count(each.distinct()) for each in (DigestRow.node, case((DigestRow.digest != first, DigestRow.node)))
+    )
+    counted = session.execute(select(nodes, opposing).join_from(DigestRow, NodeRow, here).where(*voting)).one()
+    return counted[1] > DISSENT_MAX * counted[0]
 
 
 def _waiting(session: Session, ids: Collection[str]) -> list[KeptGolden]:

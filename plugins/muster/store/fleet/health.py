@@ -351,7 +351,7 @@ def withdraw(observation: Observation, why: str) -> Node:
     ``Refusal.LEASED`` while a run holds the node, since its verdict comes; UnknownNode.
     """
     with writing() as session:
-        row, node = session.get(HealthRow, observation.id), access.node_row(session, observation.node, lock=True)
+        node, row = access.node_row(session, observation.node, lock=True), session.get(HealthRow, observation.id)
         if row is None:
             raise UnknownNode(f"the observation of {observation.node} is gone")
         if State(node.state) not in SERVING:

@@ -69,9 +69,8 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
 def ask(incident: int, why: str) -> None:
     """Note that a person decides what is done next about an incident, until it is taken up again."""
     with writing() as session:
-        row = _row(session, incident)
+        row, node = _locked(session, incident)
         row.asks, row.waits = why[:TEXT_MAX], ""
-        node = access.node_row(session, row.node, lock=True)
         access.remark(session, node, ACTOR, f"incident {row.id} waits for a person: {why}", {"incident": row.id})
 
 
@@ -102,8 +101,7 @@ def keep_bundle(incident: int, bundle: Bundle) -> Incident:
 def close(incident: int, why: str, actor: str = ACTOR) -> None:
     """Close an incident. Harmless if it is closed. Raises UnknownIncident."""
     with writing() as session:
-        row = _row(session, incident)
-        node = access.node_row(session, row.node, lock=True)
+        row, node = _locked(session, incident)
         if row.closed_at is None:
             _close(session, node, row, why, actor)
 
@@ -197,8 +195,7 @@ def reserve(incident: int, rung: str, key: RunKey, together: Together | None = N
     try:
         with writing() as session:
             access.take_turns(session, "repair")
-            found = _row(session, incident)
-            node = access.node_row(session, found.node, lock=True)
+            found, node = _locked(session, incident)
             if not access.holds(session, node.name, key):
                 raise LeaseLost(f"{node.name} is not held by run {key.run_id}: nothing is repaired")
             labels = {**node.labels, "rack": node.rack}
@@ -238,8 +235,9 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
         row = session.get(AttemptRow, attempt)
         if row is None:
             raise UnknownIncident(f"there is no attempt {attempt}")
+        node = access.node_row(session, row.node, lock=True)
+        session.refresh(row)
         if row.ended_at is None:
-            node = access.node_row(session, row.node, lock=True)
             row.ended_at, row.outcome, row.detail = access.now(), str(outcome), detail[:TEXT_MAX]
             row.after = incidents.last_stage(session)
             text = f"{row.rung}: {outcome}: {detail}"
@@ -356,3 +354,11 @@ def _row(session: Session, incident: int) -> IncidentRow:
     if row is None:
         raise UnknownIncident(f"there is no incident {incident}; see `muster evidence list`")
     return row
+
+
+def _locked(session: Session, incident: int) -> tuple[IncidentRow, NodeRow]:
+    """The incident as it is once its node is locked, and that node."""
+    row = _row(session, incident)
+    node = access.node_row(session, row.node, lock=True)
+    session.refresh(row)
+    return row, node

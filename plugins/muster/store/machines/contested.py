@@ -19,7 +19,7 @@ from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import NodeRow, RunRow
+from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.machines.parts import BOARD, as_known, current_serials, elsewhere, move_part, real_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
@@ -71,7 +71,7 @@ def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = F
     """
     check_decision(person, reason, f"{serial} is not moved")
     with writing() as session:
-        row = access.node_row(session, node, lock=True)
+        row = _locked(session, node, serial)
         runs = _runs_with_serials(session, row)
         reported = runs[0][1] if runs else {}
         slot = BOARD if board else next((slot for slot, each in reported.items() if each == serial), "")
@@ -92,6 +92,13 @@ def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = F
     from muster.store.machines import parts
 
     return parts.history(serial)
+
+
+def _locked(session: Session, node: str, serial: str) -> NodeRow:
+    """The node's row, locked as is each node that has a part of that serial: neither may enter production meanwhile."""
+    sits = select(PlacementRow.node).join(PartRow).where(PartRow.serial == serial, PlacementRow.until.is_(None))
+    rows = {name: access.node_row(session, name, lock=True) for name in sorted({node, *session.scalars(sits)})}
+    return rows[node]
 
 
 def _follow(session: Session, node: NodeRow, slot: str, serial: str, run_ids: list[str]) -> None:

@@ -78,7 +78,11 @@ def _write_table(session: Session, stages: list[StageRow], path: Path) -> Path:
             columns["stage"].append(stage.stage)
             for name, value in row._asdict().items():
                 columns[name].append(json.dumps(value) if name == "labels" else value)
-    pq.write_table(pa.table(columns), path)
+    # Not by the values: a column without any would have no type, and files of several runs would not go together.
+    kinds = {"value": pa.float64(), "samples": pa.int64(), "spread": pa.float64(), "floor": pa.float64(),
+             "ceiling": pa.float64(), "ok": pa.bool_()}  # fmt: skip
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+    pq.write_table(pa.table(columns, schema), path)
     return path
 
 

@@ -141,6 +141,7 @@ def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> R
     with writing() as session:
         run = access.run_row(session, key, node)
         row = access.node_row(session, run.node, lock=True)
+        session.refresh(run)
         if run.ended_at is not None and run.verdict == verdict:
             return access.to_run(run)
         run.verdict, run.headline, run.ended_at = str(verdict), headline, max(access.now(), run.started_at)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +20,7 @@ from sqlalchemy import event, select, text
 
 from muster import store
 from muster.errors import DatabaseNotReady
-from muster.store.database import engine
+from muster.store.database import access, clock, engine
 from muster.store.database.models import RunRow, StageRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -137,6 +140,55 @@ def test_who_is_in_a_hurry_waits_for_no_lock(empty_db: str, monkeypatch: pytest.
         with pytest.raises(DatabaseNotReady), store.engine.hurried():
             store.nodes.add(fleet.new_node())
     store.nodes.add(fleet.new_node())
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+@pytest.mark.parametrize("known", [True, False])
+def test_threads_that_hold_all_connections_still_have_the_time(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    access.now()
+    monkeypatch.setattr(clock, "_asked", {key: (0.0, moment) for key, (_, moment) in clock._asked.items() if known})
+    all_hold, url = threading.Barrier(10), str(engine.engine().url)
+
+    def hold(_: int) -> datetime.datetime:
+        with engine.reading() as session:
+            session.execute(text("SELECT 1"))
+            all_hold.wait(60)
+            return access.now()
+
+    with ThreadPoolExecutor(max_workers=10) as requests:
+        assert len(list(requests.map(hold, range(10)))) == 10
+    assert clock._asked[url][0] > 0
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+@pytest.mark.parametrize("state", ["25P03", "25P04", "40P01", "54000", "55P03", "57014"])
+def test_what_the_server_ends_or_refuses_is_one_sentence(state: str) -> None:
+    raised = f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(DatabaseNotReady) as refused, engine.reading() as session:
+        session.execute(text(raised))
+    assert ("database is running" in str(refused.value)) is (state in engine.ENDED)
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+def test_no_statement_is_prepared() -> None:
+    with engine.reading() as session:
+        for _ in range(10):
+            prepared = session.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+    assert prepared == 0
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+def test_who_gets_no_connection_in_time_finds_the_records_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(10):
+            held.enter_context(engine.reading()).execute(text("SELECT 1"))
+        monkeypatch.setattr(engine.engine().pool, "_timeout", 0)
+        with pytest.raises(DatabaseNotReady):
+            store.nodes.find()
 
 
 @pytest.mark.usefixtures("fleet_db")

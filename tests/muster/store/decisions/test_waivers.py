@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from muster import store
-from muster.errors import BadWaiver, NoPerson, UnknownFinding
+from muster.errors import BadWaiver, DatabaseNotReady, NoPerson, UnknownFinding
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.store.database import access, engine
 from muster_criteria.model import Coverage, Extent, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet
 
@@ -277,3 +278,15 @@ def test_a_whole_test_that_warns_of_nothing_but_that_issues_the_next_certificate
     assert after
     assert store.nodes.get(NODE).state is State.PRODUCTION
     assert (after.id != before.id) is certified
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+def test_no_waiver_is_revoked_while_its_node_may_enter_production_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiver = store.waivers.give(found(), days(1), "Ada", "known")
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 1)
+    with engine.writing() as session:
+        access.node_row(session, NODE, lock=True)
+        with pytest.raises(DatabaseNotReady), engine.hurried():
+            store.waivers.revoke(waiver.id, "Ada", "it is not")
+    store.waivers.revoke(waiver.id, "Ada", "it is not")

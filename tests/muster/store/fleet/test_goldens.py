@@ -17,7 +17,7 @@ from muster.judging.reevaluate import reevaluate
 from muster.model.states import State
 from muster.model.statistics import KeptGolden
 from muster.store.database.digests import DigestRow
-from muster_criteria.context.goldens import golden_id
+from muster_criteria.context.goldens import Goldens, golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
@@ -91,9 +91,16 @@ class TestPromotion:
             visited("a", run)
         assert only().nodes == 1
 
-    def test_the_digests_of_other_nodes_are_not_read_for_each_result(self) -> None:
-        for node in ("a", "b", "c"):
+    @pytest.mark.both_dialects
+    @pytest.mark.parametrize("of_c", ["right", "wrong"])
+    def test_the_digests_of_other_nodes_are_not_read_where_each_result_is_recorded(
+        self, of_c: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for node in ("a", "b"):
             visited(node)
+        visited("c", gpu5=of_c)
+        assert bool(only().digest) is (of_c == "right")
+        monkeypatch.setattr(store.goldens, "matching", lambda *_, **__: Goldens())
         read = []
 
         def loaded(row: DigestRow, _context: object) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from muster import store
 from muster.admission.entry import admit_by
-from muster.errors import BadWaiver, MusterError, Refusal
+from muster.errors import BadWaiver, DatabaseNotReady, MusterError, Refusal
 from muster.judging.case import Collected, fresh_case
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.gate import NeedsPerson, Refuse
-from muster.store.database import access
+from muster.store.database import access, engine
 from muster.store.machines.parts import LATELY
 from muster_criteria.model import Action, Finding, Severity, Verdict
 from muster_criteria.sku_files.skus import load_sku
@@ -156,6 +156,21 @@ def test_a_suspect_that_a_person_confirms_in_a_node_in_service_is_asked_about() 
     node = store.nodes.get("gpu-0002")
     assert (node.state, bool(node.held_run)) == (State.PRODUCTION, True)
     assert store.certificates.newest("gpu-0002").revoked
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("postgresql_db")
+def test_no_part_moves_while_the_node_that_has_it_may_enter_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (NODE, "gpu-0002"):
+        store.nodes.add(fleet.new_node(name))
+    run_all("clean")
+    run_all("clean", node="gpu-0002", serials={"system": "OTHER", "gpu6": "BAD"})
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 1)
+    with engine.writing() as session:
+        access.node_row(session, NODE, lock=True)
+        with pytest.raises(DatabaseNotReady), engine.hurried():
+            store.contested.confirm("gpu-0002", "BAD", "Ada", "put there this morning")
+    assert store.contested.confirm("gpu-0002", "BAD", "Ada", "put there this morning")[-1].node == "gpu-0002"
 
 
 @pytest.mark.both_dialects

@@ -24,7 +24,6 @@ from muster_criteria.model import Coverage, Verdict
 from muster_reports import advice
 from tests.muster import fleet
 from tests.support.refusals import illegal
-from tests.support.servers.postgresql import PostgreSQL
 
 
 @pytest.mark.both_dialects
@@ -248,18 +247,9 @@ class TestMoves:
 
 
 @pytest.mark.needs_postgresql
-@pytest.mark.usefixtures("muster_home")
-def test_two_nodes_that_remark_about_each_other_at_once_do_not_wait_for_each_other(
-    postgresql_template: PostgreSQL, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("postgresql_db")
+def test_two_nodes_that_remark_about_each_other_at_once_do_not_wait_for_each_other() -> None:
     """As two of a rack do that fail at once for a cause that they share; SQLite's writers take turns anyway."""
-    with postgresql_template.database("template_muster") as url:
-        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
-        _remark_about_each_other()
-        store.engine.dispose()
-
-
-def _remark_about_each_other() -> None:
     for name in ("n1", "n2"):
         store.nodes.add(fleet.new_node(name))
     both_hold = threading.Barrier(2)

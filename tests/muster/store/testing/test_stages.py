@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
 from sqlalchemy import func, select
@@ -224,6 +226,18 @@ class TestExport:
         assert (tmp_path / "a/b/intake.result.json").read_bytes() == fleet.result(
             serials={"gpu0": "G0"}, simulated=True
         )[1]
+
+    def test_figures_of_runs_with_and_without_limits_have_one_schema(self, lease: Lease, tmp_path: Path) -> None:
+        record(lease)
+        store.nodes.add(fleet.new_node("other"))
+        other, judged = fleet.begin("other", "other"), fleet.judgement()
+        text = dataclasses.replace(judged.observations[0], value=None, text="570", floor=None)
+        store.runs.begin_stage(other.key, "intake")
+        fleet.record(other.key, None, dataclasses.replace(judged, observations=(text,)))
+        for each in (lease, other):
+            store.export.run(each.key, tmp_path / each.run_id)
+        first, second = (pq.read_schema(tmp_path / each.run_id / "measurements.parquet") for each in (lease, other))
+        assert first == second
 
     def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: Lease, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

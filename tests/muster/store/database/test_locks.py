@@ -1,0 +1,82 @@
+"""What is decided by a row that is locked, or by the rows of a locked node, is decided by what is there by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.orm import Session
+
+from muster import store
+from muster.errors import IllegalMove
+from muster.model.repairs import Bundle, Fault, Outcome
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.store.database import access, engine
+from muster.store.database.models import NodeRow
+from muster_criteria.model import Verdict
+from tests.muster import fleet
+
+pytestmark = [pytest.mark.needs_postgresql, pytest.mark.usefixtures("postgresql_db")]
+
+NODE, KEY = "gpu-0001", RunKey("repair", "one")
+
+Meanwhile = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """What another transaction does before a node is locked the next time."""
+    node_row = access.node_row
+
+    def does(what: Callable[[], object]) -> None:
+        def locked(session: Session, name: str, *, lock: bool = False) -> NodeRow:
+            if lock:
+                monkeypatch.setattr(access, "node_row", node_row)
+                what()
+            return node_row(session, name, lock=lock)
+
+        monkeypatch.setattr(access, "node_row", locked)
+
+    return does
+
+
+def test_a_row_that_is_locked_is_read_again_and_keeps_what_was_changed() -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    with engine.writing() as session:
+        row = access.node_row(session, NODE)
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "it smokes")
+        row.rack = "r9"
+        assert access.node_row(session, NODE, lock=True).state == State.QUARANTINE
+    assert (store.nodes.get(NODE).state, store.nodes.get(NODE).rack) == (State.QUARANTINE, "r9")
+
+
+def incident() -> int:
+    """A fault, with its evidence, of a node that a repair holds."""
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    store.leases.acquire(NODE, KEY)
+    opened = store.repairs.open_incident(NODE, Fault("gpu_memory", "gpu3"), "XID 95", ("intake",), "standard")
+    return store.repairs.keep_bundle(opened.id, Bundle("/archive/bundle", "ab" * 32, 100)).id
+
+
+def test_no_incident_is_repaired_that_was_closed_meanwhile(meanwhile: Meanwhile) -> None:
+    known = incident()
+    meanwhile(lambda: store.repairs.close(known, "by hand", "Ada"))
+    with pytest.raises(IllegalMove):
+        store.repairs.reserve(known, "reboot", KEY)
+
+
+def test_an_attempt_that_ended_meanwhile_ends_as_it_did(meanwhile: Meanwhile) -> None:
+    attempt = store.repairs.reserve(incident(), "reboot", KEY).id
+    meanwhile(lambda: store.repairs.settle(attempt, Outcome.PERMANENT, "it hangs"))
+    assert store.repairs.settle(attempt, Outcome.SUCCEEDED, "late").outcome is Outcome.PERMANENT
+
+
+def test_a_run_that_was_closed_meanwhile_counts_once(meanwhile: Meanwhile) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    run = fleet.begin(NODE).key
+    store.runs.begin_stage(run, "intake")
+    meanwhile(lambda: store.runs.finish(run, Verdict.INCONCLUSIVE, "no answer"))
+    store.runs.finish(run, Verdict.INCONCLUSIVE, "no answer")
+    assert store.nodes.get(NODE).inconclusive == 1
