@@ -32,8 +32,8 @@ _LOGIT_BYTES = 12
 """Bytes a logit: fp32 value, its log-softmax and its gradient."""
 
 _GATHERED_BYTES = 10
-"""Bytes a parameter of the layer that FSDP gathers, and of what lies outside the layers: its 16-bit weights and those of
-the next, fetched ahead, the 16-bit gradient, and the fp32 one that is summed."""
+"""Bytes a parameter of the layer that FSDP gathers, and of what lies outside the layers: its 16-bit weights and those
+of the next, fetched ahead, the 16-bit gradient, and the fp32 one that is summed."""
 
 _USABLE = 0.8
 
@@ -121,11 +121,12 @@ def choose_size(free_bytes: float, ranks: int) -> tuple[str, str]:
     fitting = [(CPU_SIZE, DDP)]
     for name, size in SIZES.items():
         logits, state = _LOGIT_BYTES * size.tokens * size.vocab, _STATE_BYTES * size.parameters
+        whole = state + _COPY_BYTES * size.parameters + size.layers * size.layer_bytes
         gathered = _GATHERED_BYTES * (size.parameters - (size.layers - 1) * size.layer_parameters)
-        whole = state + _COPY_BYTES * size.parameters
-        if whole + size.layers * size.layer_bytes + logits <= room:
+        divided = state / ranks + gathered + size.layers * size.input_bytes + size.layer_bytes
+        if whole + logits <= room:
             fitting.append((name, DDP))
-        elif ranks > 1 and state / ranks + gathered + size.layers * size.input_bytes + size.layer_bytes + logits <= room:
+        elif ranks > 1 and divided + logits <= room:
             fitting.append((name, FSDP))
     return fitting[-1]
 
@@ -241,8 +242,8 @@ def _kinds(torch: Any) -> Any:
 
         def forward(self, x: Any, cos: Any, sin: Any) -> Any:
             if self.recompute:
-                again = torch.utils.checkpoint.checkpoint
-                return again(self.layer, x, cos, sin, use_reentrant=False, preserve_rng_state=False)  # nothing is random
+                again = torch.utils.checkpoint.checkpoint  # no state of random numbers is kept: nothing here is random
+                return again(self.layer, x, cos, sin, use_reentrant=False, preserve_rng_state=False)
             return self.layer(x, cos, sin)
 
         def layer(self, x: Any, cos: Any, sin: Any) -> Any:

@@ -45,7 +45,7 @@ def add(
     rack: Annotated[str | None, typer.Option(help="Its rack; '': none.")] = None,
     pool: Annotated[
         str | None,
-        typer.Option(help="The Airflow pool that bounds how many such nodes are qualified at once; '': the default one."),
+        typer.Option(help="The Airflow pool that bounds how many such nodes are qualified at once; '': the default."),
     ] = None,
     work_dir: Annotated[str | None, typer.Option(help="Muster's folder on the node; default: ~/.muster.")] = None,
     launch: Annotated[
