@@ -168,7 +168,7 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
 
 
 def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """Returns a single node from the command line, with cells as in CSV (None: not given, empty: none); like ``load``."""
+    """Returns a single node from the command line; like ``load``. Cells as in CSV, but None: not given, empty: none."""
     return _checked([("", {key: _cell(key, value) for key, value in cells.items() if value is not None})], known_skus)
 
 
