@@ -58,13 +58,14 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One telemetry reading: a number in ``unit``, or a state (unit "state")."""
+    """One telemetry reading: a number in ``unit``, or a state (unit "state"). ``note``: what else it may be of."""
 
     series: str
     device: str
     unit: str
     value: float | None = None
     state: str | None = None
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
