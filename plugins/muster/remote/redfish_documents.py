@@ -89,7 +89,7 @@ def redundancy_of(chassis: Document, get: Get) -> Iterator[Found]:
                 for place, group in enumerate(_maps(of.get(key)))
                 if _present(group) and (state := _state(group))
             ]
-            for of, key in zip((linked(chassis, resource, get) for resource in resources), keys)
+            for of, key in zip((linked(chassis, resource, get) for resource in resources), keys, strict=True)
         )
         for each in older or newer:
             yield dataclasses.replace(each, text="ok" if each.text == "ok" else "warning")

@@ -306,8 +306,8 @@ def test_an_unsupported_margin_is_missing_and_never_zero(
 @pytest.mark.parametrize(("core", "hbm", "spared", "left"), [(83, 60, 4, 35.0), (28, 25, 59, 70.0), (60, 94, 27, 1.0)])
 def test_the_margin_of_memory_is_by_its_own_temperature(core: int, hbm: int, spared: int, left: float) -> None:
     nvml = FakeNvml(
-        nvmlDeviceGetMarginTemperature=spared, nvmlDeviceGetTemperatureThreshold=lambda handle, kind: {1: 89, 2: 95}[kind],
-        nvmlDeviceGetTemperature=core,
+        nvmlDeviceGetMarginTemperature=spared, nvmlDeviceGetTemperature=core,
+        nvmlDeviceGetTemperatureThreshold=lambda handle, kind: {1: 89, 2: 95}[kind],
     )  # fmt: skip
     nvml.fields[pynvml.NVML_FI_DEV_MEMORY_TEMP] = (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, hbm)
     assert _margins(nvml) == {"thermal_margin": spared + 2.0, "hbm_margin": left}

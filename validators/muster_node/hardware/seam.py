@@ -13,12 +13,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Protocol,
-)
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Threads
 

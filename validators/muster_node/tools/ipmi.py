@@ -4,9 +4,9 @@ A line is "name | sensor number | status | entity | reading". Entities are those
 43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets. Vendors also put fans and inlets under the system board (7):
 there a reading in RPM or a name with "fan" is a fan. Where no air inlet has a reading, a temperature named inlet,
 intake or ambient is one, under the system board, the front panel (12), the chassis (23) or the external environment
-(39): power supplies, PCIe slots and liquids have inlets too. Redundancy of fans or supplies that is lost is a
-state of its own: a supply that is gone gives no other sign on many machines. What was never configured reads the same, so
-it is a warning at most. 19 to 21 are power units, modules and their management.
+(39): power supplies, PCIe slots and liquids have inlets too. Redundancy of fans or supplies that is lost is a state of
+its own: a supply that is gone gives no other sign on many machines. What was never configured reads the same, so it
+warns at most. 19 to 21 are power units, modules and their management.
 """
 
 from __future__ import annotations
