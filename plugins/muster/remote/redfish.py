@@ -14,7 +14,7 @@ from typing import Any
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
 from muster.remote.redfish_client import ROOT, BmcSilent, Client, Refused, without_refused
-from muster.remote.redfish_documents import Document, Found, Get, leaks_of, linked, of_chassis, paths_of
+from muster.remote.redfish_documents import Document, Found, Get, leaks_of, linked, of_chassis, paths_of, redundancy_of
 from muster_criteria.chassis import STAGES, UNITS, Chassis, reading
 from muster_criteria.health.bmc import Sensor, Shown
 from muster_criteria.measured import Measured
@@ -52,10 +52,14 @@ def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIM
     ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. Raises BmcSilent.
     """
     with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
+        get = _once(client.get)
         client.log_in()
-        listed = linked(client.get(ROOT) or {}, "Chassis", client.get)
-        chassis = [client.get(path) or {} for path in paths_of(listed)[:CHASSIS_MAX]]
-        measured = _as_devices([found for member in chassis for found in of_chassis(member, client.get)])
+        listed = linked(get(ROOT) or {}, "Chassis", get)
+        chassis = [get(path) or {} for path in paths_of(listed)[:CHASSIS_MAX]]
+        # Groups last, so that each part has its number with and without them.
+        measured = _as_devices(
+            [found for of in (of_chassis, redundancy_of) for member in chassis for found in of(member, get)]
+        )
     if not measured:
         raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply")
     return measured

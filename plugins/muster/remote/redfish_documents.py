@@ -74,6 +74,27 @@ def leaks_of(chassis: Document, get: Get) -> Iterator[Found]:
             yield Found("leak_state", _path(detector), _name(detector), text=text)
 
 
+def redundancy_of(chassis: Document, get: Get) -> Iterator[Found]:
+    """Yields the groups of fans and supplies of one chassis that have a health: ok, or else a warning.
+
+    Each part of a group may be well while another, without a place of its own in the documents, is gone.
+    """
+    for resources, keys, metric in (
+        (("Thermal", "ThermalSubsystem"), ("Redundancy", "FanRedundancy"), "fan_state"),
+        (("Power", "PowerSubsystem"), ("Redundancy", "PowerSupplyRedundancy"), "psu_state"),
+    ):
+        older, newer = (
+            [
+                Found(metric, f"{_path(of)}#redundancy{place}", _name(group, "Redundancy"), text=state)
+                for place, group in enumerate(_maps(of.get(key)))
+                if _present(group) and (state := _state(group))
+            ]
+            for of, key in zip((linked(chassis, resource, get) for resource in resources), keys, strict=True)
+        )
+        for each in older or newer:
+            yield dataclasses.replace(each, text="ok" if each.text == "ok" else "warning")
+
+
 def paths_of(collection: Document) -> list[str]:
     """Returns the paths of a collection's members."""
     paths = (each.get("@odata.id") for each in _maps(collection.get("Members")))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.remote.redfish import _as_devices
-from muster.remote.redfish_documents import of_chassis
+from muster.remote.redfish_documents import of_chassis, redundancy_of
 
 CHASSIS = "/redfish/v1/Chassis/c"
 
@@ -96,3 +96,17 @@ def test_an_older_inlet_or_a_summary_without_a_number_hides_no_newer_one_that_ha
     assert read(documents)["inlet_temperature", "inlet"] == 24
     documents["/metrics"] = {}
     assert read(documents) == {("inlet_temperature", "inlet"): None}
+
+
+@pytest.mark.parametrize(("newer", "key"), [(False, "Redundancy"), (True, "PowerSupplyRedundancy")])
+@pytest.mark.parametrize(("status", "state"), [
+    ({"Health": "OK"}, ["ok"]), ({"Health": "Critical"}, ["warning"]), ({"Health": "Warning"}, ["warning"]),
+    ({"State": "Absent", "Health": "Critical"}, []), ({"State": "Enabled"}, []),
+])  # fmt: skip
+def test_supplies_that_are_not_redundant_any_more_warn(
+    status: dict[str, str], state: list[str], newer: bool, key: str
+) -> None:
+    documents = {"/power": {"PowerSupplies": [], key: [{"Name": "PS Redundancy", "Status": status}]}}
+    chassis = {"PowerSubsystem" if newer else "Power": {"@odata.id": "/power"}}
+    found = _as_devices(list(redundancy_of(chassis, documents.get)))
+    assert [(each.metric, each.device, each.text) for each in found] == [("psu_state", "psu0", text) for text in state]

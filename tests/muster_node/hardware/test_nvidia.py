@@ -12,6 +12,7 @@ import pytest
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia import gpus as nvidia
 from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia
+from muster_node.hardware.nvidia.sensors import OF_GPU
 from muster_node.hardware.seam import Device, GpuUse
 from muster_node.probe import Skip
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
@@ -270,9 +271,9 @@ def _margins(nvml: FakeNvml) -> dict[str, float | None]:
 
 
 @pytest.mark.parametrize(
-    ("margin", "core", "memory"), [(23, 25.0, 23.0), (1, 3.0, 1.0), (0, 36.0, 29.0), (-4, 36.0, 29.0)]
+    ("margin", "core", "memory"), [(23, 25.0, 29.0), (1, 3.0, 29.0), (0, 36.0, 29.0), (-4, 36.0, 29.0)]
 )
-def test_margins_come_from_tlimit_and_where_that_is_garbage_from_thresholds(
+def test_margins_come_from_tlimit_and_where_that_is_garbage_or_of_memory_from_thresholds(
     margin: int, core: float, memory: float
 ) -> None:
     thresholds = {1: 100, 2: 100}
@@ -300,6 +301,22 @@ def test_an_unsupported_margin_is_missing_and_never_zero(
     nvml = FakeNvml()
     nvml.refuse = dict.fromkeys(unsupported, pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert _margins(nvml) == {"thermal_margin": core, "hbm_margin": memory}
+
+
+@pytest.mark.parametrize(("core", "hbm", "spared", "left"), [(83, 60, 4, 35.0), (28, 25, 59, 70.0), (60, 94, 27, 1.0)])
+def test_the_margin_of_memory_is_by_its_own_temperature(core: int, hbm: int, spared: int, left: float) -> None:
+    nvml = FakeNvml(
+        nvmlDeviceGetMarginTemperature=spared, nvmlDeviceGetTemperature=core,
+        nvmlDeviceGetTemperatureThreshold=lambda handle, kind: {1: 89, 2: 95}[kind],
+    )  # fmt: skip
+    nvml.fields[pynvml.NVML_FI_DEV_MEMORY_TEMP] = (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, hbm)
+    assert _margins(nvml) == {"thermal_margin": spared + 2.0, "hbm_margin": left}
+
+
+def test_the_margin_of_a_memory_without_a_threshold_is_noted_as_the_gpus() -> None:
+    nvml = FakeNvml(count=1, nvmlDeviceGetTemperatureThreshold=0)
+    (sample,) = [each for each in NvidiaGpus(nvml).telemetry() if each.series == "hbm_margin"]
+    assert (sample.value, sample.note) == (23.0, OF_GPU)
 
 
 def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,6 @@ def test_every_function_that_our_code_names_is_called_and_none_past_its_guard(mo
     calls, _ = _sequence(monkeypatch)
     # These are called only where others are refused.
     otherwise = {
-        "nvmlDeviceGetTemperatureThreshold",
         "nvmlDeviceGetGpuFabricInfo",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
     }
@@ -326,10 +325,10 @@ def test_a_field_of_unknown_type_costs_only_itself(kind: int, monkeypatch: pytes
         actual.valueType = kind if wanted == field else actual.valueType
         return actual
 
-    healthy = {(s.series, s.device): s for s in NvidiaGpus(FakeNvml()).telemetry()}
+    healthy = {(s.series, s.device): (s.value, s.state) for s in NvidiaGpus(FakeNvml()).telemetry()}
     monkeypatch.setattr(FakeNvml, "_field", of_unknown_type)
     gpus = NvidiaGpus(FakeNvml())
-    assert {(s.series, s.device): s for s in gpus.telemetry()} == {
+    assert {(s.series, s.device): (s.value, s.state) for s in gpus.telemetry()} == {
         key: sample for key, sample in healthy.items() if key[0] != "hbm_temperature"
     }
     actual = gpus._nvml.field(0, "NVML_FI_DEV_MEMORY_TEMP")

@@ -84,6 +84,27 @@ def test_what_a_part_draws_in_is_not_the_halls_air(run_probe, ipmitool, name):
     assert values(run_probe(Chassis, Machine())) == {("inlet_temperature", "inlet"): 22.0}
 
 
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("PS_RDNDNT_MODE   | ADh | ok  | 20.0 | Non-Redundant: Sufficient from Redundant", "psu1"),
+        ("PS Redundancy    | 77h | ok  |  7.1 | Redundancy Lost", "psu1"),
+        ("Power Supplies   | 06h | ok  | 10.3 | Redundancy Lost", "psu1"),
+        ("Fan Redundancy   | 75h | ok  |  7.1 | Redundancy Degraded", "fan0"),
+        ("PS Redundancy    | 77h | ok  |  7.1 | Fully Redundant", None),
+        ("Memory Mirroring | 41h | ok  |  7.1 | Non-Redundant", None),
+    ],
+)
+def test_redundancy_that_is_lost_warns(run_probe, ipmitool, line, device):
+    ipmitool(f"""PSU1_STATUS      | 26h | ok  | 10.1 | Presence detected
+PSU2_STATUS      | 2Ch | ok  | 10.2 |
+PSU2_POUT        | 31h | ns  | 10.2 | No Reading
+{line}
+""")
+    states = {each.device: each.text for each in run_probe(Chassis, Machine())}
+    assert states == {"psu0": "ok", **({device: "warning"} if device else {})}
+
+
 def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ipmitool):
     ipmitool(script="echo 'Could not open device at /dev/ipmi0: No such file or directory' >&2; exit 1")
     with pytest.raises(Skip):

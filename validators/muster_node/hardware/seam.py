@@ -13,12 +13,7 @@ import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Protocol,
-)
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Threads
 
@@ -58,13 +53,14 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One telemetry reading: a number in ``unit``, or a state (unit "state")."""
+    """One telemetry reading: a number in ``unit``, or a state (unit "state"). ``note``: what else it may be of."""
 
     series: str
     device: str
     unit: str
     value: float | None = None
     state: str | None = None
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

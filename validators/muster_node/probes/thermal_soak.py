@@ -204,7 +204,8 @@ def summarise(context: Context, record: Record) -> None:
         elif series == "hbm_temperature":
             context.emit("hbm_temperature_max", device, value=max(values), samples=count, note=odd)
         elif series in ("thermal_margin", "hbm_margin"):
-            context.emit(series, device, value=min(values), samples=count, note=odd)
+            note = "; ".join(filter(None, (record.notes.get((series, device)), odd)))
+            context.emit(series, device, value=min(values), samples=count, note=note)
         elif series == "clock":
             context.emit("clock_median", device, value=median(late), samples=count, spread=spread(late))
         elif series == "power":

@@ -4,7 +4,9 @@ A line is "name | sensor number | status | entity | reading". Entities are those
 43-13): 10 a power supply, 29 a fan, 55 and 64 air inlets. Vendors also put fans and inlets under the system board (7):
 there a reading in RPM or a name with "fan" is a fan. Where no air inlet has a reading, a temperature named inlet,
 intake or ambient is one, under the system board, the front panel (12), the chassis (23) or the external environment
-(39): power supplies, PCIe slots and liquids have inlets too.
+(39): power supplies, PCIe slots and liquids have inlets too. Redundancy of fans or supplies that is lost is a state of
+its own: a supply that is gone gives no other sign on many machines. What was never configured reads the same, so it
+warns at most. 19 to 21 are power units, modules and their management.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ _NOT_OF_THE_HALL = re.compile(
 _INPUT = re.compile(r"(?<![a-z])(in|input|pin)(?![a-z])", re.IGNORECASE)
 _FAILED = re.compile(r"failure detected|ac lost|input lost|out-of-range|config(uration)? error", re.IGNORECASE)
 _PREDICTED = re.compile(r"predictive failure", re.IGNORECASE)
+_REDUNDANCY = re.compile(r"redundancy (lost|degraded)|non-redundant", re.IGNORECASE)
 _PRESENT = re.compile(r"presence detected", re.IGNORECASE)
 
 _STATES = {"ok": "ok", "nc": "warning", "unc": "warning", "lnc": "warning"}
 _STATES.update(dict.fromkeys(("cr", "ucr", "lcr", "nr", "unr", "lnr"), "critical"))
 """By ipmitool's status: non-critical, critical and non-recoverable thresholds, upper or lower. "ns" is no reading."""
 
+_POWER = (10, 19, 20, 21)
+_POWER_NAME = re.compile(r"(?<![a-z])(psu?|pwr|power)(?![a-z])", re.IGNORECASE)
 _POWER_SUPPLY, _FAN, _AIR_INLETS = 10, 29, (55, 64)
 _WHOLE_MACHINE = (7, 12, 23, 39)
 _LINE = re.compile(r"^(?P<name>[^|]*)\|[^|]*\|(?P<status>[^|]*)\|(?P<entity>[^|]*)\|(?P<reading>.*)$")
@@ -69,6 +74,13 @@ class _Sensor:
         return named and (not self.readable or self.number("percent") is not None)
 
     @property
+    def group(self) -> str:
+        """The metric of the state of the fans or supplies that it is about, "" for others: memory is redundant too."""
+        if self.entity == _FAN or (self.entity != _POWER_SUPPLY and "fan" in self.name.lower()):
+            return "fan_state"
+        return "psu_state" if self.entity in _POWER or _POWER_NAME.search(self.name) else ""
+
+    @property
     def thermal(self) -> bool:
         """Whether it measures, or should measure, a temperature."""
         return self.number("degrees C") is not None or not self.readable
@@ -89,7 +101,9 @@ def parse_sdr(text: str) -> list[Reading]:
     inlets = _inlets([sensor for sensor in sensors if sensor.thermal])
     found: list[Reading] = []
     for sensor in sensors:
-        if sensor.entity == _POWER_SUPPLY:
+        if sensor.group and _REDUNDANCY.search(sensor.reading):
+            found.append(Reading(sensor.group, sensor.name, text="warning"))
+        elif sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))

@@ -38,6 +38,7 @@ class Record:
         self._states: dict[str, list[tuple[float, str]]] = collections.defaultdict(list)
         self.series: Series = collections.defaultdict(list)
         self.times: Series = collections.defaultdict(list)
+        self.notes: dict[tuple[str, str], str] = {}
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Add one attempt to read all sensors, each reading at the time when it came."""
@@ -49,6 +50,8 @@ class Record:
             elif sample.value is not None:
                 self.series[sample.series, sample.device].append(sample.value)
                 self.times[sample.series, sample.device].append(now)
+                if sample.note:
+                    self.notes[sample.series, sample.device] = sample.note
         self._ended = self._now()
 
     def end(self) -> None:

@@ -27,6 +27,8 @@ that is gone reads as. Chosen far outside of what any data-centre GPU is built f
 DISAGREE_C = 5.0
 """°C by which a margin and the temperature itself may differ before the margin is garbage. Chosen here."""
 
+OF_GPU = "by the GPU's T.Limit, since memory's own threshold or temperature is not readable"
+
 
 @dataclasses.dataclass(frozen=True)
 class _Limit:
@@ -56,7 +58,7 @@ def samples(nvml: Nvml, gpu: Gpu) -> Iterator[Sample]:
         ("temperature", "°C", core),
         ("hbm_temperature", "°C", hbm),
         ("thermal_margin", "°C", margin(nvml, gpu, spared, _SLOWDOWN, core)),
-        ("hbm_margin", "°C", margin(nvml, gpu, spared, _MEMORY_MAX, hbm)),
+        ("hbm_margin", "°C", memory_margin(nvml, gpu, spared, hbm)),
         ("power", "W", watts),
         ("power_instant", "W", instant),
         ("clock", "MHz", clock),
@@ -65,7 +67,7 @@ def samples(nvml: Nvml, gpu: Gpu) -> Iterator[Sample]:
     )
     for series, unit, answer in readings:
         if _possible(series, answer):
-            yield Sample(series, gpu.device.id, unit, float(answer.value))
+            yield Sample(series, gpu.device.id, unit, float(answer.value), note=answer.note)
     held = throttle(nvml, gpu).value
     if held is not None:
         yield Sample("throttle", gpu.device.id, "state", state=held)
@@ -89,12 +91,27 @@ def margin(nvml: Nvml, gpu: Gpu, spared: Answer, limit: _Limit, reading: Answer)
     by_margin = Answer(spared.value - offset.value) if known else None
     if by_margin is not None and spared.value > 0:
         return by_margin
+    by_threshold = _by_threshold(nvml, gpu, limit, reading)
+    if by_margin is None or not usable(by_threshold):
+        return by_margin or by_threshold
+    return by_margin if by_threshold.value - by_margin.value <= DISAGREE_C else by_threshold
+
+
+def memory_margin(nvml: Nvml, gpu: Gpu, spared: Answer, hbm: Answer) -> Answer:
+    """°C left of memory to its own threshold. T.Limit is the whole GPU's, so it stands in only where there is none."""
+    own = _by_threshold(nvml, gpu, _MEMORY_MAX, hbm)
+    if usable(own):
+        return own
+    of_gpu = margin(nvml, gpu, spared, _MEMORY_MAX, hbm)
+    return Answer(of_gpu.value, note=OF_GPU) if usable(of_gpu) else of_gpu
+
+
+def _by_threshold(nvml: Nvml, gpu: Gpu, limit: _Limit, reading: Answer) -> Answer:
     kind = nvml.constant(limit.threshold, limit.otherwise)
     threshold = nvml.query("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
-    by_threshold = Answer(threshold.value - reading.value) if threshold.value and usable(reading) else None
-    if by_margin is None:
-        return by_threshold or Answer(note=threshold.note or reading.note or NOT_SUPPORTED)
-    return by_margin if by_threshold is None or by_threshold.value - by_margin.value <= DISAGREE_C else by_threshold
+    if usable(threshold) and 0.0 < threshold.value < MARGIN_C and usable(reading):
+        return Answer(threshold.value - reading.value)
+    return Answer(note=threshold.note or reading.note or NOT_SUPPORTED)
 
 
 def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
