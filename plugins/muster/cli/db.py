@@ -34,7 +34,7 @@ def upgrade() -> None:
 @app.command("restored")
 @messages
 def restored(dry_run: DryRun = False) -> None:
-    """Let no scheduler open a node by the fleet records alone, after these came back otherwise than by `muster restore`.
+    """Let no scheduler open a node by fleet records that came back otherwise than by `muster restore`.
 
     Run it after pg_restore and `muster db upgrade`, before any component starts.
     """

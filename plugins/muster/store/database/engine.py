@@ -18,9 +18,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, exc, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError, TimeoutError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    OperationalError,
+    ProgrammingError,
+    TimeoutError,
+)
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import QueuePool
 
@@ -358,7 +365,7 @@ def translated() -> Iterator[None]:
         if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT, *ENDED):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
-    except TimeoutError as error:
+    except exc.TimeoutError as error:
         raise DatabaseNotReady(
             "every connection of this process to the fleet records is in use, for too long: try again, with fewer "
             "requests at once"
