@@ -61,9 +61,7 @@ def sqlite_db(muster_home: Path, sqlite_template: Path) -> str:
 
 
 @pytest.fixture
-def postgresql_db(
-    muster_home: Path, postgresql_template: PostgreSQL, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def postgresql_db(muster_home: Path, postgresql_template: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Empty fleet records at the newest schema, on PostgreSQL; yields their URL."""
     with postgresql_template.database("template_muster") as url:
         monkeypatch.setenv("MUSTER_DATABASE_URL", url)

@@ -20,14 +20,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, exc, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    NoSuchModuleError,
-    OperationalError,
-    ProgrammingError,
-    TimeoutError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import QueuePool
 
