@@ -106,7 +106,9 @@ def test_the_lines_as_printed_install_a_controller(place: Path, server: postgres
     assert shown is not None
     assert "muster restore /backup/" in BACKUP
     saved, kept = f"{place}/{shown[1]}", settings(place, server)
-    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\ncreatedb -O muster muster2", environment | kept)
+    createdb = "createdb -E UTF8 -T template0 -O muster muster2"
+    assert f"`{createdb}`" in BACKUP
+    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\n{createdb}", environment | kept)
     moved = {"MUSTER_DATABASE_URL": server.url("muster2", "muster"), "MUSTER_HOME": str(place / "another-home")}
     bash(f"PATH={venv}:$PATH\nmuster restore {saved}\nmuster node list", kept | moved)
 

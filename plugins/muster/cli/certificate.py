@@ -42,7 +42,10 @@ def list_(json: AsJson = False) -> None:
 @app.command("verify")
 def verify(
     file: Annotated[Path, typer.Argument(help="What `muster certificate show` printed.")],
-    key: Annotated[Path, typer.Option(help="The public key: what `muster certificate key` printed.")],
+    key: Annotated[
+        Path | None,
+        typer.Option(help="The public key: what `muster certificate key` printed. By default as the records have it."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Check a certificate's signature and expiry by the public key; whether it was revoked, where the records are."""
@@ -54,7 +57,8 @@ def verify(
     except OSError as error:
         raise BadCertificate(f"the certificate {file} cannot be read: {error.strerror}") from None
     try:
-        content = certificate.verify(document, store.signing.read_public(key), datetime.datetime.now(datetime.UTC))
+        public = store.signing.read_public(key) if key else store.certificates.key_of(certificate.signed_by(document))
+        content = certificate.verify(document, public, datetime.datetime.now(datetime.UTC))
     except BadCertificate as error:
         raise BadCertificate(f"{file} is not valid: {error}") from None
     revocation = _revocation(content["node"], content["id"])

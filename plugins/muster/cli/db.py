@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from muster.cli.restore import print_held
+from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 
 app = typer.Typer()
@@ -27,3 +29,16 @@ def upgrade() -> None:
     done = f"the fleet records went from {f'schema {before}' if before else 'nothing'} to schema {after}"
     store.audit.command(done, {"before": before, "after": after})
     typer.echo(done)
+
+
+@app.command("restored")
+@messages
+def restored(dry_run: DryRun = False) -> None:
+    """Let no scheduler open a node by fleet records that came back otherwise than by `muster restore`.
+
+    Run it after pg_restore and `muster db upgrade`, before any component starts.
+    """
+    from muster import store
+
+    with rehearsed(dry_run):
+        print_held(store.backup.restored())

@@ -20,9 +20,14 @@ def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrot
     held = {"file": str(file), "made_at": found.made_at.isoformat(), "version": found.version, "rows": found.rows}
     store.audit.command(f"the fleet records were restored from {file} of {made}", held)
     typer.echo(f"{found.nodes} nodes, {found.rows} rows, as of {made}, by Muster {found.version}")
+    print_held(found.held)
+
+
+def print_held(held: int) -> None:
+    """Print what follows for the nodes that restored records have in service or about to be."""
     typer.echo("what changed since then is not in these records: start all components, then see `muster doctor`")
-    if found.held:
+    if held:
         typer.echo(
-            f"nodes in service or about to be: {found.held}; one that its scheduler does not show open stays closed, "
+            f"nodes in service or about to be: {held}; one that its scheduler does not show open stays closed, "
             "with its row in `muster status`, until `muster node open`"
         )

@@ -22,6 +22,8 @@ from muster_node.contract import BETWEEN_VERSIONS, OF_EACH_DEVICE
 WATCHED = ("driver", "vbios", "inforom", "nvswitch", "fabric_manager", "bmc", "bios", "nic")
 """Names in a node's environment that a certificate attests in addition to its serials: driver and firmware."""
 
+_NONE = "it is no certificate of Muster: `muster certificate show NODE` writes one"
+
 
 def canonical(value: object) -> bytes:
     """Returns ``value`` as JSON in its one canonical form."""
@@ -58,6 +60,14 @@ def why_invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datet
     return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
 
 
+def signed_by(document: str | bytes) -> str:
+    """Returns the id of the key that signed a document by its own word. Raises BadCertificate if it has none."""
+    try:
+        return str(json.loads(document)["key"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadCertificate(_NONE) from None
+
+
 def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime) -> dict[str, Any]:
     """Returns a document's content. Raises BadCertificate if it is malformed, another key's, altered, or expired."""
     try:
@@ -73,7 +83,7 @@ def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime)
     except InvalidSignature:
         raise BadCertificate("it was altered: its signature is of other content") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadCertificate("it is no certificate of Muster: `muster certificate show NODE` writes one") from None
+        raise BadCertificate(_NONE) from None
     if why := why_invalid("", expires, now):
         raise BadCertificate(f"{why}: test the node again")
     return dict(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,20 @@ def test_a_node_that_was_withdrawn_since(nodes: Path, restored: Callable[[], Res
     move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
     restore()
     assert [each.serving for each in store.attention.collect()] == [False], "before its scheduler was looked at"
+    stays_closed_until_a_person_decides(nodes)
+
+
+def test_records_that_came_back_as_a_file_are_held_by_a_command(
+    nodes: Path, fleet_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    store.engine.dispose()
+    shutil.copy(fleet_db.removeprefix("sqlite:///"), tmp_path / "other.db")
+    move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
+    store.engine.dispose()
+    monkeypatch.setenv("MUSTER_DATABASE_URL", f"sqlite:///{tmp_path / 'other.db'}")
+    assert store.backup.restored() == 1
+    assert store.audit.batch("siem", 99)[-1].evidence["held"] == 1
     stays_closed_until_a_person_decides(nodes)
 
 

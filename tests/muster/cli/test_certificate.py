@@ -39,6 +39,28 @@ def test_a_certificate_is_verified_by_the_public_key_alone(
         assert muster("certificate", "verify", missing[0], "--key", missing[1])[0] == 1
 
 
+def test_one_of_an_earlier_key_is_verified_by_records_that_were_restored(
+    muster: Muster, sqlite_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    lives.in_production("a")
+    document, public = tmp_path / "a.json", tmp_path / "key.pub"
+    document.write_text(muster("certificate", "show", "a")[1])
+    store.signing.key_path().unlink()
+    store.signing.replace_key("Ada", "it was lost")
+    store.backup.save(tmp_path / "saved")
+    store.engine.dispose()
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path / "elsewhere"))
+    store.backup.restore(tmp_path / "saved")
+    public.write_text(muster("certificate", "key")[1])
+    assert muster("certificate", "verify", str(document), "--key", str(public))[0] == 1
+    assert muster("certificate", "verify", str(document))[0] == 0
+    document.write_text(document.read_text().replace('"node": "a"', '"node": "b"'))
+    assert muster("certificate", "verify", str(document))[0] == 1
+    document.write_text("{}")
+    assert muster("certificate", "verify", str(document))[0] == 1
+
+
 @pytest.mark.parametrize("simulated", [True, False])
 def test_the_first_line_says_that_a_node_is_simulated(
     simulated: bool, muster: Muster, sqlite_db: str, tmp_path: Path

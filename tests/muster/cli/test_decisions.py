@@ -307,6 +307,7 @@ class TestDryRuns:
             ["approve", "asks", "--option", "Approve", "--reason", "because"],
             ["mail", "resend", "a-mail", *WHY],
             ["mail", "drop", "a-mail", *WHY],
+            ["db", "restored"],
         ]
 
     def test_nothing_changes_and_nothing_is_posted(

@@ -44,7 +44,7 @@ class CertificateRow(Base):
     """A certificate of admission. ``number``: its place among the node's, which says what is newest: clocks may err.
 
     ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""; ``revoked_after``: the node's last
-    stage then.
+    stage then; ``public_key``: of the key that signed it, in PEM.
     """
 
     __tablename__ = "certificates"
@@ -67,6 +67,7 @@ class CertificateRow(Base):
     revoked_at: Mapped[datetime.datetime | None]
     revoked_after: Mapped[int | None] = mapped_column(BigId)
     document: Mapped[str] = mapped_column(deferred=True)
+    public_key: Mapped[str] = mapped_column(deferred=True)
 
 
 def unrevoked() -> ColumnElement[bool]:

@@ -18,16 +18,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, Pool, create_engine, event, exc, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    NoSuchModuleError,
-    OperationalError,
-    ProgrammingError,
-    TimeoutError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import QueuePool
 
@@ -214,6 +207,12 @@ def changing(made: Engine) -> Iterator[Connection]:
         if connection.dialect.name == "postgresql":
             # SQLite's write lock makes them take turns anyway.
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('muster.upgrade'))"))
+            encoding = connection.scalar(text("SHOW server_encoding"))
+            if encoding not in ("UTF8", "SQL_ASCII"):  # the latter keeps the bytes that it is given: UTF-8
+                raise DatabaseNotReady(
+                    f"the database {_place(made)} has the encoding {encoding}, which lacks characters: make another "
+                    "with createdb -E UTF8 -T template0"
+                )
         yield connection
 
 
@@ -302,7 +301,7 @@ def apart(made: Engine) -> Engine:
 def _options(url: URL) -> dict[str, Any]:
     silent = {name: value for name, value in SILENT.items() if name not in url.query}
     # None prepared: behind a PgBouncer in transaction mode the next transaction may have another server process.
-    return {**silent, "prepare_threshold": None}
+    return {**silent, "prepare_threshold": None, "client_encoding": "utf8"}
 
 
 def _place_sqlite(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
@@ -359,7 +358,7 @@ def translated() -> Iterator[None]:
         if not isinstance(error, OperationalError) and _sqlstate(error) not in (READ_ONLY, NO_RIGHT, *ENDED):
             raise
         raise DatabaseNotReady(_unreachable(error)) from error
-    except TimeoutError as error:
+    except exc.TimeoutError as error:
         raise DatabaseNotReady(
             "every connection of this process to the fleet records is in use, for too long: try again, with fewer "
             "requests at once"

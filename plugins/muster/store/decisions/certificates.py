@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session, undefer
 
@@ -27,7 +27,7 @@ from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import SQLITE, reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.current import current_verdicts, of_machine
-from muster.store.decisions.signing import key_path, signing_key
+from muster.store.decisions.signing import key_path, public_key, public_text, signing_key
 from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
@@ -49,6 +49,18 @@ def get(certificate_id: str) -> Certificate | None:
     with reading() as session:
         row = session.get(CertificateRow, certificate_id)
         return _value(row) if row else None
+
+
+def key_of(key_id: str) -> Ed25519PublicKey:
+    """The public key of this id, which signed certificates that the records hold. Raises BadCertificate."""
+    with reading() as session:
+        known = session.scalars(select(CertificateRow.public_key).distinct())
+        found = (key for key in map(public_key, map(str.encode, known)) if certificate.key_id(key) == key_id)
+        if (key := next(found, None)) is None:
+            raise BadCertificate(
+                f"these records hold no certificate that key {key_id[:16]!r} signed: name another with --key"
+            )
+    return key
 
 
 def of_node(node: str, limit: int = 100) -> list[Certificate]:
@@ -185,14 +197,14 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
         "simulated": node.simulated,
         "verdict": str(evidence.verdict) if by_test else "admitted by a person",
     }
-    last = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name)
+    last, key = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name), _key(session)
     session.add(
         CertificateRow(
             id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name, machine=node.machine,
             issued_at=now, expires_at=now + days, verdict=content["verdict"],
             tested_since=tested_since(session, node),
             certified={"serials": content["serials"], "environment": environment},
-            document=certificate.sign(content, _key(session)),
+            document=certificate.sign(content, key), public_key=public_text(key),
         )
     )  # fmt: skip
     session.flush()

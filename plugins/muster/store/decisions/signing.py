@@ -1,4 +1,4 @@
-"""The key that signs certificates: one file, readable by its owner alone; next to it each public key that it had."""
+"""The key that signs certificates: one file, readable by its owner alone. Its public key is with each certificate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from muster import ownership
 from muster.errors import BadCertificate, ControllerFault
-from muster.rules import certificate
 from muster.rules.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
@@ -55,7 +54,7 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
 
 
 def new_key() -> Path:
-    """Make a key, and the file of its public key. Returns the latter.
+    """Make a key. Returns its file.
 
     Raises ControllerFault if there is one, or if the controller's user could not read it.
     """
@@ -97,8 +96,6 @@ def _write(key: Ed25519PrivateKey) -> Path:
             f"no signing key is made: {settings().home} belongs to {user}, who could not read it; run this as that "
             f"user, `sudo -u {user} env MUSTER_PERSON=you muster …`"
         )
-    # Under a name of its own: what an earlier key signed can be checked only with that key's.
-    public = path.with_name(f"{path.stem}-{certificate.key_id(key.public_key())}.pub")
     ownership.folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -110,9 +107,7 @@ def _write(key: Ed25519PrivateKey) -> Path:
         raise ControllerFault(f"there is a signing key already: {path}; move it away first") from None
     finally:
         part.unlink(missing_ok=True)
-    public.write_text(public_text(key))
-    ownership.give(public)
-    return public
+    return path
 
 
 def replace_key(person: str, reason: str) -> Path:
@@ -128,14 +123,19 @@ def public_text(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
 
 
+def public_key(pem: bytes) -> Ed25519PublicKey:
+    """The public key in PEM. Raises ValueError."""
+    key = serialization.load_pem_public_key(pem)
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("it is no Ed25519 key")
+    return key
+
+
 def read_public(path: Path) -> Ed25519PublicKey:
     """The public key in a file. Raises BadCertificate."""
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
+        return public_key(path.read_bytes())
     except OSError as error:
         raise BadCertificate(f"the public key {path} cannot be read: {error.strerror}") from None
     except ValueError:
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise BadCertificate(f"{path} is no public Ed25519 key in PEM; `muster certificate key` prints it")
-    return key
+        raise BadCertificate(f"{path} is no public Ed25519 key in PEM; `muster certificate key` prints it") from None

@@ -39,6 +39,7 @@ from sqlalchemy.types import UserDefinedType
 
 import muster
 from muster.errors import BadBackup, first_line
+from muster.settings import settings
 from muster.store.database import access, engine
 from muster.store.database.base import UtcDateTime
 from muster.store.decisions import signing
@@ -164,6 +165,18 @@ def restore(file: Path) -> Backup:
                 signing.keep_secret(secret)
     engine.upgrade()
     return dataclasses.replace(found, held=held)
+
+
+def restored() -> int:
+    """Hold every node, as ``restore`` does, in records that came back otherwise, as by pg_restore; returns how many.
+
+    Raises DatabaseNotReady.
+    """
+    with engine.writing() as session:
+        held = schedulers.hold_all(session.connection())
+        what = "the fleet records were restored, and not by `muster restore`"
+        access.write_remark(session, settings().who, what, {"held": held})
+    return held
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from muster.store.database.models import RunRow, StageRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.conftest import POSTGRESQL
+from tests.support.servers.postgresql import PostgreSQL
 
 BOTH = pytest.mark.parametrize("empty_db", ["sqlite", POSTGRESQL], indirect=True)
 
@@ -169,6 +170,24 @@ def test_what_the_server_ends_or_refuses_is_one_sentence(state: str) -> None:
     with pytest.raises(DatabaseNotReady) as refused, engine.reading() as session:
         session.execute(text(raised))
     assert ("database is running" in str(refused.value)) is (state in engine.ENDED)
+
+
+@pytest.mark.needs_postgresql
+@pytest.mark.usefixtures("muster_home")
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_another_encoding_keeps_every_character_or_is_refused(
+    encoding: str, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As createdb makes them on a server without a UTF-8 locale."""
+    with postgresql.database(f"template0 ENCODING '{encoding}'") as url:
+        monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+        if encoding == "LATIN1":
+            with pytest.raises(DatabaseNotReady, match=encoding):
+                store.engine.upgrade()
+            return
+        store.engine.upgrade()
+        store.nodes.add(fleet.new_node(rack="Saal 3 – Größe ≥ 2"))
+        assert store.nodes.get("gpu-0001").rack == "Saal 3 – Größe ≥ 2"
 
 
 @pytest.mark.needs_postgresql

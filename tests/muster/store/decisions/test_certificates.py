@@ -171,14 +171,6 @@ def test_the_group_may_read_a_key_that_is_not_ours(
         store.signing.signing_key(create=False)
 
 
-def test_a_new_key_leaves_the_public_key_of_the_former() -> None:
-    former = store.signing.new_key()
-    text = former.read_text()
-    store.signing.key_path().unlink()
-    assert store.signing.replace_key("Ada", "it was lost") != former
-    assert former.read_text() == text
-
-
 @pytest.mark.both_dialects
 def test_what_expired_long_ago_is_neither_revoked_nor_kept() -> None:
     first = in_production()

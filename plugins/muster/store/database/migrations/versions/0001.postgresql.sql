@@ -165,6 +165,7 @@ CREATE TABLE certificates (
 	revoked_at TIMESTAMP WITH TIME ZONE,
 	revoked_after BIGINT,
 	document TEXT NOT NULL,
+	public_key TEXT NOT NULL,
 	CONSTRAINT pk_certificates PRIMARY KEY (id),
 	CONSTRAINT uq_certificates_node_number UNIQUE (node, number),
 	CONSTRAINT fk_certificates_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
