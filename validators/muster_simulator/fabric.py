@@ -11,7 +11,7 @@ from muster_simulator.state import GpuState, State
 _ERROR_KINDS = {4: ("replay", "recovery", "crc"), 5: ("effective", "recovered", "recovery_failed")}
 """Error counters of a link, by generation of NVLink; the first is the one that a noisy link increments."""
 _GB = 1e9
-_ADAPTER = {"adapter": "MT4129"}
+_ADAPTER = {"adapter": "MT4129", "board": "MT_0000000838", "link_layer": "InfiniBand"}
 
 
 def nvlink_facts(machine: Machine, built: Gpu, gpu: GpuState) -> list[Fact]:

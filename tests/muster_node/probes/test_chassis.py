@@ -96,10 +96,11 @@ def test_what_a_part_draws_in_is_not_the_halls_air(run_probe, ipmitool, name):
     ],
 )
 def test_redundancy_that_is_lost_warns(run_probe, ipmitool, line, device):
-    ipmitool(f"""PSU1_STATUS      | 26h | ok  | 10.1 | Presence detected
+    """Listed first, it renumbers no other device."""
+    ipmitool(f"""{line}
+PSU1_STATUS      | 26h | ok  | 10.1 | Presence detected
 PSU2_STATUS      | 2Ch | ok  | 10.2 |
 PSU2_POUT        | 31h | ns  | 10.2 | No Reading
-{line}
 """)
     states = {each.device: each.text for each in run_probe(Chassis, Machine())}
     assert states == {"psu0": "ok", **({device: "warning"} if device else {})}

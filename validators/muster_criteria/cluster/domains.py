@@ -72,16 +72,16 @@ def _rack(
             why = "the node did not say which NVLink domain it is in"
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     names = frozenset(member.name for member in members)
-    elsewhere = all(each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values())
-    if elsewhere and readings:
+    few, whole = len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
+    elsewhere = not few and all(each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values())
+    if elsewhere:
         readings = {name: each.without(Trouble.IMEX) for name, each in readings.items()}
         block.note(
-            f"Rack {rack or 'without a name'}: nvidia-imex is masked on all of its nodes, so something else manages "
+            f"Rack {rack or 'without a name'}: nvidia-imex is masked on all its nodes in the block, so something else manages "
             "IMEX: MNNVL was not tested."
         )
     troubles: list[tuple[Trouble, str]] = []
     held: set[str] = set()
-    few, whole = len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
     domains = _domains(readings)
     for trouble, ill in _by_trouble(readings, domains).items():
         if few:

@@ -85,7 +85,9 @@ class Inventory(Probe):
         ),
         "pci_address": Metric("text", "PCI address of the GPU", on="gpu"),
         "ib_port_active": Metric("bool", "whether the InfiniBand or RoCE port is up", on="nic"),
-        "ib_port_rate": Metric("Gb/s", "rate that a port which is up has trained at, by model of adapter", on="nic"),
+        "ib_port_rate": Metric(
+            "Gb/s", "rate that a port which is up has trained at, by adapter, board and link layer", on="nic"
+        ),
         "ib_port_state": Metric("text", "state of the port by its driver", on="nic"),
         "ib_link_layer": Metric("text", "InfiniBand or Ethernet", on="nic"),
         "ib_firmware": Metric("text", "firmware of the adapter", on="nic"),

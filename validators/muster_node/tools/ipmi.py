@@ -93,23 +93,27 @@ class _Sensor:
 
 
 def parse_sdr(text: str) -> list[Reading]:
-    """All fans, inlets and power supplies, in the order of the BMC."""
+    """All fans, inlets and power supplies, in the order of the BMC; last, what has lost its redundancy.
+
+    Devices are numbered in this order, and a fault must not renumber them.
+    """
     sensors = list(_sensors(text))
     fans = [sensor for sensor in sensors if sensor.fan and sensor.entity != _POWER_SUPPLY]
     in_percent = any(sensor.number("percent") is not None for sensor in fans)
     unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
     inlets = _inlets([sensor for sensor in sensors if sensor.thermal])
     found: list[Reading] = []
+    groups: list[Reading] = []
     for sensor in sensors:
         if sensor.group and _REDUNDANCY.search(sensor.reading):
-            found.append(Reading(sensor.group, sensor.name, text="warning"))
+            groups.append(Reading(sensor.group, sensor.name, text="warning"))
         elif sensor.entity == _POWER_SUPPLY:
             found.extend(_of_supply(sensor))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))
         elif sensor in inlets:
             found.append(Reading("inlet_temperature", sensor.name, sensor.number("degrees C")))
-    return found
+    return found + groups
 
 
 def _inlets(sensors: list[_Sensor]) -> list[_Sensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from tests.muster_criteria.cluster.fabric.worlds import flat
 
 FABRIC = flat(4, rails=2)
 PLAN = Round(1, Kind.CONFIRM, ((0, 1), (2, 3)), variants=2)
-PLACES = {f"n{at}": Place(f"10.0.0.{at}", (Port(f"10.1.0.{at}", "r0"), Port(f"10.2.0.{at}", "r1"))) for at in range(4)}
+PLACES = {
+    f"n{at}": Place(f"10.0.0.{at}", (Port(f"10.1.0.{at}", "r0", gpu=0), Port(f"10.2.0.{at}", "r1", gpu=1)))
+    for at in range(4)
+}
 
 
 def row(metric: str, value: float | None, **labels: str) -> Measured:
@@ -52,6 +56,11 @@ def test_gpus_are_crossed_only_to_confirm() -> None:
         plan = Round(1, kind, ((0, 1),))
         params = pair_params(FABRIC, plan, PLACES, port=1, session="s", settings={"backend": "nccl"})
         assert params["n0"].get("crossed", False) is crossed
+    shared = {name: Place(place.address, tuple(dataclasses.replace(port, gpu=0) for port in place.ports))
+              for name, place in PLACES.items()}  # fmt: skip
+    plan = Round(1, Kind.CONFIRM, ((0, 1),))
+    params = pair_params(FABRIC, plan, shared, port=1, session="s", settings={"backend": "nccl"})
+    assert "crossed" not in params["n0"], "the GPU of both rails would be slow over either NIC"
 
 
 def test_the_gpu_that_a_node_measured_a_rail_with_is_kept() -> None:

@@ -142,6 +142,11 @@ def ibnetdiscover(switch: str, adapter: str, nodes: Iterable[int]) -> str:
     )
 
 
+def test_adapters_that_the_file_names_otherwise_count_by_these_names() -> None:
+    given = members(2, rails="r0@10.1.0.{at}/ib0/mlx5_0")
+    assert topology(given, {"ib.txt": ibnetdiscover("aa", "HCA-1", range(2))}).leaves == ("S-aa",)
+
+
 @pytest.mark.parametrize("without", [None, 5])
 def test_an_adapter_of_no_rail_says_nothing_of_a_leaf(without: int | None) -> None:
     """A node whose storage adapter is down would be a leaf of its own, and its slow NIC an uplink's fault."""

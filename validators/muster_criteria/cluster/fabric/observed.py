@@ -60,15 +60,21 @@ def pair_params(
         shared = {
             **settings, "port": port + at, "session": f"{session}/{plan.number}/{at}", "variants": plan.variants,
         }  # fmt: skip
-        if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM:
-            shared["crossed"] = True
         names = [topology.nodes[node] for node in pair]
+        if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM and all(_apart(places[n]) for n in names):
+            shared["crossed"] = True
         for own, other, role in ((*names, "serve"), (*names[::-1], "join")):
             found[own] = {
                 **shared, "role": role, "partner": other, "address": places[names[0]].address,
                 "rails": _rails(topology, own, places[own], places[other]),
             }  # fmt: skip
     return found
+
+
+def _apart(place: Place) -> bool:
+    """Whether each rail has a GPU of its own: over another rail's NIC, a GPU of both tells nothing of either NIC."""
+    gpus = [port.gpu for port in place.ports]
+    return len(set(gpus)) == len(gpus)
 
 
 def _rails(topology: Topology, name: str, own: Place, other: Place) -> list[dict[str, Any]]:
