@@ -77,8 +77,8 @@ def _rack(
     if elsewhere:
         readings = {name: each.without(Trouble.IMEX) for name, each in readings.items()}
         block.note(
-            f"Rack {rack or 'without a name'}: nvidia-imex is masked on all its nodes in the block, so something else manages "
-            "IMEX: MNNVL was not tested."
+            f"Rack {rack or 'without a name'}: nvidia-imex is masked on all its nodes in the block, so "
+            "something else manages IMEX: MNNVL was not tested."
         )
     troubles: list[tuple[Trouble, str]] = []
     held: set[str] = set()

@@ -120,9 +120,9 @@ def from_ibnetdiscover(
 
     Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. ``devices``: by
     node and rail, the adapter; no other one (a storage network's) says anything of a node's leaf then, and each node
-    has to have these. Without it, and where the file names adapters otherwise, there is one rail for each name. Nodes lacking an adapter that others have
-    belong to a leaf without it, unless one with another description may be theirs. Its second port is named
-    "ADAPTER/2", as nodes name it.
+    has to have these. Without it, and where the file names adapters otherwise, there is one rail for each name. Nodes
+    lacking an adapter that others have belong to a leaf without it, unless one with another description may be theirs.
+    Its second port is named "ADAPTER/2", as nodes name it.
     """
     adapters, uplinks, odd = _ib_ports(text, names)
     if devices and any(set(devices[name].values()) & adapters.get(name, {}).keys() for name in names):
