@@ -110,10 +110,9 @@ def value_of(metric: str, kind: str, labels: dict[str, str]) -> float:
 
 
 def units_of(sku: Sku) -> dict[tuple[str, str], str]:
-    """Units that limits, comparisons and derivations expect; what none of them takes may be in any."""
-    compared = {(each.metric, each.device): each.unit for each in sku.programme.compare}
+    """Units that the limits and derivations expect; what neither takes may be in any."""
     limits = {(limit.metric, limit.device): limit.unit for limit in sku.all_limits if limit.key != "spread_at_most"}
-    return compared | source_units(sku.programme) | limits
+    return source_units(sku.programme) | limits
 
 
 def measurement(

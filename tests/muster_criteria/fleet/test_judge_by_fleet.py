@@ -162,6 +162,9 @@ def test_a_host_is_compared_with_its_peers(
     case: MakeCase, h100: Sku, stage: str, metric: str, device: str, share: float, found: set[FaultClass]
 ) -> None:
     spoilt, dice = case(stage), random.Random(5)
+    units = {(each.metric, each.device): each.unit for each in h100.programme.compare}
+    for row in spoilt.rows(metric, device):
+        row["unit"] = units[metric, device]
     result = spoilt.result()
     rows = [row for row in rows_of(result, h100) if (row.metric, row.device) == (metric, device)]
     peers = together(

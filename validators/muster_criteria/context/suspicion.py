@@ -22,8 +22,11 @@ RERUNS = {
 """{metric of mismatches: metric of their reruns}; a rerun's label ``on`` is the device that ran it."""
 
 METRICS = frozenset(
-    {*RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "pulse_mismatches", "transfer_mismatches"}
-)
+    {
+        *RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "host_product_mismatches",
+        "pulse_mismatches", "transfer_mismatches",
+    }
+)  # fmt: skip
 """A critical finding of one of these is silent data corruption."""
 
 CORRUPTING = METRICS | {
