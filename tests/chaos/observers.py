@@ -132,10 +132,17 @@ def double_tests(e: Evidence) -> list[str] | None:
     if e.diary is None or e.jobs is None or e.stages is None:
         return None
     starts = [line for line in e.diary if line.what == "start"]
-    twice = collections.Counter((line.node, line.job) for line in starts)
+    twice = collections.Counter((line.node, line.job) for line in starts if not _forgot(e, line))
     found = [f"{node}: job {job} was started {times} times" for (node, job), times in twice.items() if times > 1]
     found += [f"{line.node}: {line.about} during another job" for line in e.diary if line.what == "overlap"]
     return found + [again for line in starts if (again := _again(e, line))]
+
+
+def _forgot(e: Evidence, start: Line) -> bool:
+    """Whether a back-up was restored before this start that lacks a result of this job, which the records had had."""
+    assert e.diary is not None
+    measured = [line.at for line in e.diary if line.job == start.job and line.about in e.forgotten]
+    return any(at < restored < start.at for at in measured for _, restored in e.restores)
 
 
 def _again(e: Evidence, start: Line) -> str:

@@ -52,6 +52,11 @@ PLANTED: dict[str, dict[str, Any]] = {
     "events_lost": {"accepted": frozenset({"1@5", "2@4"})},
     "hung": {"live": frozenset({RUN})},
 }
+TWICE = PLANTED["double_tests"] | {
+    "forgotten": frozenset({"aa"}),
+    "stages": (Stage(RUN, "n0", "intake", "PASS", "aa", 17.0),),
+}
+"""Started again at 15, after the result of 12 was recorded, tidied up and forgotten."""
 
 
 def test_nothing_is_counted_of_a_fleet_to_which_nothing_bad_happened() -> None:
@@ -198,8 +203,9 @@ def test_what_else_is_a_double_test(added: Line) -> None:
             {"machines": {"n0": [(0.0, True), (20.0, False)]}, "restores": ((10.0, 25.0),)}
             | PLANTED["false_quarantines"],
         ),
+        ("double_tests", TWICE | {"restores": ((5.0, 14.0),)}),
     ],
-    ids=["a job", "a result", "a mail", "a mail that was sent", "what condemned a machine"],
+    ids=["a job", "a result", "a mail", "a mail that was sent", "what condemned a machine", "a result that was tidied"],
 )
 def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[str, Any]) -> None:
     assert observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) == []
@@ -222,6 +228,9 @@ def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[s
             {"machines": {"n0": [(0.0, True), (27.0, False)]}, "restores": ((10.0, 25.0),)}
             | PLANTED["false_quarantines"],
         ),
+        ("double_tests", TWICE | {"restores": ((5.0, 11.0),)}),
+        ("double_tests", TWICE | {"restores": ((5.0, 16.0),)}),
+        ("double_tests", TWICE | {"restores": ((5.0, 14.0),), "forgotten": frozenset({"bb"})}),
     ],
     ids=[
         "another's result",
@@ -230,6 +239,9 @@ def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[s
         "a healthy machine",
         "before it was restored",
         "rebuilt since",
+        "restored before it was measured",
+        "restored after the second start",
+        "a result that was kept",
     ],
 )
 def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, Any]) -> None:
