@@ -79,7 +79,7 @@ class Fleet:
                    "paused; 0: none", ("simulated",), unswept),
             _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
                    ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
-            _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days without a PASS",
+            _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days",
                    ("simulated",), self._due(serving, datetime.timedelta(days=14))),
             _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", ("simulated",),
                    {("false",): 0} | collections.Counter((_flag(each.simulated),) for each in serving
@@ -93,11 +93,11 @@ class Fleet:
         )  # fmt: skip
 
     def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], int]:
-        """{whether simulated: how many of the nodes have had no PASS since their test was due, for so long}."""
+        """{whether simulated: how many of the nodes have not been tested since that was due, for so long}."""
         found: dict[tuple[str, ...], int] = {("false",): 0, ("true",): 0}
         for each in nodes:
             due = self.figures.due_after.get(each.sku, ZERO) + since
-            found[(_flag(each.simulated),)] += each.passed_at is None or self.figures.at - each.passed_at >= due
+            found[(_flag(each.simulated),)] += each.tested_at is None or self.figures.at - each.tested_at >= due
         return found
 
     def _attention(self) -> Iterable[Metric]:

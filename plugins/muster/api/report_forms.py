@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import pydantic
@@ -32,6 +33,8 @@ PART_MAX = 200
 _SINCE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
 _NO_PART = ("alertname", "severity")
+_OF_GPUD = {"fatal": "ISOLATE", "critical": "RESET", "warning": "MONITOR"}
+_GRAVEST_FIRST = tuple(_OF_GPUD.values())
 _OF_ALERTS = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR", "info": None, "none": None, "": None}
 """By the label ``severity``. Any other value, such as "page", is a fleet's own word: it is not taken for harmless."""
 _DRIVER_ERROR = re.compile(r"S?X[Ii][Dd]|(?<![a-z])s?xid")
@@ -104,7 +107,7 @@ def _given(form: Form, body: Any, node: str) -> Iterator[Any]:
     elif form == "gpud":
         for component in _list(body, "components"):
             events = [_gpud(str(_of(component, "component")), event, node) for event in _list(component, "events")]
-            yield from sorted(events, key=lambda event: event["at"] or _SINCE)
+            yield from _apart(events)
     else:
         yield from _list(body, "reports")
 
@@ -169,8 +172,23 @@ def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
         }
 
 
+def _apart(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events in order; those of one check and moment as one, since a later window has them so again: their times
+    are whole seconds, and the errors of several GPUs have one name.
+    """
+    in_order = sorted(events, key=lambda event: (event["at"] or _SINCE, event["check"]))
+    for (at, _), same in itertools.groupby(in_order, key=lambda event: (event["at"], event["check"])):
+        alike = list(same)
+        if at is None:
+            yield from alike
+            continue
+        severities = [each["severity"] for each in alike if each["severity"]]
+        value = "; ".join(sorted({each["value"] for each in alike}))[:1000]
+        yield {**alike[0], "value": value, "severity": min(severities, key=_GRAVEST_FIRST.index, default=None)}
+
+
 def _gpud(component: str, event: Any, node: str) -> dict[str, Any]:
-    severity = {"fatal": "ISOLATE", "critical": "RESET", "warning": "MONITOR"}.get(str(_of(event, "type")).lower())
+    severity = _OF_GPUD.get(str(_of(event, "type")).lower())
     at = None
     with contextlib.suppress(ValueError):
         at = datetime.datetime.fromisoformat(str(_of(event, "time")))

@@ -23,7 +23,8 @@ GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 class NodeFigures:
     """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
 
-    ``passed_at``: end of its last run with a PASS. Both are of the present machine alone.
+    ``passed_at``: end of its last run with a PASS; ``tested_at``: of one that found nothing to fail it. All are of the
+    present machine alone.
     """
 
     name: str
@@ -35,6 +36,7 @@ class NodeFigures:
     held: bool
     verdict: str
     passed_at: datetime.datetime | None
+    tested_at: datetime.datetime | None
     certified: bool
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from muster import store
 from muster.judging import policies
@@ -15,6 +16,7 @@ from muster.model.health import Cursor, Report
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
+from muster.store.database.models import RunRow
 from muster.store.database.outgoing import PlaceRow
 from tests.muster import fleet
 from tests.muster.api.test_metrics import client as client
@@ -63,6 +65,9 @@ def test_a_test_is_due_at_once_or_where_no_part_of_it_fits_with_the_whole_one(
     assert [seen(1), seen(15)] == [(1, 0), (1, 1)]
     monkeypatch.setenv("MUSTER_REVALIDATION_MINUTES", "1.5")
     assert [seen(15), seen(29), seen(43)] == [(0, 0), (1, 0), (1, 1)]
+    with writing() as session:
+        session.execute(update(RunRow).values(verdict="WARN"))
+    assert [seen(15), seen(29)] == [(0, 0), (1, 0)], "what warns alone was tested"
 
 
 @pytest.mark.both_dialects

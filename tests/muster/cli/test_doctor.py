@@ -116,6 +116,14 @@ def test_a_dag_whose_last_run_failed_or_is_long_ago_is_missing(
     assert [each.mark for each in checks] == [Mark.MISSING] * found
 
 
+def test_records_that_are_away_end_no_examination_of_schedules(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql+psycopg://u:p@127.0.0.1:1/m")
+    with AirflowClient.from_settings() as client:
+        assert list(doctor.stopped(client, dict.fromkeys(dags.ALL, False))) == []
+
+
 @pytest.mark.needs_sshd
 def test_retries_that_a_wrong_clock_put_off_are_missing_and_begun_by_a_command(
     muster: Muster, airflow: Airflow, key: Path

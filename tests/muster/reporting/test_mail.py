@@ -104,9 +104,18 @@ def test_a_recipient_that_is_refused_is_kept_and_the_others_get_the_mail_once(se
         ("gone@example.org",),
         [["fleet@example.org"], ["full@example.org"]],
     )
-    server.unknown.clear()
-    store.outbox.resend("fine", "Ada", "mended")
+    corrected = b"Subject: fine\nFrom: m@example.org\nTo: Fleet@example.org, new@example.org\n\n"
+    assert store.outbox.add("fine", corrected) == "replaced"
     assert sending.deliver_mail() == (1, 0, 0)
+    assert server.recipients[2:] == [["new@example.org"]]
+
+
+def test_a_mail_of_which_the_refused_recipient_is_removed_is_sent(server: Server) -> None:
+    server.unknown = {"gone@example.org": "550 no such user"}
+    add("fine", to="gone@example.org, fleet@example.org")
+    sending.deliver_mail()
+    assert store.outbox.add("fine", b"Subject: fine\nFrom: m@example.org\nTo: fleet@example.org\n\n") == "sent already"
+    assert sending.deliver_mail() == (0, 0, 0)
 
 
 def test_a_server_that_leaves_amid_the_recipients_keeps_the_mail_from_none(server: Server) -> None:

@@ -237,15 +237,16 @@ def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
     """The last run of each DAG with a schedule succeeded, not long ago; silent if so, or before its first has ended."""
     from muster import store
 
-    for name in (name for name in STOPPED_AFTER if paused.get(name) is False):
-        try:
-            last = client.last_ended(name)
-        except MusterError:  # which another line reports
-            return
+    try:
+        now = store.clock.now()
+        found = {name: client.last_ended(name) for name in STOPPED_AFTER if paused.get(name) is False}
+    except MusterError:  # of the records or of Airflow, which another line reports
+        return
+    for name, last in found.items():
         if last is None:
             continue
         state, at = last
-        if state == "failed" or store.clock.now() - at > STOPPED_AFTER[name]:
+        if state == "failed" or now - at > STOPPED_AFTER[name]:
             seen = f"the last run of {name} {'failed' if state == 'failed' else 'ended'} at {show.when(at)}"
             yield Check(Mark.MISSING, "DAGs", seen, "look into its log, and into the scheduler's")
 

@@ -30,12 +30,11 @@ from muster.store.database.models import EventRow, MeasurementRow, NodeRow, Part
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import bmcs, states
 from muster.store.fleet.shares import FULL, OTHERS, Share
-from muster.store.fleet.states import READ_AGAIN, Rows
+from muster.store.fleet.states import READ_AGAIN, TEXT_MAX, Rows
 from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import WITHIN_S_MAX, HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
-TEXT_MAX = 500
 LEAVE = [str(each) for each in HealthAction if each.leaves]
 RECENT = datetime.timedelta(seconds=WITHIN_S_MAX)
 PRESENT = HealthRow.machine == NodeRow.machine

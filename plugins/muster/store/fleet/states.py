@@ -21,6 +21,9 @@ SILENT = datetime.timedelta(days=1)
 Rows = dict[tuple[str, str], list[HealthRow]]
 """(part, check) → rows of the present machine and spell, oldest first."""
 
+TEXT_MAX = 500
+"""Characters of an observation's text that are kept."""
+
 
 def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Reading, str]]:
     """Each reading, with its part, that a reading stands for. A good state whose check ends with "/" ends the check and
@@ -55,9 +58,11 @@ def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow
 
 
 def _is_repeated(seen: Reading, rows: Sequence[HealthRow]) -> bool:
-    """Whether an event is not later than the last one of these rows: a poller's windows overlap."""
-    times = [each.state_at for each in rows if each.bad is None and each.state_at is not None]
-    return seen.bad is None and seen.at is not None and any(seen.at <= at for at in times)
+    """Whether an event is the last one of these rows, or was before it: a poller's windows overlap."""
+    if seen.bad is not None or seen.at is None:
+        return False
+    known = [(each.state_at, each.value) for each in rows if each.bad is None and each.state_at is not None]
+    return any(seen.at < at or (seen.at == at and seen.value[:TEXT_MAX] == value) for at, value in known)
 
 
 def recent_of(rows: Sequence[HealthRow], seen: Reading) -> list[Any]:

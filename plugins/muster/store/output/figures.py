@@ -121,7 +121,8 @@ def _corrupting(
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     this_machine = (RunRow.node == NodeRow.name, RunRow.machine == NodeRow.machine)
     verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
-    passed = select(func.max(RunRow.ended_at)).where(*this_machine, RunRow.verdict == str(Verdict.PASS))
+    ended = select(func.max(RunRow.ended_at)).where(*this_machine)
+    passed, tested = ended.where(RunRow.verdict == str(Verdict.PASS)), ended.where(RunRow.verdict.in_(access.SOUND))
     valid = exists().where(
         CertificateRow.node == NodeRow.name, unrevoked(), CertificateRow.expires_at > now,
         CertificateRow.machine == NodeRow.machine,
@@ -129,7 +130,7 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     query = select(
         NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow,
         NodeRow.held_run != "", func.coalesce(verdict.scalar_subquery(), ""),
-        passed.scalar_subquery(), valid,
+        passed.scalar_subquery(), tested.scalar_subquery(), valid,
     ).order_by(NodeRow.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import email
+import email.policy
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -34,7 +36,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
-    ``due``: it is not sent before. One that some recipients have goes to the others alone.
+    ``due``: it is not sent before. One that some recipients have goes to the others alone, by its new header.
     """
     with writing() as session:
         row = session.scalar(select(OutboxRow).where(OutboxRow.key == key).with_for_update())
@@ -43,9 +45,27 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
             return "added"
         if row.sent_at is not None:
             return "sent already"
+        if row.recipients:
+            left = _left(row, message)
+            if not left:
+                row.sent_at, row.parked_at, row.message = access.now(), None, b""
+                return "sent already"
+            row.recipients = ",".join(left)
         row.message, row.retry_at, row.parked_at = message, due, None
         row.due_at = due or row.created_at
         return "replaced"
+
+
+def _left(row: OutboxRow, message: bytes) -> list[str]:
+    """Whom a message has to go to of whose earlier version all have got but the row's recipients."""
+    refused = {each.lower() for each in row.recipients.split(",")}
+    had = {each.lower() for each in _mailboxes(row.message)} - refused
+    return sorted(each for each in _mailboxes(message) if each.lower() not in had)
+
+
+def _mailboxes(message: bytes) -> list[str]:
+    header = email.message_from_bytes(message, policy=email.policy.SMTP)["To"]
+    return [each.addr_spec for each in header.addresses]
 
 
 def _made(key: str, message: bytes, due: datetime.datetime | None) -> OutboxRow:
