@@ -134,9 +134,8 @@ def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> R
     unless the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a
     full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
     breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. So is a
-    FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this
-    happens only if the run holds the node. The same verdict a second time changes nothing. ``node`` names it where the
-    run tests several. Raises UnknownRun.
+    FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this only
+    if the run holds the node. The same verdict again changes nothing. ``node``: of several. Raises UnknownRun.
     """
     with writing() as session:
         run = access.run_row(session, key, node)
