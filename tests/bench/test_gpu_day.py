@@ -67,7 +67,7 @@ def test_every_plan_of_two_nodes_is_one_that_the_agent_runs(tmp_path: Path) -> N
     assert backends == {"nccl", "ib_write_bw"}
     assert {asked[name, "rails-nccl"]["role"] for name in ("gpu-1", "gpu-2")} == {"serve", "join"}
     assert [rail["device"] for rail in asked["gpu-2", "rails-nccl"]["rails"]] == ["mlx5_0", "mlx5_1"]
-    assert (asked["gpu-1", "training"]["model"], asked["gpu-1", "training"]["layout"]) == ("3b", "fsdp")
+    assert (asked["gpu-1", "training"]["model"], asked["gpu-1", "training"]["layout"]) == ("8b", "fsdp")
     assert asked["gpu-1", "training"]["shared_path"] == "/shared"
     assert asked["gpu-1", "training-compiled"]["compile"] is True
     assert asked["gpu-1", "domain"]["grow"] is True
