@@ -16,6 +16,8 @@ from muster_reports.digest.facts import Pool
 
 ENOUGH = 0.99
 """The chance with which the spares suffice."""
+APART = 1e-6
+"""Correlations below are none: the beta-binomial's parameters lose their digits, and 2e-16 gave no spares."""
 
 
 def spares(nodes: int, down: float, together: float, *, days: float = 0.0, repair_days: float = 1.0) -> int:
@@ -34,7 +36,7 @@ def spares(nodes: int, down: float, together: float, *, days: float = 0.0, repai
     from scipy import stats  # heavy: not where a DAG file is parsed
 
     enough = 1.0 - (1.0 - ENOUGH) / (1.0 + days / repair_days)
-    if together == 0.0:
+    if together < APART:
         return int(stats.binom.ppf(enough, nodes, down))
     scale = 1.0 / together - 1.0
     return int(stats.betabinom.ppf(enough, nodes, down * scale, (1.0 - down) * scale))

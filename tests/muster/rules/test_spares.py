@@ -27,6 +27,11 @@ def test_failures_that_come_together_need_more(nodes: int, binomial: int, needed
     assert spares(nodes, DOWN, 0.013) == pytest.approx(needed, abs=2)
 
 
+@pytest.mark.parametrize("together", [2.220446049250313e-16, 1e-12, 1e-7, 1e-5])
+def test_a_correlation_of_next_to_nothing_is_none(together: float) -> None:
+    assert spares(18, 0.125, together) == spares(18, 0.125, 0.0)
+
+
 @given(st.integers(1, 500), st.floats(0.001, 0.2), st.floats(0.0, 0.1), st.floats(0.0, 60.0))
 def test_more_nodes_and_longer_jobs_need_no_fewer(nodes: int, down: float, together: float, days: float) -> None:
     one = spares(nodes, down, together, days=days, repair_days=3.0)
