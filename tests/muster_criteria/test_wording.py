@@ -169,7 +169,7 @@ def test_wording_of_the_comparisons(case: MakeCase, references: References, snap
         return lines(made.judge(references=alone))
 
     found = {"retest": slowed(0.029), "fails": slowed(0.08), "rare": slowed(0.085, "gemm_rate")}
-    assert "rare among healthy parts" in str(found["rare"])
+    assert "peers.rare" in str(found["rare"])
     assert found == snapshot
 
 

@@ -24,6 +24,9 @@ from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 if TYPE_CHECKING:
     from muster_criteria.context.alike import Neighbour
 
+CORRUPTED = "a part of it corrupted data before"
+"""Why a node leaves service whose suspect part alone stands against it."""
+
 _FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 
 
@@ -123,7 +126,7 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     if facts.fenced and verdict is Verdict.INCONCLUSIVE:
         verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
     end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
-    stands = (*facts.against, *(["a part of it corrupted data before"] if facts.suspect else []))
+    stands = (*facts.against, *([CORRUPTED] if facts.suspect else []))
     if stands and end.withdraws(node.state):
         end = dataclasses.replace(end, reason=f"{end.reason}; {stands[0]}")
     return end, full

@@ -211,4 +211,4 @@ def test_a_receiver_that_tells_no_state_gets_no_admission_before_a_person_decide
     assert len(receiver.messages) == sent
     changes.let_open(NODE, "Ada", "it is healthy", dry_run=False)
     assert len(receiver.messages) == sent + 1
-    assert receiver.nodes["n0"]["open"], "the receiver had a later change than the restored records"
+    assert receiver.nodes["n0"]["open"]

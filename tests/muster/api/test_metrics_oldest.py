@@ -67,7 +67,7 @@ def test_a_test_is_due_at_once_or_where_no_part_of_it_fits_with_the_whole_one(
     assert [seen(15), seen(29), seen(43)] == [(0, 0), (1, 0), (1, 1)]
     with writing() as session:
         session.execute(update(RunRow).values(verdict="WARN"))
-    assert [seen(15), seen(29)] == [(0, 0), (1, 0)], "what warns alone was tested"
+    assert [seen(15), seen(29)] == [(0, 0), (1, 0)]
 
 
 @pytest.mark.both_dialects

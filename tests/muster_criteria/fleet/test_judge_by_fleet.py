@@ -26,9 +26,9 @@ def by(findings: tuple[Finding, ...], rule: str) -> list[Finding]:
     return [finding for finding in findings if finding.rule == rule]
 
 
-def without_limits(spoilt: Case) -> Case:
+def without_limits(altered: Case) -> Case:
     """Judged by the fleet alone."""
-    return spoilt.limited()
+    return altered.limited()
 
 
 def test_a_healthy_node_passes_and_cites_its_snapshot(case: MakeCase, references: References) -> None:
@@ -43,20 +43,20 @@ def test_one_slow_gpu_among_fast_siblings_is_named_though_it_passes_every_limit(
     case: MakeCase, references: References, h100: Sku
 ) -> None:
     """In a fleet of 60 nodes peers fail a device for so little only by two readings: the visit's, and a retest's."""
-    spoilt = case("performance")
-    for row in spoilt.rows("memory_bandwidth", "gpu3"):
+    altered = case("performance")
+    for row in altered.rows("memory_bandwidth", "gpu3"):
         row["value"] *= 0.955
-    assert not spoilt.judge().findings
+    assert not altered.judge().findings
 
     first = readings_of(
-        rows_of(spoilt.result(), h100),
+        rows_of(altered.result(), h100),
         at=0.0,
         run="first",
         node="node-1",
         sku=h100.name,
-        environment=spoilt.result().environment,
+        environment=altered.result().environment,
     )
-    judgement = spoilt.judge(references=dataclasses.replace(references, repeats=first))
+    judgement = altered.judge(references=dataclasses.replace(references, repeats=first))
 
     assert judgement.verdict is Verdict.FAIL
     found = by(judgement.findings, "peers")[0]
@@ -73,11 +73,11 @@ def test_an_a100_at_a_third_of_its_rate_fails_by_name_whatever_a_vendors_tool_sa
     case: MakeCase, references: References
 ) -> None:
     """DCGM issue 122: 6.7 of 19.2 TFLOPS in fp32, and the vendor's longest diagnostic passes. No limit helps here."""
-    spoilt = without_limits(case("performance"))
+    altered = without_limits(case("performance"))
     for metric in ("gemm_rate", "gemm_rate_per_clock"):
-        for row in spoilt.rows(metric, "gpu6"):
+        for row in altered.rows(metric, "gpu6"):
             row["value"] *= 6.7 / 19.2
-    judgement = spoilt.judge(references=references)
+    judgement = altered.judge(references=references)
 
     assert judgement.verdict is Verdict.FAIL
     assert judgement.reason.startswith("gpu6")
@@ -86,9 +86,9 @@ def test_an_a100_at_a_third_of_its_rate_fails_by_name_whatever_a_vendors_tool_sa
 
 
 def test_great_expectations_finds_what_the_margins_say(case: MakeCase, references: References) -> None:
-    spoilt = case("performance").set("memory_bandwidth", "gpu3", value=2700.0)
+    altered = case("performance").set("memory_bandwidth", "gpu3", value=2700.0)
 
-    direct, suite = (spoilt.judge(references=references, evaluate=each) for each in (violations, unexpected_rows))
+    direct, suite = (altered.judge(references=references, evaluate=each) for each in (violations, unexpected_rows))
 
     assert direct == suite
     assert direct.verdict is Verdict.FAIL
@@ -102,8 +102,8 @@ def test_what_only_peers_can_judge_is_judged_by_eight_of_them(
         limit for limit in h100.all_limits if limit.key in ("exactly", "equals") or limit.device in ("memory", "disk")
     ]
     counted += [limit for limit in h100.all_limits if limit.metric == "ecc_corrected_delta"]
-    spoilt = case("performance").limited(*counted)
-    alone, compared = spoilt.judge(), spoilt.judge(references=references)
+    altered = case("performance").limited(*counted)
+    alone, compared = altered.judge(), altered.judge(references=references)
 
     assert alone.verdict is Verdict.PROVISIONAL
     assert compared.verdict is Verdict.PASS
@@ -124,21 +124,21 @@ def test_a_report_shows_the_floor_that_the_fleet_makes(case: MakeCase, reference
 
 
 def test_in_another_unit_no_peer_judges_it(case: MakeCase, references: References) -> None:
-    spoilt = without_limits(case("performance"))
-    for row in spoilt.rows("memory_bandwidth", "gpu3"):
+    altered = without_limits(case("performance"))
+    for row in altered.rows("memory_bandwidth", "gpu3"):
         row |= {"unit": "MB/s", "value": row["value"] * 1000.0}
 
-    judgement = spoilt.judge(references=references)
+    judgement = altered.judge(references=references)
 
     assert judgement.verdict is Verdict.PROVISIONAL
     assert any(gap.device == "gpu3" and gap.what.startswith("memory_bandwidth") for gap in judgement.coverage.unjudged)
 
 
 def test_all_gpus_alike_fail_the_node_but_name_none(case: MakeCase, references: References) -> None:
-    spoilt = case("performance")
-    for row in spoilt.rows("memory_bandwidth"):
+    altered = case("performance")
+    for row in altered.rows("memory_bandwidth"):
         row["value"] *= 0.93
-    judgement = spoilt.judge(references=references)
+    judgement = altered.judge(references=references)
 
     assert judgement.verdict is Verdict.FAIL
     cause = by(judgement.findings, "common_cause")[0]
@@ -161,11 +161,11 @@ def test_all_gpus_alike_fail_the_node_but_name_none(case: MakeCase, references: 
 def test_a_host_is_compared_with_its_peers(
     case: MakeCase, h100: Sku, stage: str, metric: str, device: str, share: float, found: set[FaultClass]
 ) -> None:
-    spoilt, dice = case(stage), random.Random(5)
+    altered, dice = case(stage), random.Random(5)
     units = {(each.metric, each.device): each.unit for each in h100.programme.compare}
-    for row in spoilt.rows(metric, device):
+    for row in altered.rows(metric, device):
         row["unit"] = units[metric, device]
-    result = spoilt.result()
+    result = altered.result()
     rows = [row for row in rows_of(result, h100) if (row.metric, row.device) == (metric, device)]
     peers = together(
         readings_of(
@@ -175,19 +175,19 @@ def test_a_host_is_compared_with_its_peers(
         for number in range(60)
     )  # fmt: skip
     snapshot = build_snapshot(peers, datetime.datetime.now(datetime.UTC), h100.programme.compare)
-    for row in spoilt.rows(metric, device):
+    for row in altered.rows(metric, device):
         row["value"] *= share
-    findings = spoilt.judge(references=References(snapshot, None)).findings
+    findings = altered.judge(references=References(snapshot, None)).findings
     assert {each.fault_class for each in findings} == found
 
 
 @pytest.mark.parametrize("bad", [2, 3, 4])
 def test_bad_siblings_do_not_mask_each_other(case: MakeCase, references: References, bad: int) -> None:
-    spoilt = without_limits(case("performance"))
+    altered = without_limits(case("performance"))
     for slot in range(bad):
-        for row in spoilt.rows("memory_bandwidth", f"gpu{slot}"):
+        for row in altered.rows("memory_bandwidth", f"gpu{slot}"):
             row["value"] *= 0.94
-    judgement = spoilt.judge(references=references)
+    judgement = altered.judge(references=references)
 
     assert judgement.verdict is Verdict.FAIL
     assert not by(judgement.findings, "common_cause")
@@ -201,31 +201,31 @@ def test_a_retest_that_confirms_fails(case: MakeCase, references: References, h1
     tails[quantiles] *= 4.0  # then chance decides, not the least effect
     tails.loc[tails["repeats"] == 2, quantiles] *= 0.5
     frozen = dataclasses.replace(references, snapshot=dataclasses.replace(references.snapshot, tails=tails))
-    spoilt = without_limits(case("performance"))
-    known = {"node": "node-1", "sku": h100.name, "environment": spoilt.result().environment}
-    catalogue = keyed(readings_of(rows_of(spoilt.result(), h100), at=0.0, run="", **known), h100.programme.compare)
+    altered = without_limits(case("performance"))
+    known = {"node": "node-1", "sku": h100.name, "environment": altered.result().environment}
+    catalogue = keyed(readings_of(rows_of(altered.result(), h100), at=0.0, run="", **known), h100.programme.compare)
     which = [each.key[1:3] for each in catalogue.catalogue].index(("memory_bandwidth", "op=copy"))
     thresholds = Thresholds(frozen.snapshot, catalogue.skus, catalogue.catalogue)
     single, double = (float(thresholds.critical("peers", repeats)[0, which]) for repeats in (1, 2))
     assert double < 0.9 * single
-    for row in spoilt.rows("memory_bandwidth", "gpu3", op="copy"):
+    for row in altered.rows("memory_bandwidth", "gpu3", op="copy"):
         row["value"] *= 1.0 - (single + double) / 2.0
-    first = readings_of(rows_of(spoilt.result(), h100), at=0.0, run="first", **known)
+    first = readings_of(rows_of(altered.result(), h100), at=0.0, run="first", **known)
 
     for given, severity in (
         (frozen, Severity.WARNING),
         (dataclasses.replace(frozen, repeats=first), Severity.CRITICAL),
     ):
-        found = by(spoilt.judge(references=given).findings, "peers")
+        found = by(altered.judge(references=given).findings, "peers")
         of_copy = next(each for each in found if each.labels == (("op", "copy"),))
         assert of_copy.severity is severity
         assert ("2 runs" in of_copy.observed) == (given is not frozen)
 
 
 def test_removing_a_measurement_never_passes_and_never_clears_another(case: MakeCase, references: References) -> None:
-    spoilt = case("performance").set("memory_bandwidth", "gpu3", value=2650.0)
-    spoilt.drop("gemm_rate", "gpu5")
-    assert spoilt.judge(references=references).verdict is Verdict.FAIL
+    altered = case("performance").set("memory_bandwidth", "gpu3", value=2650.0)
+    altered.drop("gemm_rate", "gpu5")
+    assert altered.judge(references=references).verdict is Verdict.FAIL
 
     assert case("performance").drop("gemm_rate", "gpu5").judge(references=references).verdict is Verdict.INCONCLUSIVE
 
@@ -257,16 +257,16 @@ def test_derived_rows_divide_by_the_same_devices_clock(case: MakeCase, h100: Sku
 def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_measured(
     case: MakeCase, references: References, metric: str, value: float, unit: str, wanted: str, lost: set[str]
 ) -> None:
-    spoilt = case("thermal")
-    rows = derived(rows_of(spoilt.result(), spoilt.sku), spoilt.sku.programme.derive)
+    altered = case("thermal")
+    rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
     assert {row.metric for row in rows if row.device == "gpu3"} == {"soak_rate_per_clock", "power_per_clock"}
-    for row in spoilt.rows(metric, "gpu3"):
+    for row in altered.rows(metric, "gpu3"):
         row |= {"value": value, "unit": unit}
 
-    rows = derived(rows_of(spoilt.result(), spoilt.sku), spoilt.sku.programme.derive)
+    rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
     made = {row.metric for row in rows if row.device == "gpu3"}
     assert made == {"soak_rate_per_clock", "power_per_clock"} - lost
-    for judgement in (spoilt.judge(references=references), spoilt.judge()):
+    for judgement in (altered.judge(references=references), altered.judge()):
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert not judgement.findings
         (gap,) = judgement.coverage.missing
@@ -277,16 +277,16 @@ def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_meas
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_odd_figures_neither_raise_nor_pass(case: MakeCase, references: References, odd: float) -> None:
     for metric in ("memory_bandwidth", "gemm_rate", "gemm_clock"):
-        spoilt = case("performance").set(metric, "gpu3", value=odd)
-        judgement = spoilt.judge(references=references)
+        altered = case("performance").set(metric, "gpu3", value=odd)
+        judgement = altered.judge(references=references)
         assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}
         if metric != "gemm_clock":
             assert judgement.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
 
 
 def test_the_order_of_measurements_changes_nothing(case: MakeCase, references: References) -> None:
-    spoilt = case("performance").set("memory_bandwidth", "gpu3", value=2700.0)
-    straight = spoilt.judge(references=references)
-    spoilt.raw["measurements"].reverse()
+    altered = case("performance").set("memory_bandwidth", "gpu3", value=2700.0)
+    straight = altered.judge(references=references)
+    altered.raw["measurements"].reverse()
 
-    assert spoilt.judge(references=references) == straight
+    assert altered.judge(references=references) == straight

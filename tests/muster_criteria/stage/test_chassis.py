@@ -72,11 +72,11 @@ def test_a_hot_inlet_is_inconclusive_and_fails_none(case: MakeCase, sku: str, so
 
 def test_a_loose_heat_sink_warns_without_an_inlet(case: MakeCase) -> None:
     """84 against 61 °C at 690 W, which cool to 29 and 26 °C at 75 W."""
-    spoilt = case("thermal")
+    altered = case("thermal")
     for slot in range(8):
-        for row in spoilt.rows("thermal_resistance", f"gpu{slot}"):
+        for row in altered.rows("thermal_resistance", f"gpu{slot}"):
             row |= {"labels": {"method": "cool-down"}, "value": (84 - 29) / 615 if slot == 3 else (61 - 26) / 615}
-    found = [(each.device, each.metric, each.severity) for each in spoilt.judge().findings]
+    found = [(each.device, each.metric, each.severity) for each in altered.judge().findings]
     assert found == [("gpu3", "thermal_resistance", Severity.WARNING)]
 
 

@@ -74,18 +74,18 @@ def test_peers_judge_what_siblings_cannot(case: MakeCase, sku: str, stage: str, 
 
 def test_a_node_slow_as_a_whole_never_passes_for_want_of_peers(case: MakeCase, references: References) -> None:
     """Each of its GPUs at nine tenths in a figure without a limit: nothing to judge it by, and then a failure."""
-    spoilt = case("performance")
-    for row in spoilt.rows("peer_bandwidth"):
+    altered = case("performance")
+    for row in altered.rows("peer_bandwidth"):
         row["value"] *= 0.9
 
-    assert spoilt.judge().verdict is Verdict.PROVISIONAL
-    assert spoilt.judge(references=references).verdict is not Verdict.PASS
+    assert altered.judge().verdict is Verdict.PROVISIONAL
+    assert altered.judge(references=references).verdict is not Verdict.PASS
 
 
 def test_a_critical_finding_fails_even_where_coverage_is_partial(case: MakeCase) -> None:
-    spoilt = case("integrity").set("gemm_mismatches", "gpu5", value=4.0, dtype="bf16").end("memory_pattern", "crashed")
+    altered = case("integrity").set("gemm_mismatches", "gpu5", value=4.0, dtype="bf16").end("memory_pattern", "crashed")
 
-    judgement = spoilt.judge()
+    judgement = altered.judge()
 
     assert judgement.verdict is Verdict.FAIL
     assert judgement.coverage.missing
@@ -193,27 +193,31 @@ def test_what_no_limit_judges_is_provisional(case: MakeCase) -> None:
 
 
 def test_an_empty_requirement_is_never_a_pass(case: MakeCase) -> None:
-    spoilt = case("intake", "cpu-generic")
-    plan = spoilt.sku.programme.stages["intake"]
+    altered = case("intake", "cpu-generic")
+    plan = altered.sku.programme.stages["intake"]
     probes = {name: use.model_copy(update={"require": ()}) for name, use in plan.probes.items()}
-    stages = spoilt.sku.programme.stages | {"intake": plan.model_copy(update={"probes": probes})}
-    spoilt.sku = spoilt.sku.model_copy(update={"programme": spoilt.sku.programme.model_copy(update={"stages": stages})})
+    stages = altered.sku.programme.stages | {"intake": plan.model_copy(update={"probes": probes})}
+    altered.sku = altered.sku.model_copy(
+        update={"programme": altered.sku.programme.model_copy(update={"stages": stages})}
+    )
 
-    judgement = spoilt.judge()
+    judgement = altered.judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
 
 
 def test_reported_but_never_judged_is_not_a_pass(case: MakeCase) -> None:
     """A stage in which every figure is only reported, and no rule applies, has judged nothing."""
-    spoilt = case("intake", "cpu-generic").limited()
-    use = spoilt.sku.programme.stages["intake"].probes["inventory"]
+    altered = case("intake", "cpu-generic").limited()
+    use = altered.sku.programme.stages["intake"].probes["inventory"]
     unjudged = use.model_copy(update={"require": tuple(r.model_copy(update={"judged": False}) for r in use.require)})
-    plan = spoilt.sku.programme.stages["intake"].model_copy(update={"probes": {"inventory": unjudged}})
-    stages = spoilt.sku.programme.stages | {"intake": plan}
-    spoilt.sku = spoilt.sku.model_copy(update={"programme": spoilt.sku.programme.model_copy(update={"stages": stages})})
+    plan = altered.sku.programme.stages["intake"].model_copy(update={"probes": {"inventory": unjudged}})
+    stages = altered.sku.programme.stages | {"intake": plan}
+    altered.sku = altered.sku.model_copy(
+        update={"programme": altered.sku.programme.model_copy(update={"stages": stages})}
+    )
 
-    assert spoilt.judge().verdict is Verdict.PROVISIONAL
+    assert altered.judge().verdict is Verdict.PROVISIONAL
 
 
 def test_no_result_is_inconclusive_and_says_why(h100: Sku) -> None:
@@ -308,11 +312,11 @@ def test_better_than_physics_measured_something_else(case: MakeCase) -> None:
 
 
 def test_a_hot_inlet_fails_none(case: MakeCase) -> None:
-    spoilt = case("thermal").set("throttle_time", "gpu2", value=30.0, reason="hw_thermal")
-    assert spoilt.judge().verdict is Verdict.FAIL
+    altered = case("thermal").set("throttle_time", "gpu2", value=30.0, reason="hw_thermal")
+    assert altered.judge().verdict is Verdict.FAIL
 
-    spoilt.add("thermal_soak", "inlet_temperature", "node", 38.0, "°C")
-    judgement = spoilt.judge()
+    altered.add("thermal_soak", "inlet_temperature", "node", 38.0, "°C")
+    judgement = altered.judge()
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reason.startswith("Not measured")
@@ -388,11 +392,11 @@ def test_importing_the_judge_imports_no_great_expectations() -> None:
 
 
 def test_permuted_rows_change_nothing(case: MakeCase) -> None:
-    spoilt = (
+    altered = (
         case("performance").set("gemm_rate", "gpu6", value=500.0, dtype="bf16").set("memory_bandwidth", value=2700.0)
     )
-    straight = spoilt.judge()
-    spoilt.raw["measurements"].reverse()
-    spoilt.raw["probes"].reverse()
+    straight = altered.judge()
+    altered.raw["measurements"].reverse()
+    altered.raw["probes"].reverse()
 
-    assert spoilt.judge() == straight
+    assert altered.judge() == straight

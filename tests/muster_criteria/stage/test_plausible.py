@@ -53,10 +53,10 @@ def test_absurd_links_are_no_measurement_with_and_without_peers(
 
 @pytest.mark.parametrize(("value", "invalid"), [(0.0, True), (-0.065, True), (0.0059, True), (0.0061, False)])
 def test_a_resistance_of_nothing_is_no_measurement(case: MakeCase, value: float, invalid: bool) -> None:
-    spoilt = case("thermal")
+    altered = case("thermal")
     for slot in range(8):
-        spoilt.set("thermal_resistance", f"gpu{slot}", value=value if slot == 3 else 0.06)
-    judgement = spoilt.judge()
+        altered.set("thermal_resistance", f"gpu{slot}", value=value if slot == 3 else 0.06)
+    judgement = altered.judge()
     found = [each for each in judgement.findings if each.rule == "plausible"]
     assert [each.device for each in found] == ["gpu3"] * invalid
     assert (judgement.verdict is Verdict.INCONCLUSIVE) == invalid
@@ -74,8 +74,8 @@ def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: flo
 
 @pytest.mark.parametrize(("share", "invalid"), [(2.0, False), (2.01, True)])
 def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bool) -> None:
-    spoilt = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
-    found = {each.metric for each in spoilt.judge().findings if each.rule == "plausible"}
+    altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
+    found = {each.metric for each in altered.judge().findings if each.rule == "plausible"}
     assert found == ({"power_mean"} if invalid else set())
 
 

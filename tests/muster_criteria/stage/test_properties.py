@@ -54,26 +54,28 @@ EXAMPLES = 10
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
-def verdict_of(spoilt: Case) -> Judgement:
+def verdict_of(altered: Case) -> Judgement:
     """As the controller does it: a result that cannot be read is no result."""
     try:
-        result = spoilt.result()
+        result = altered.result()
     except BadResult as error:
-        return judge(JudgeCase(spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], why_missing=str(error)))
-    return judge(JudgeCase(spoilt.sku, spoilt.raw["stage"], spoilt.raw["level"], result), evaluate=violations)
+        return judge(JudgeCase(altered.sku, altered.raw["stage"], altered.raw["level"], why_missing=str(error)))
+    return judge(JudgeCase(altered.sku, altered.raw["stage"], altered.raw["level"], result), evaluate=violations)
 
 
-def required_rows(spoilt: Case) -> list[dict[str, Any]]:
+def required_rows(altered: Case) -> list[dict[str, Any]]:
     """All rows of a healthy case but what the inventory adds outside of intake; every one of them is required."""
-    return [row for row in spoilt.raw["measurements"] if row["probe"] != "inventory" or spoilt.raw["stage"] == "intake"]
+    return [
+        row for row in altered.raw["measurements"] if row["probe"] != "inventory" or altered.raw["stage"] == "intake"
+    ]
 
 
-def limits_on(spoilt: Case, row: dict[str, Any]) -> list[Limit]:
+def limits_on(altered: Case, row: dict[str, Any]) -> list[Limit]:
     """The limits that judge a row in this stage, those about plausibility left out."""
-    kind, stage = kind_of(row["device"]), spoilt.raw["stage"]
+    kind, stage = kind_of(row["device"]), altered.raw["stage"]
     return [
         limit
-        for limit in spoilt.sku.all_limits
+        for limit in altered.sku.all_limits
         if limit.applies_to(row["metric"], kind, row["labels"])
         and limit.breach != "invalid"
         and (not limit.stages or stage in limit.stages)
@@ -81,18 +83,18 @@ def limits_on(spoilt: Case, row: dict[str, Any]) -> list[Limit]:
     ]
 
 
-def worse(spoilt: Case, row: dict[str, Any]) -> float:
+def worse(altered: Case, row: dict[str, Any]) -> float:
     """+1 where a higher value is worse, −1 where a lower one is, 0 where nothing simple says."""
-    limits = limits_on(spoilt, row)
+    limits = limits_on(altered, row)
     if row["value"] is None or any(isinstance(limit.value, Times) for limit in limits):
         return 0.0
     upwards = {limit.key in ("ceiling", "at_most", "siblings_at_most") or limit.number == 0.0 for limit in limits}
     return (1.0 if upwards.pop() else -1.0) if len(upwards) == 1 else 0.0
 
 
-def spoil(spoilt: Case, dice: random.Random, but: str = "") -> None:
+def spoil(altered: Case, dice: random.Random, but: str = "") -> None:
     """Make some measurements somewhat worse or better, but none of the metric ``but``."""
-    for row in spoilt.raw["measurements"]:
+    for row in altered.raw["measurements"]:
         if row["metric"] != but and row["value"] is not None and dice.random() < 0.05:
             row["value"] = row["value"] * dice.choice([0.5, 0.85, 0.97, 1.05, 2.0]) + dice.choice([0.0, 0.0, 1.0])
 
@@ -100,12 +102,12 @@ def spoil(spoilt: Case, dice: random.Random, but: str = "") -> None:
 @examples(EXAMPLES)
 @given(where=WHERE, odd=ODD, seed=SEEDS)
 def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, str], odd: Any, seed: int) -> None:
-    spoilt, dice = case(*where), random.Random(seed)
-    for row in dice.sample(spoilt.raw["measurements"], 3):
+    altered, dice = case(*where), random.Random(seed)
+    for row in dice.sample(altered.raw["measurements"], 3):
         row[dice.choice(sorted(row))] = odd
-    spoilt.raw["probes"][0][dice.choice(["status", "probe", "duration_s"])] = dice.choice([odd, "crashed", 1.0])
+    altered.raw["probes"][0][dice.choice(["status", "probe", "duration_s"])] = dice.choice([odd, "crashed", 1.0])
 
-    judgement = verdict_of(spoilt)
+    judgement = verdict_of(altered)
 
     assert judgement.reason.endswith(".")
     assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}
@@ -118,11 +120,11 @@ def test_anything_odd_anywhere_never_raises(case: MakeCase, where: tuple[str, st
 def test_a_required_figure_that_is_none_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, nothing: Any
 ) -> None:
-    spoilt = case(*where)
-    row = random.Random(seed).choice([row for row in required_rows(spoilt) if row["value"] is not None])
+    altered = case(*where)
+    row = random.Random(seed).choice([row for row in required_rows(altered) if row["value"] is not None])
     row["value"] = nothing
 
-    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+    assert verdict_of(altered).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
 @examples(EXAMPLES)
@@ -130,31 +132,31 @@ def test_a_required_figure_that_is_none_never_passes(
 def test_a_required_figure_under_another_name_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, key: str
 ) -> None:
-    spoilt = case(*where)
-    row = random.Random(seed).choice(required_rows(spoilt))
+    altered = case(*where)
+    row = random.Random(seed).choice(required_rows(altered))
     row[key] = {"device": "pump0", "metric": "other", "probe": "other"}[key]
 
-    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+    assert verdict_of(altered).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
 @examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_an_absurd_figure_in_the_bad_direction_never_passes(case: MakeCase, where: tuple[str, str], seed: int) -> None:
-    spoilt = case(*where)
-    directed = [row for row in required_rows(spoilt) if worse(spoilt, row)]
+    altered = case(*where)
+    directed = [row for row in required_rows(altered) if worse(altered, row)]
     if not directed:
         return
     row = random.Random(seed).choice(directed)
-    row["value"] = worse(spoilt, row) * 1e18
+    row["value"] = worse(altered, row) * 1e18
 
-    assert verdict_of(spoilt).verdict is not Verdict.PASS
+    assert verdict_of(altered).verdict is not Verdict.PASS
 
 
-def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
+def too_good(altered: Case) -> list[tuple[list[dict[str, Any]], float]]:
     """The rows of each metric that the programme compares, by labels, and the better direction."""
     found: dict[Any, tuple[list[dict[str, Any]], float]] = {}
-    for each in spoilt.sku.programme.compare:
-        rows = [row for row in spoilt.rows(each.metric) if kind_of(row["device"]) == each.device]
+    for each in altered.sku.programme.compare:
+        rows = [row for row in altered.rows(each.metric) if kind_of(row["device"]) == each.device]
         compared = [row for row in rows if each.judged and row["unit"] == each.unit]
         for row in compared:
             key = (each.metric, *sorted(row["labels"].items()))
@@ -166,15 +168,15 @@ def too_good(spoilt: Case) -> list[tuple[list[dict[str, Any]], float]]:
 @given(stage=st.sampled_from(STAGES), seed=SEEDS, absurd=st.sampled_from([2.01, 100.0, 1e12]))
 def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: int, absurd: float) -> None:
     """Of one device, whatever is known of its model: its siblings know better."""
-    spoilt, dice = case(stage), random.Random(seed)
+    altered, dice = case(stage), random.Random(seed)
     if stage != "thermal":  # which has it of all
-        spoilt.add("thermal_soak", "thermal_resistance", "gpu0", 0.06, "°C/W")
-    measured = too_good(spoilt)
+        altered.add("thermal_soak", "thermal_resistance", "gpu0", 0.06, "°C/W")
+    measured = too_good(altered)
     rows, better = dice.choice(measured)
     row = dice.choice(rows)
     row["value"] = row["value"] * absurd if better > 0 else dice.choice([0.0, -absurd])
 
-    judgement = verdict_of(spoilt)
+    judgement = verdict_of(altered)
 
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert any(
@@ -186,12 +188,14 @@ def test_an_absurdly_good_figure_never_passes(case: MakeCase, stage: str, seed: 
 @examples(EXAMPLES)
 @given(seed=SEEDS, name=st.sampled_from([name for name in list_skus() if name != "cpu-generic"]))
 def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, name: str) -> None:
-    spoilt = Case(shipped(name), healthy_raw(shipped(name), "performance"))
-    ceilings = [limit for limit in spoilt.sku.all_limits if limit.breach == "invalid" and limit.key == "ceiling"]
-    limit = random.Random(seed).choice([limit for limit in ceilings if list(spoilt.rows(limit.metric, **limit.labels))])
-    spoilt.set(limit.metric, value=1e17, **limit.labels)
+    altered = Case(shipped(name), healthy_raw(shipped(name), "performance"))
+    ceilings = [limit for limit in altered.sku.all_limits if limit.breach == "invalid" and limit.key == "ceiling"]
+    limit = random.Random(seed).choice(
+        [limit for limit in ceilings if list(altered.rows(limit.metric, **limit.labels))]
+    )
+    altered.set(limit.metric, value=1e17, **limit.labels)
 
-    judgement = verdict_of(spoilt)
+    judgement = verdict_of(altered)
 
     assert judgement.verdict is not Verdict.PASS
     assert sum(each.metric == limit.metric and each.rule == "ceiling" for each in judgement.findings) >= 4
@@ -202,16 +206,16 @@ def test_beyond_its_peak_nothing_passes_though_all_siblings_agree(seed: int, nam
 def test_removing_what_is_required_never_passes_and_never_clears(
     case: MakeCase, where: tuple[str, str], seed: int, how_many: int
 ) -> None:
-    spoilt, dice = case(*where), random.Random(seed)
-    gone = {id(row) for row in dice.sample(required_rows(spoilt), min(how_many, len(required_rows(spoilt))))}
-    spoilt.raw["measurements"] = [row for row in spoilt.raw["measurements"] if id(row) not in gone]
-    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+    altered, dice = case(*where), random.Random(seed)
+    gone = {id(row) for row in dice.sample(required_rows(altered), min(how_many, len(required_rows(altered))))}
+    altered.raw["measurements"] = [row for row in altered.raw["measurements"] if id(row) not in gone]
+    assert verdict_of(altered).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
-    exact = [row for row in spoilt.raw["measurements"] if any(x.key == "exactly" for x in limits_on(spoilt, row))]
-    failing = [row for row in exact if all(limit.breach == "fail" for limit in limits_on(spoilt, row))]
+    exact = [row for row in altered.raw["measurements"] if any(x.key == "exactly" for x in limits_on(altered, row))]
+    failing = [row for row in exact if all(limit.breach == "fail" for limit in limits_on(altered, row))]
     if failing:
         dice.choice(failing)["value"] = 1.0
-        assert verdict_of(spoilt).verdict is Verdict.FAIL
+        assert verdict_of(altered).verdict is Verdict.FAIL
 
 
 @examples(EXAMPLES)
@@ -220,17 +224,17 @@ def test_worsening_a_figure_never_improves_the_verdict(
     case: MakeCase, where: tuple[str, str], seed: int, factor: float
 ) -> None:
     """References frozen: the other devices of that metric stay as they are, and one of eight does not move a median."""
-    spoilt, dice = case(*where), random.Random(seed)
-    directed = [row for row in required_rows(spoilt) if worse(spoilt, row)]
+    altered, dice = case(*where), random.Random(seed)
+    directed = [row for row in required_rows(altered) if worse(altered, row)]
     if not directed:
         return
     row = dice.choice(directed)
-    spoil(spoilt, dice, but=row["metric"])
-    first = verdict_of(spoilt).verdict
+    spoil(altered, dice, but=row["metric"])
+    first = verdict_of(altered).verdict
     for _ in range(3):
         step = abs(row["value"]) * (factor - 1.0) + dice.random()
-        row["value"] = max(-1e17, min(1e17, row["value"] + worse(spoilt, row) * step))
-        then = verdict_of(spoilt).verdict
+        row["value"] = max(-1e17, min(1e17, row["value"] + worse(altered, row) * step))
+        then = verdict_of(altered).verdict
         assert GRAVITY.index(then) >= GRAVITY.index(first)
         first = then
 
@@ -238,24 +242,24 @@ def test_worsening_a_figure_never_improves_the_verdict(
 @examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
-    spoilt, dice = case(*where), random.Random(seed)
-    spoil(spoilt, dice)
-    straight = verdict_of(spoilt)
-    dice.shuffle(spoilt.raw["measurements"])
-    dice.shuffle(spoilt.raw["probes"])
+    altered, dice = case(*where), random.Random(seed)
+    spoil(altered, dice)
+    straight = verdict_of(altered)
+    dice.shuffle(altered.raw["measurements"])
+    dice.shuffle(altered.raw["probes"])
 
-    assert verdict_of(spoilt) == straight
+    assert verdict_of(altered) == straight
 
 
 @examples(EXAMPLES)
 @given(where=WHERE, seed=SEEDS)
 def test_saying_it_twice_changes_nothing(case: MakeCase, where: tuple[str, str], seed: int) -> None:
-    spoilt, dice = case(*where), random.Random(seed)
-    row = dice.choice(required_rows(spoilt))
+    altered, dice = case(*where), random.Random(seed)
+    row = dice.choice(required_rows(altered))
     other = dict(row, **({"text": "other"} if row["value"] is None else {"value": row["value"] + 1.0}))
-    spoilt.raw["measurements"].insert(dice.randrange(len(spoilt.raw["measurements"])), other)
+    altered.raw["measurements"].insert(dice.randrange(len(altered.raw["measurements"])), other)
 
-    assert verdict_of(spoilt).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
+    assert verdict_of(altered).verdict in (Verdict.INCONCLUSIVE, Verdict.FAIL)
 
 
 @examples(EXAMPLES)
@@ -263,8 +267,8 @@ def test_saying_it_twice_changes_nothing(case: MakeCase, where: tuple[str, str],
 def test_a_probe_that_did_not_complete_never_passes(
     case: MakeCase, where: tuple[str, str], seed: int, status: str
 ) -> None:
-    spoilt = case(*where)
-    needed = sorted({row["probe"] for row in required_rows(spoilt)})
+    altered = case(*where)
+    needed = sorted({row["probe"] for row in required_rows(altered)})
     probe = random.Random(seed).choice(needed)
 
-    assert verdict_of(spoilt.end(probe, status, "why")).verdict is Verdict.INCONCLUSIVE
+    assert verdict_of(altered.end(probe, status, "why")).verdict is Verdict.INCONCLUSIVE

@@ -294,7 +294,7 @@ def _make(url: str) -> Engine:
 
 
 def apart(made: Engine) -> Engine:
-    """An engine of PostgreSQL whose connections are none of the pool's, for who holds one of those already."""
+    """An engine of PostgreSQL whose connections are not the pool's: its callers hold one of those already."""
     return create_engine(made.url, poolclass=NullPool, connect_args=_options(made.url))
 
 

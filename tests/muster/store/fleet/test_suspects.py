@@ -14,6 +14,7 @@ from muster.errors import BadWaiver, DatabaseNotReady, MusterError, Refusal
 from muster.judging.case import Collected, fresh_case
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
+from muster.rules.ending import CORRUPTED
 from muster.rules.gate import NeedsPerson, Refuse
 from muster.store.database import access, engine
 from muster.store.machines.parts import LATELY
@@ -270,7 +271,7 @@ def test_a_clean_revalidation_does_not_take_it_back_into_production(suspect: str
     store.waivers.revoke(waiver.id, "Ada", "no longer")
     run_all("revalidation")
     assert store.nodes.get(suspect).state is State.QUALIFIED
-    assert "corrupted data" in store.nodes.events(suspect)[-1].reason
+    assert CORRUPTED in store.nodes.events(suspect)[-1].reason
 
 
 def test_a_part_without_a_serial_is_a_suspect_as_long_as_the_machine_is_the_same() -> None:
