@@ -90,14 +90,15 @@ class Evidence:
 
     ``nodes``: {node: its state in the records}. ``machines``: {node: [(since, faulty)]}. ``touched``: runs whose course
     a person of the campaign changed. ``reboots``: (node, when it lost power). ``worn``: (node, when it began to fail
-    in service); ``known``: (node, when the records first knew of it). ``sides``: what the
+    in service); ``known``: (node, when the records first knew of it); ``let_in``: (node, when a person let it into
+    service). ``sides``: what the
     records have of rounds of pairs, which have no verdict of their own. ``leases``: (node, run) in force;
     ``live``: runs that Airflow has under way. ``mails``: (Message-ID, run, node) of each mail filed; ``unsent``: keys
     in the outbox. ``processes``: (node, what runs there). ``events``, ``accepted``: names of events in the records, and
     of those that the receiver accepted. ``restores``: (as of when, when) the records were restored; what they had
     learnt between may be lost: ``forgotten`` has the names of jobs, hashes of results and keys of mails that
     were not sent, ``resent`` the mails that may come once more. ``jobs``, ``runs``, ``stages``, ``leases`` are the
-    present records' alone; ``sides``, ``quarantined`` and ``known`` those of the replaced ones too.
+    present records' alone; ``sides``, ``quarantined``, ``known`` and ``let_in`` those of the replaced ones too.
     """
 
     touched: frozenset[str] = frozenset()
@@ -116,6 +117,7 @@ class Evidence:
     stages: tuple[Stage, ...] | None = ()
     quarantined: tuple[Quarantined, ...] | None = ()
     known: tuple[tuple[str, float], ...] | None = ()
+    let_in: tuple[tuple[str, float], ...] = ()
     leases: tuple[tuple[str, str], ...] | None = ()
     live: frozenset[str] | None = frozenset()
     processes: tuple[tuple[str, str], ...] | None = ()
@@ -177,6 +179,8 @@ STAGES = """SELECT r.run_id, s.node, s.stage, s.verdict, s.result_sha256, extrac
 QUARANTINED = """SELECT node, extract(epoch FROM at)::float, actor, reason FROM events
                  WHERE to_state = 'quarantine' AND from_state <> 'quarantine'"""
 KNOWN = f"SELECT node, extract(epoch FROM first_seen)::float FROM health WHERE \"check\" = '{KIND}'"
+LET_IN = """SELECT node, extract(epoch FROM at)::float FROM events
+             WHERE to_state = 'production' AND from_state <> 'production' AND actor <> 'muster'"""
 UNSENT = "SELECT key FROM outbox WHERE sent_at IS NULL"
 LIVE = "SELECT run_id FROM dag_run WHERE state IN ('queued', 'running') AND dag_id = ANY('{%s}')"
 HOLDING = ("node_qualification", "node_revalidation", "admission", "cluster_qualification", "repair", "held_verdict")
@@ -215,6 +219,7 @@ def gather(world: World, samples: list[Sample]) -> Evidence:
         stages=tuple(Stage(*row) for row in _query(records, STAGES)),
         quarantined=tuple(Quarantined(*row) for row in ever(QUARANTINED)),
         known=tuple((str(node), float(at)) for node, at in ever(KNOWN)),
+        let_in=tuple((str(node), float(at)) for node, at in ever(LET_IN)),
         leases=tuple((n, r) for n, r in _query(records, "SELECT node, run_id FROM leases WHERE released_at IS NULL")),
         live=frozenset(run for (run,) in _query(airflow, LIVE % ",".join(HOLDING))),
         processes=tuple(left),

@@ -100,8 +100,8 @@ class Link:
                 await asyncio.sleep(SLOW_S)
             sink.write(block)
             await sink.drain()
-        with contextlib.suppress(OSError):
-            sink.write_eof()
+        with contextlib.suppress(OSError):  # TLS has no end of one direction alone
+            sink.write_eof() if sink.can_write_eof() else sink.close()
 
     async def _while_hanging(self) -> None:
         while self.mode == HANGING:

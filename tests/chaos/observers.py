@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.chaos.evidence import Evidence, Line, Quarantined, Sample
 from tests.chaos.world import PERSON
@@ -85,12 +85,21 @@ def _returned(e: Evidence) -> list[tuple[str, float]]:
     assert e.known is not None
     returned = []
     for node, since in e.worn:
-        known = min((at for name, at in e.known if name == node and at > since), default=float("inf"))
-        during = sorted(s for s in e.samples if s.node == node and known < s.at < _repaired(e, node, since))
+        known = sorted(at for name, at in e.known if name == node and at > since)
+        first = known[0] if known else float("inf")
+        during = sorted(s for s in e.samples if s.node == node and first < s.at < _repaired(e, node, since))
         closed = [s.at for s in during if s.drained and s.reason.startswith(MUSTER)]
-        if closed and any(not s.drained for s in during if s.at > closed[0]):
+        again = [s for s in during if not s.drained and closed and s.at > closed[0]]
+        if not all(_let_in_unknown(e, s, known) for s in again):
             returned.append((node, since))
     return returned
+
+
+def _let_in_unknown(e: Evidence, opened: Sample, known: Sequence[float]) -> bool:
+    """Whether a person had let the node in by records that were restored, and that had not learnt of it again."""
+    latest = max(at for at in known if at < opened.at)
+    lacked = [at for saved, at in e.restores if saved < latest < at]
+    return any(name == opened.node and min(lacked, default=opened.at) < at < opened.at for name, at in e.let_in)
 
 
 def _repaired(e: Evidence, node: str, since: float) -> float:

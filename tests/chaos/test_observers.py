@@ -140,6 +140,14 @@ RETURNED = (
     Sample(30.0, "n0", False, "", False),
 )
 """A node that leaves service and returns."""
+FORGOTTEN = {
+    "samples": RETURNED,
+    "worn": (("n0", 20.0),),
+    "known": (("n0", 24.0),),
+    "restores": ((22.0, 27.0),),
+    "let_in": (),
+}
+"""The same, where the records were restored meanwhile as they had been before they knew."""
 
 
 @pytest.mark.parametrize(
@@ -148,8 +156,18 @@ RETURNED = (
         {"shown": {"n0": Shown(False, "")}},
         {"diary": (Line("n0", 12.0, "measured", "j1", "bb"), Line("n0", 12.0, "tampered", "j1", "replayed"))},
         {"samples": RETURNED, "worn": (("n0", 20.0),), "known": (("n0", 24.0),)},
+        FORGOTTEN,
+        FORGOTTEN | {"let_in": (("n0", 26.0),)},
+        FORGOTTEN | {"let_in": (("n0", 29.0),), "known": (("n0", 24.0), ("n0", 28.0))},
     ],
-    ids=["open at the end and not in service", "passed by another job's result", "returned without a repair"],
+    ids=[
+        "open at the end and not in service",
+        "passed by another job's result",
+        "returned without a repair",
+        "opened by restored records alone",
+        "let in before they were restored",
+        "known again when it was let in",
+    ],
 )
 def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
     found = observers.false_admissions(dataclasses.replace(CALM, **changed))
@@ -283,6 +301,8 @@ def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, 
                 "diary": (*GOOD.diary, Line("n0", 27.0, "reset", "none", "165")),  # type: ignore[misc]
             },
         ),
+        # The records that a person let it in by were restored, and lacked it.
+        ("false_admissions", FORGOTTEN | {"let_in": (("n0", 29.0),)}),
     ],
 )
 def test_what_a_person_or_a_fault_explains_is_not_counted(name: str, changed: dict[str, Any]) -> None:

@@ -71,8 +71,10 @@ def next_change(place: Place, seen: Seen | None, lost: str) -> Do:
         # Muster admits a node. One that is away is drained for when it comes back.
         if place.state not in SERVING and not seen.ours and (seen.both or not seen.foreign):
             return Do.CLOSE_AGAIN
-        # Closed by us, for what was then: a repair, a test or a person has moved the node since.
-        return Do.NEW_REASON if place.done_why != place.why and seen.ours else Do.NOTHING
+        # Closed by us, for what was then: a repair, a test or a person has moved the node since. Records that were
+        # restored may lack what the scheduler shows of it, and nothing else is left of that.
+        outdated = place.done_why != place.why and place.held_since is None
+        return Do.NEW_REASON if outdated and seen.ours else Do.NOTHING
     # What `scontrol reconfigure`, a new node object, or a scheduler that died before it had stored it, lost is set
     # again, by the queue: the node may have been withdrawn meanwhile.
     drained = place.admitted and seen.drain and seen.drain == place.lifted

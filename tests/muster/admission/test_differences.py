@@ -45,6 +45,7 @@ BARE, DRAINED = Seen(open=True, marked=False), Seen(open=False, ours=True, drain
         (dataclasses.replace(OUT, done=ADMITTED), OPEN, "", Do.NOTHING),
         (dataclasses.replace(OUT, state=State.REVALIDATION), OPEN, "", Do.NOTHING),
         (dataclasses.replace(OUT, done_why="before"), OURS, "", Do.NEW_REASON),
+        (dataclasses.replace(OUT, done_why="before", held_since=HELD.held_since), OURS, "", Do.NOTHING),
         (dataclasses.replace(OUT, done_why="before"), THEIRS, "", Do.NOTHING),
         (dataclasses.replace(SERVES, wanted="", done=""), OPEN, "", Do.NOTHING),
     ],

@@ -58,7 +58,8 @@ def decide(session: Session, row: NodeRow) -> Decision:
     if place is not None and place.held_since is not None:
         since = certificates.tested_since(session, row)
         if since is None or since <= place.held_since:
-            return NeedsPerson(("its records were restored from a back-up after it was tested",))
+            look = f"{place.cluster} may show why it was closed since"
+            return NeedsPerson((f"its records were restored from a back-up after it was tested: {look}",))
     if enters and certificates.passed_before_change(session, row):
         return NeedsPerson(("some of its stages passed with another part, driver or firmware than it has now",))
     return decision
