@@ -21,6 +21,7 @@ from muster.errors import ControllerFault
 from muster.remote import ssh, waiting
 from muster.remote.login import Credentials
 from muster.remote.ssh import NodeAddress
+from muster.settings import settings
 from muster_demo.services import free_port
 from tests.support.servers.sshd import Sshd
 
@@ -184,6 +185,26 @@ def test_output_is_capped_while_it_is_read(client: paramiko.SSHClient) -> None:
 def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
     with pytest.raises(ssh.CommandTimedOut):
         ssh.run(client, "sleep 600", timeout=1)
+
+
+def test_triggerers_and_workers_give_a_slow_node_the_same_time(
+    server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that a worker's test began on is never seen by what waits for it, nor by the sweep."""
+    way = f"{hops(server, tmp_path)} -W 127.0.0.1:{server.port} -p {server.port} 127.0.0.1"
+    who = Credentials(key_file=str(server.key_file), proxy_command=f"sh -c 'sleep 1; exec {way}'")
+
+    async def awaited() -> None:
+        (await waiting.connect(NodeAddress.of(server.node()), who)).close()
+
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "0.1")
+    with pytest.raises(ssh.Unreachable):
+        ssh.connect(server.node(), who, timeout=settings().ssh_timeout_s)
+    with pytest.raises(TimeoutError):
+        asyncio.run(awaited())
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "30")
+    ssh.connect(server.node(), who, timeout=settings().ssh_timeout_s).close()
+    asyncio.run(awaited())
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the channel is open", "before the command is confirmed"])
