@@ -206,6 +206,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
             timeout=timeout,
             banner_timeout=timeout,
             auth_timeout=timeout,
+            transport_factory=_ByKeyAlone,
         )
     except BaseException as error:
         client.close()
@@ -216,6 +217,13 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
     if transport is not None:
         transport.set_keepalive(30)
     return client
+
+
+class _ByKeyAlone(paramiko.Transport):
+    """Answers no question of a node. paramiko prints one that follows the key to the terminal, and sends the reply."""
+
+    def auth_interactive_dumb(self, *_: object, **__: object) -> list[str]:
+        raise paramiko.AuthenticationException("it wants more than a key")
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:

@@ -148,6 +148,46 @@ def test_a_password_is_offered_to_no_node() -> None:
         Credentials.of_connection("muster", "secret", {"key_file": "/keys/id"})
 
 
+class Asking(paramiko.ServerInterface):
+    """Takes any key, and then asks a question."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+
+    def get_allowed_auths(self, _user: str) -> str:
+        return "publickey,keyboard-interactive"
+
+    def check_auth_publickey(self, _user: str, _key: paramiko.PKey) -> int:
+        return paramiko.AUTH_PARTIALLY_SUCCESSFUL
+
+    def check_auth_interactive(self, _user: str, _methods: str) -> paramiko.InteractiveQuery:
+        return paramiko.InteractiveQuery("the session of the controller is over", "", "[sudo] password for admin:")
+
+    def check_auth_interactive_response(self, answers: list[str]) -> int:
+        self.answers += answers
+        return paramiko.AUTH_FAILED
+
+
+def test_a_node_that_asks_the_person_at_the_terminal_gets_no_answer(
+    server: Sshd, who: Credentials, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "secret")
+    asking = Asking()
+    with socket.create_server(("127.0.0.1", 0)) as listening, concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def serve() -> paramiko.Transport:
+            transport = paramiko.Transport(listening.accept()[0])
+            transport.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(server.folder / "host")))
+            transport.start_server(server=asking)
+            return transport
+
+        serving = pool.submit(serve)
+        with pytest.raises(ssh.LoginRefused):
+            ssh.connect(dataclasses.replace(server.node(), port=listening.getsockname()[1]), who)
+        serving.result().close()
+    assert (asking.answers, capsys.readouterr().out) == ([], "")
+
+
 def test_a_key_with_a_passphrase_opens_the_node(server: Sshd) -> None:
     change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(server.key_file)]
     subprocess.run(change, check=True, stdout=subprocess.DEVNULL)
