@@ -22,8 +22,6 @@ TIMEOUT_S = 240.0
 """Longer than the node side gives itself: the first import of PyTorch reads gigabytes from a cold disk."""
 
 ITEMS_MAX = 1000
-NO_JOB = "00000000"
-"""Names no job: only the folders and the agent are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +139,7 @@ def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) 
         from muster.remote.zipapp import build_agent
 
         agent = build_agent(settings().home / "agents")
-        seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
+        seen = jobs.look(client, node.work_dir, jobs.NO_JOB, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
         run_by = launch.on_host if on_host else launch.command_for
         words = run_by(node.launch, jobs.agent_path(seen.work, agent.sha256), args)
