@@ -112,7 +112,10 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
     if answer.rc == scripts.NOT_OURS:
         raise ssh.RemoteError(answer.complaint)
     if answer.rc != 0:
-        raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
+        raise ssh.RemoteError(
+            f"the node's login shell does not work: {answer.complaint}; it has to be sh, bash or zsh, not csh or fish: "
+            f"log in by hand to see why"
+        )
     if answer.text and not answer.text.startswith("work "):
         raise ssh.RemoteError(
             f"the node's login shell prints {answer.text[:60]!r} before a command's output, which would damage every "

@@ -54,6 +54,20 @@ printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
 """
 """$1 work folder, $2 job key, $3 the agent's sha256."""
 
+ENDS_WITH_LOGIN = """
+[ -n "$XDG_SESSION_ID" ] || exit 0
+get() {
+  busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager "$1" 2>/dev/null
+}
+[ "$(get KillUserProcesses)" = 'b true' ] || exit 0
+user=\\"$(id -un)\\"
+case $(get KillExcludeUsers) in *"$user"*) exit 0;; esac
+case $(get KillOnlyUsers) in 'as 0'|*"$user"*) echo yes;; esac
+"""
+"""Says yes where systemd-logind ends what a login has started as its connection closes. Lingering (loginctl) keeps what
+the user's manager runs, and a job is none of that.
+"""
+
 RUN = """
 printf %s "$$" >"$1/pid"
 trap : TERM INT HUP

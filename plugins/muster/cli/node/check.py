@@ -67,8 +67,22 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
     how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
-    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *_of_host(node), *items]
+    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *_of_login(node), *_of_host(node), *items]
     return _missing_first([*of_controller(node.name), *items] if node.sku else items)
+
+
+def _of_login(node: Node | NewNode) -> list[Item]:
+    """What ends a job as the connection that started it closes."""
+    from muster.cli.doctor.connections import logged_in
+
+    with logged_in(node) as client:
+        from muster.remote import scripts, ssh
+
+        if not ssh.run(client, ssh.shell(scripts.ENDS_WITH_LOGIN), to="ask systemd-logind").out:
+            return []
+    fix = "name this user in KillExcludeUsers= of logind.conf, and restart systemd-logind"
+    why = f"systemd-logind ends each job as the login that started it closes (KillUserProcesses=yes): {fix}"
+    return [Item(MISSING, "jobs outlive the login", ("every test",), why)]
 
 
 def _of_host(node: Node | NewNode) -> list[Item]:
