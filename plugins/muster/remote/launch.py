@@ -6,7 +6,6 @@ The work folder is mounted at its own path in containers, so that a job reads th
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -134,7 +134,7 @@ if eval "$2" && ! alive "$1"; then echo stopped; else echo still; fi
 """
 """$1 job folder, $2 the command that removes its container."""
 
-_REMOVALS = "\n".join(f'{each}) {launch.removal(each, "${1##*/}")};;' for each in launch.RUNTIMES)
+_REMOVALS = "\n".join(f"{each}) {launch.removal(each, '${1##*/}')};;" for each in launch.RUNTIMES)
 
 # A container goes on without the process that started it, so a job that looks dead may still load the node.
 STOP_OTHERS = f"""
@@ -156,7 +156,7 @@ for j in "$w"/jobs/{JOB}; do
 done
 exit 0
 """
-"""$1 work folder, $2 the key to spare, $3 the lease's token, $4 the node's name, $5 the folder of its fence if it has one.
+"""$1 work folder, $2 the key to spare, $3 the lease's token, $4 the node's name, $5 its fence's folder if it has one.
 
 Only for the holder of the node's lease. Prints the keys that were running, and as errors what of folders in which
 nothing has changed for a week cannot be removed. Stops nothing where the fence is higher, by which the node side then
@@ -176,7 +176,7 @@ rm -f -- "$w/fence" "$w/fence.lock" "$w/running" || exit 1
 rmdir -- "$w/jobs" "$w/agents" "$w" 2>/dev/null
 [ ! -d "$w" ] || printf 'left %s\\n' "$w"
 """
-"""Delete what Muster made. $1 work folder, $2 the node's name, $3 the folder of its fence if it has one.
+"""Delete what Muster made. $1 work folder, $2 the node's name, $3 its fence's folder if it has one.
 
 Where machines share the work folder, or may, as those with such a fence: the node's own part alone.
 """

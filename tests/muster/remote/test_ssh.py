@@ -16,6 +16,8 @@ from typing import NoReturn
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED, AUTH_PARTIALLY_SUCCESSFUL
+from paramiko.server import InteractiveQuery
 
 from muster.errors import ControllerFault
 from muster.remote import ssh, waiting
@@ -158,14 +160,14 @@ class Asking(paramiko.ServerInterface):
         return "publickey,keyboard-interactive"
 
     def check_auth_publickey(self, _user: str, _key: paramiko.PKey) -> int:
-        return paramiko.AUTH_PARTIALLY_SUCCESSFUL
+        return AUTH_PARTIALLY_SUCCESSFUL
 
-    def check_auth_interactive(self, _user: str, _methods: str) -> paramiko.InteractiveQuery:
-        return paramiko.InteractiveQuery("the session of the controller is over", "", "[sudo] password for admin:")
+    def check_auth_interactive(self, _user: str, _methods: str) -> InteractiveQuery:
+        return InteractiveQuery("the session of the controller is over", "", "[sudo] password for admin:")
 
     def check_auth_interactive_response(self, answers: list[str]) -> int:
         self.answers += answers
-        return paramiko.AUTH_FAILED
+        return AUTH_FAILED
 
 
 def test_a_node_that_asks_the_person_at_the_terminal_gets_no_answer(

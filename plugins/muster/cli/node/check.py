@@ -67,7 +67,8 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
     how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
-    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *_of_login(node), *_of_host(node), *items]
+    logged_in = Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}")
+    items = [logged_in, *_of_login(node), *_of_host(node), *items]
     return _missing_first([*of_controller(node.name), *items] if node.sku else items)
 
 
