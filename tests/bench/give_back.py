@@ -66,7 +66,7 @@ def trial(
 ) -> tuple[float, list[str], bool]:
     """Returns (seconds, what the test left behind, whether the node side ran at the submission)."""
     tests = SlurmTests(Runner(20.0, (("SLURM_CONF", str(cluster.conf)),)), "muster")
-    node, key = server.node(NODE), f"{number + 1:016x}"
+    node, key = server.node(NODE), f"{number + 1:024x}"
     tests.begin(NODE, TEST_PREFIX + key, LIMIT_MINUTES)
     agent = build_agent(folder / "agents")
     with ssh.connect(node, Credentials(key_file=str(server.key_file)), timeout=10) as client:

@@ -149,7 +149,7 @@ def begin(
         return attempt, seen
     if jobs.send_agent(client, seen, agent.path, agent.sha256):
         log.info("sent the node side %s", agent.sha256)
-    for other in jobs.stop_others(client, seen.work, key):
+    for other in jobs.stop_others(client, seen.work, attempt.plan, node.launch):
         log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
     before = redfish.ask(node.bmc, attempt.task.stage)
     words = step()

@@ -22,12 +22,14 @@ import paramiko
 from muster.remote import launch as launching
 from muster.remote import scripts, ssh
 from muster_node.agent.jobdir import safe_name
-from muster_node.contract import RESULT_BYTES_MAX, TELEMETRY_BYTES_MAX
+from muster_node.contract import RESULT_BYTES_MAX, TELEMETRY_BYTES_MAX, Plan
 
 log = logging.getLogger(__name__)
 
 LOG_TAIL_MAX = 2000
-_KEY = re.compile(r"[0-9a-f]{8,64}\Z")
+NO_JOB = "0" * 24
+"""Names no job: only the folders and the agent are looked at."""
+_KEY = re.compile(rf"{scripts.JOB}\Z")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
 
 
@@ -107,8 +109,13 @@ def exit_status(text: str) -> int | None:
 def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
     """Returns the work folder, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
     answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256), timeout=60, to="look at the job")
+    if answer.rc == scripts.NOT_OURS:
+        raise ssh.RemoteError(answer.complaint)
     if answer.rc != 0:
-        raise ssh.RemoteError(f"the node's shell does not work: {answer.complaint}; log in by hand to see why")
+        raise ssh.RemoteError(
+            f"the node's login shell does not work: {answer.complaint}; it has to be sh, bash or zsh, not csh or fish: "
+            f"log in by hand to see why"
+        )
     if answer.text and not answer.text.startswith("work "):
         raise ssh.RemoteError(
             f"the node's login shell prints {answer.text[:60]!r} before a command's output, which would damage every "
@@ -158,9 +165,10 @@ def start(
     where = paths(seen.work, key)
     ssh.store(client, where.plan, plan.encode())
     words = launching.command_for(launch, agent_path(seen.work, agent_sha256), ["run", where.plan], key=key)
-    removal = launching.remove_container(launching.parse_launch(launch), key)
+    kind = launching.parse_launch(launch).kind
+    runtime = kind if kind in launching.RUNTIMES else ""
     command = shlex.join(words)
-    script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, command, removal, scripts.RUN, *step)
+    script = ssh.shell(scripts.START, where.folder, seen.work, seen.boot_id, command, runtime, scripts.RUN, *step)
     answer = ssh.run(client, script, timeout=60, to="start the job")
     if answer.rc == 43:
         return False
@@ -218,16 +226,26 @@ def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, A
     return "stopped" in answer.text
 
 
-def stop_others(client: paramiko.SSHClient, work: str, key: str) -> list[str]:
+def stop_others(client: paramiko.SSHClient, work: str, plan: Plan, launch: Mapping[str, Any]) -> list[str]:
     """Stop every other job on the node, and remove job folders older than a week; what stays of them is logged.
 
-    Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over.
+    Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over. None is stopped
+    where the node has seen a later lease: the node side then refuses the plan. Raises RemoteError.
     """
-    paths(work, key)
-    answer = ssh.run(client, ssh.shell(scripts.STOP_OTHERS, work, key), timeout=120, to="stop earlier jobs")
+    paths(work, plan.job_id)
+    mine = (safe_name(plan.node), _own_fence(launch))
+    script = ssh.shell(scripts.STOP_OTHERS, work, plan.job_id, str(plan.fence), *mine)
+    answer = ssh.run(client, script, timeout=120, to="stop earlier jobs")
+    if answer.rc != 0:
+        raise ssh.RemoteError(f"earlier jobs cannot be stopped: {answer.complaint}")
     if answer.err:
         log.warning("not all is removed of earlier jobs in %s, which takes the node's disk: %s", work, answer.complaint)
     return [line for line in answer.text.split() if _KEY.match(line)]
+
+
+def _own_fence(launch: Mapping[str, Any]) -> str:
+    """The folder of the node's fence if it is not in the work folder."""
+    return launching.parse_launch(launch).env.get(launching.FENCE, "")
 
 
 def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
@@ -238,14 +256,13 @@ def remove(client: paramiko.SSHClient, work: str, key: str) -> None:
         raise ssh.RemoteError(f"the job's folder {folder} cannot be removed: {answer.complaint}")
 
 
-def clean(client: paramiko.SSHClient, work_dir: str, node: str) -> str:
+def clean(client: paramiko.SSHClient, work_dir: str, node: str, launch: Mapping[str, Any]) -> str:
     """Delete Muster's files on a node. Returns what was left and why, "" if nothing was. Raises RemoteError."""
-    answer = ssh.run(
-        client, ssh.shell(scripts.CLEAN, work_dir, safe_name(node)), timeout=120, to="delete Muster's files"
-    )
+    script = ssh.shell(scripts.CLEAN, work_dir, safe_name(node), _own_fence(launch))
+    answer = ssh.run(client, script, timeout=120, to="delete Muster's files")
     if answer.rc != 0:
         raise ssh.RemoteError(f"Muster's files cannot be deleted: {answer.complaint}")
     found = fields(answer.text)
     if "shared" in found:
-        return f"{found['shared']} is shared with other machines: only this node's part of it was deleted"
+        return f"{found['shared']} may be shared with other machines: only this node's part of it was deleted"
     return f"{found['left']} stays: it holds files that are not Muster's" if "left" in found else ""

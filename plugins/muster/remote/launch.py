@@ -6,7 +6,6 @@ The work folder is mounted at its own path in containers, so that a job reads th
 from __future__ import annotations
 
 import posixpath
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,7 +15,11 @@ from muster.errors import MusterError, first_refused
 
 NAME_PREFIX = "muster-"
 FENCE = "MUSTER_FENCE"
-CONTAINERS = ("podman", "docker", "enroot", "apptainer")
+RUNTIMES = ("podman", "docker")
+"""Their containers outlive the process that started them. enroot and apptainer run the node side in the job's own
+process group.
+"""
+CONTAINERS = (*RUNTIMES, "enroot", "apptainer")
 
 
 class BadLaunch(MusterError):
@@ -83,11 +86,6 @@ def on_host(launch: Mapping[str, Any], agent_path: str, args: Sequence[str] = ()
     return [*_env(how), host_python(how), agent_path, *args]
 
 
-def container_name(launch: Launch, key: str) -> str:
-    """Returns the name of the job's container, "" without one."""
-    return f"{NAME_PREFIX}{key}" if launch.kind in ("podman", "docker") else ""
-
-
 def command_for(launch: Mapping[str, Any], agent_path: str, args: Sequence[str], *, key: str = "") -> list[str]:
     """Returns the command line that runs the node side ``agent_path`` with ``args``.
 
@@ -148,15 +146,19 @@ def _apptainer(how: Launch, work: str, key: str) -> list[str]:
 # Stop first: podman's rm alone waits ten seconds for a process that ignores SIGTERM. --rm may have removed it already,
 # and a node without the runtime has no container either.
 _REMOVAL = """! command -v {kind} >/dev/null || {{
-  {kind} stop -t 0 {name} >/dev/null 2>&1
-  left=$({kind} rm -f {name} 2>&1) || case $left in *'o such container'*|*'already in progress'*) ;; *) false;; esac
+  {kind} stop -t 0 "{name}" >/dev/null 2>&1
+  left=$({kind} rm -f "{name}" 2>&1) || case $left in *'o such container'*|*'already in progress'*) ;; *) false;; esac
 }}"""
 
 
-def remove_container(launch: Launch, key: str) -> str:
-    """Returns a shell command that removes the job's container with all its processes and fails if it cannot.
+def removal(runtime: str, key: str) -> str:
+    """Returns a shell command that removes a job's container with all its processes and fails if it cannot.
 
-    "true" without a container: enroot and apptainer run the node side in the job's own process group.
+    ``key``: the job's, or what the shell makes it of.
     """
-    name = container_name(launch, key)
-    return _REMOVAL.format(kind=launch.kind, name=shlex.quote(name)) if name else "true"
+    return _REMOVAL.format(kind=runtime, name=NAME_PREFIX + key)
+
+
+def remove_container(launch: Launch, key: str) -> str:
+    """Returns the ``removal`` of the job's container, "true" without one of ``RUNTIMES``."""
+    return removal(launch.kind, key) if launch.kind in RUNTIMES else "true"

@@ -14,14 +14,13 @@ from muster.model.runs import RunKey
 from muster.model.states import BROKEN, State
 from muster.remote import outcome, ssh
 from muster.remote.login import Credentials
+from muster.settings import settings
 
 RECENT = datetime.timedelta(minutes=5)
 """Triggers record a contact once a minute; a neighbour with a contact within this time was reachable."""
 
 TRIED = 4
-"""Maximum number of neighbours to contact, each with a short timeout: one that responds is enough."""
-
-TRY_TIMEOUT_S = 3.0
+"""Maximum number of neighbours to contact: one that responds is enough."""
 
 AWAY = BROKEN | {State.RETIRED}
 
@@ -66,7 +65,7 @@ def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -
 
 def _responds(node: Node, who: Callable[[], Credentials]) -> bool:
     try:
-        ssh.scan_host_key(node.host, node.port, who(), timeout=TRY_TIMEOUT_S)
+        ssh.scan_host_key(node.host, node.port, who(), timeout=settings().ssh_timeout_s)
     except (ssh.Unreachable, ControllerFault):
         return False
     return True

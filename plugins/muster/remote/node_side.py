@@ -11,9 +11,6 @@ from muster.model.nodes import Node
 from muster.remote import jobs, launch, ssh
 from muster.remote.zipapp import AgentFile
 
-NO_JOB = "00000000"
-"""Names no job: only the folders and the agent are looked at."""
-
 Connect = Callable[[Node], paramiko.SSHClient]
 
 
@@ -30,7 +27,7 @@ class NodeSide:
         try:
             if self._client is None:
                 self._client = self._connect(self._node)
-                seen = jobs.look(self._client, self._node.work_dir, NO_JOB, self._agent.sha256)
+                seen = jobs.look(self._client, self._node.work_dir, jobs.NO_JOB, self._agent.sha256)
                 jobs.send_agent(self._client, seen, self._agent.path, self._agent.sha256)
                 program = jobs.agent_path(seen.work, self._agent.sha256)
                 self._words = ["env", f"MUSTER_WORK={seen.work}", *launch.on_host(self._node.launch, program)]

@@ -100,7 +100,8 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
         return None
     return Ended(
         Kind.VANISHED,
-        "the node side's process ended without a result; it may have run out of memory",
+        "the node side's process ended without a result; it may have run out of memory, or systemd-logind ended it "
+        "with its login (KillUserProcesses)",
     )
 
 

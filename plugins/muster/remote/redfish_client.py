@@ -30,6 +30,8 @@ session a login did not fail: "forbidden" is then one document's, for a privileg
 BUSY_S = 1.0
 """A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
 
+END_S = 5.0
+
 
 class BmcSilent(MusterError):
     """The BMC could not be read; the message is one sentence with the reason."""
@@ -81,8 +83,9 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # BMCs allow few sessions at a time.
+        # BMCs allow few sessions at a time, so the end of one has time of its own.
         if self._session is not None:
+            self._until = self._runner.get_loop().time() + END_S
             with contextlib.suppress(BmcSilent):
                 self._answer("DELETE", self._session)
         self._runner.run(self._http.aclose())

@@ -5,6 +5,8 @@ Each prints "name value" lines, which ``muster.remote.jobs`` and the trigger par
 
 from __future__ import annotations
 
+from muster.remote import launch
+
 BOOT_ID = 'boot=$(head -c 64 "${MUSTER_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}" 2>/dev/null || true)'
 """A simulated node's server points MUSTER_BOOT_ID_FILE at the boot id of the machine that it simulates."""
 
@@ -25,8 +27,18 @@ elif alive "$j"; then state=running
 else state=gone; fi
 """
 
-WORK = "case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w=$1;; *) w=$HOME/$1;; esac"
-"""The work folder of $1, as enrolled."""
+JOB = "[0-9a-f]" * 24
+"""What the name of each job's folder matches, as a regular expression too. Whatever else lies there is another's."""
+
+NOT_OURS = 46
+WORK = f"""
+case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${{1#'~/'}};; /*) w=$1;; *) w=$HOME/$1;; esac
+[ ! -e "$w" ] || [ -O "$w" ] || {{
+  echo "the work folder $w belongs to another user, who could change what runs there; give it to $(id -un)" >&2
+  exit {NOT_OURS}
+}}
+"""
+"""The work folder of $1, as enrolled. Exits ``NOT_OURS``, also as root, where another user made it first."""
 
 LOOK = f"""
 {WORK}
@@ -41,6 +53,20 @@ printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
   "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
 """
 """$1 work folder, $2 job key, $3 the agent's sha256."""
+
+ENDS_WITH_LOGIN = """
+[ -n "$XDG_SESSION_ID" ] || exit 0
+get() {
+  busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager "$1" 2>/dev/null
+}
+[ "$(get KillUserProcesses)" = 'b true' ] || exit 0
+user=\\"$(id -un)\\"
+case $(get KillExcludeUsers) in *"$user"*) exit 0;; esac
+case $(get KillOnlyUsers) in 'as 0'|*"$user"*) echo yes;; esac
+"""
+"""Says yes where systemd-logind ends what a login has started as its connection closes. Lingering (loginctl) keeps what
+the user's manager runs, and a job is none of that.
+"""
 
 RUN = """
 printf %s "$$" >"$1/pid"
@@ -61,15 +87,15 @@ umask 077
 [ -f "$1/plan.json" ] || { echo "there is no plan in $1" >&2; exit 42; }
 mkdir "$1/started" 2>/dev/null || exit 43
 printf %s "$3" >"$1/boot_id"
-printf '%s\\n' "$5" >"$1/removal"
+[ -z "$5" ] || printf %s "$5" >"$1/runtime"
 : >"$1/stdout.log"
 detached=nohup; command -v setsid >/dev/null 2>&1 && detached=setsid
 j=$1 w=$2 command=$4 run=$6; shift 6
 $detached "$@" sh -c "$run" muster-job "$j" "$w" "$command" </dev/null >/dev/null 2>&1 &
 (set -C; printf %s "$!" >"$j/pid") 2>/dev/null || true
 """
-"""$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the command that removes its container,
-$6 ``RUN``, then the words of a command that runs it.
+"""$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the runtime of its container if that
+outlives it, $6 ``RUN``, then the words of a command that runs it.
 
 ``mkdir`` is the lock: only the caller that makes the folder starts the job. Until the job's own shell has written its
 pid, that of the command that runs it stands for the job: ``srun`` may wait minutes for its slurmctld, and a job that
@@ -108,25 +134,49 @@ if eval "$2" && ! alive "$1"; then echo stopped; else echo still; fi
 """
 """$1 job folder, $2 the command that removes its container."""
 
+_REMOVALS = "\n".join(f"{each}) {launch.removal(each, '${1##*/}')};;" for each in launch.RUNTIMES)
+
 # A container goes on without the process that started it, so a job that looks dead may still load the node.
 STOP_OTHERS = f"""
+{WORK}
+{BOOT_ID}
+f=$w/fence; [ ! -d "$w/nodes/$4" ] || f=$w/nodes/$4/fence; [ -z "$5" ] || f=$5/fence
+[ ! -e "$f" ] || [ "$(head -c 20 "$f")" -le "$3" ] 2>/dev/null || exit 0
 {STOP}
-removed() {{ [ ! -f "$1/removal" ] || {{ sh "$1/removal" && rm -f "$1/removal"; }}; }}
-for j in "$1"/jobs/*/; do
-  j=${{j%/}}
-  [ "${{j##*/}}" = "$2" ] || [ ! -d "$j" ] || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }}
-done 2>/dev/null
-[ ! -d "$1/jobs" ] || find "$1/jobs" -mindepth 1 -maxdepth 1 -type d -mtime +7 ! -name "$2" -exec rm -rf -- {{}} +
+here() {{ of=$(head -c 64 "$1/boot_id" 2>/dev/null); [ -z "$of" ] || [ -z "$boot" ] || [ "$of" = "$boot" ]; }}
+removed() {{
+  case $(head -c 16 "$1/runtime" 2>/dev/null) in
+{_REMOVALS}
+  esac && rm -f "$1/runtime"
+}}
+for j in "$w"/jobs/{JOB}; do
+  [ "${{j##*/}}" != "$2" ] && [ -d "$j" ] || continue
+  ! here "$j" || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }} 2>/dev/null
+  [ -n "$(find "$j" -mtime -8 2>/dev/null | head -n 1)" ] || rm -rf -- "$j"
+done
 exit 0
 """
-"""$1 work folder, $2 the key to spare. Prints the keys that were running, and as errors what of
-older folders cannot be removed. Only for the holder of the node's lease."""
+"""$1 work folder, $2 the key to spare, $3 the lease's token, $4 the node's name, $5 its fence's folder if it has one.
+
+Only for the holder of the node's lease. Prints the keys that were running, and as errors what of folders in which
+nothing has changed for a week cannot be removed. Stops nothing where the fence is higher, by which the node side then
+refuses this job, nor where another machine runs it that shares the folder: it has another boot.
+"""
 
 CLEAN = f"""
 {WORK}
 [ -d "$w" ] || exit 0
-if [ -d "$w/nodes/$2" ]; then rm -rf -- "$w/nodes/$2"; printf 'shared %s\\n' "$w"; exit; fi
-rm -rf -- "$w/jobs" "$w/agents" && rm -f -- "$w/fence" "$w/fence.lock" "$w/running" || exit 1
-rmdir -- "$w" 2>/dev/null || printf 'left %s\\n' "$w"
+if [ -d "$w/nodes" ] || [ -n "$3" ]; then
+  rm -rf -- "$w/nodes/$2" && {{ [ -z "$3" ] || rm -f -- "$3/fence" "$3/fence.lock" "$3/running"; }} || exit 1
+  printf 'shared %s\\n' "$w"; exit
+fi
+rm -rf -- "$w"/jobs/{JOB} || exit 1
+for a in "$w"/agents/{"[0-9a-f]" * 64}.pyz*; do [ ! -e "$a" ] || rm -f -- "$a" || exit 1; done
+rm -f -- "$w/fence" "$w/fence.lock" "$w/running" || exit 1
+rmdir -- "$w/jobs" "$w/agents" "$w" 2>/dev/null
+[ ! -d "$w" ] || printf 'left %s\\n' "$w"
 """
-"""Delete what Muster made. $1 work folder, $2 the node's name: where machines share the folder, its own part alone."""
+"""Delete what Muster made. $1 work folder, $2 the node's name, $3 its fence's folder if it has one.
+
+Where machines share the work folder, or may, as those with such a fence: the node's own part alone.
+"""

@@ -132,10 +132,6 @@ def host_key_name(host: str, port: int) -> str:
     return host if port == SSH_PORT else f"[{host}]:{port}"
 
 
-def _key_text(key: paramiko.PKey) -> str:
-    return f"{key.get_name()} {key.get_base64()}"
-
-
 def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10.0) -> str:
     """Returns the host's current key as "ssh-ed25519 AAAA…", without logging in.
 
@@ -153,7 +149,8 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
                 offered = tuple(options.key_types)
                 options.key_types = sorted(offered, key=_preference)
                 transport.start_client(timeout=timeout)
-                return _key_text(transport.get_remote_server_key())
+                key = transport.get_remote_server_key()
+                return f"{key.get_name()} {key.get_base64()}"
             finally:
                 transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
@@ -206,6 +203,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
             timeout=timeout,
             banner_timeout=timeout,
             auth_timeout=timeout,
+            transport_factory=_ByKeyAlone,  # type: ignore[arg-type]  # the stubs want GSSAPI, which paramiko 5 lacks
         )
     except BaseException as error:
         client.close()
@@ -216,6 +214,13 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
     if transport is not None:
         transport.set_keepalive(30)
     return client
+
+
+class _ByKeyAlone(paramiko.Transport):
+    """Answers no question of a node. paramiko prints one that follows the key to the terminal, and sends the reply."""
+
+    def auth_interactive_dumb(self, *_: object, **__: object) -> list[str]:
+        raise paramiko.AuthenticationException("it wants more than a key")
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
@@ -310,7 +315,8 @@ def run(
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             transport.close()
             raise CommandTimedOut(_timed_out(line, to, timeout)) from error
-        raise _broken(error) from error
+        why = clean(str(error)) or type(error).__name__
+        raise Unreachable(f"the SSH connection broke: {why}; try again") from error
     finally:
         watchdog.cancel()
 
@@ -357,10 +363,6 @@ def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline:
 
 def _unread(channel: paramiko.Channel) -> bool:
     return channel.recv_ready() or channel.recv_stderr_ready()
-
-
-def _broken(error: BaseException) -> Unreachable:
-    return Unreachable(f"the SSH connection broke: {clean(str(error)) or type(error).__name__}; try again")
 
 
 FETCH = '[ -e "$1" ] || [ -L "$1" ] || exit 44; [ -f "$1" ] && [ ! -L "$1" ] || exit 45; exec head -c "$2" -- "$1"'

@@ -27,6 +27,7 @@ from muster.remote.bmc_watch import BmcWatch
 from muster.remote.login import Credentials, own_fault
 from muster.remote.outcome import Kind
 from muster.remote.ssh import NodeAddress
+from muster.settings import settings
 
 GONE_POLLS = 3
 """Consecutive polls without the process before it counts as gone: its exit status is written after it ends."""
@@ -37,7 +38,6 @@ CONTACT_SECONDS = 60.0
 CLOSE_SECONDS = 3.0
 """Time (s) after which a connection that does not close is aborted."""
 
-CONNECT_SECONDS = 15.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 LOG_BYTES = 16 * 1024
 LOG_TOTAL_BYTES = 4 * 1024**2
@@ -112,18 +112,20 @@ def make_room() -> None:
 async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
-    Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and asyncssh.PermissionDenied.
+    It may take as long as a worker's login. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and
+    asyncssh.PermissionDenied.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
     await asyncio.to_thread(who.key)
+    limit_s = ssh.CONNECT_STEPS * settings().ssh_timeout_s
     options: dict[str, Any] = {
         "known_hosts": ([asyncssh.import_public_key(node.host_key)], [], []),
         "config": None,
         "preferred_auth": "publickey",
         "compression_algs": ["none"],
         "keepalive_interval": 30,
-        "connect_timeout": CONNECT_SECONDS,
-        "login_timeout": CONNECT_SECONDS,
+        "connect_timeout": limit_s,
+        "login_timeout": limit_s,
     }
     if user := node.user or who.username:
         options["username"] = user

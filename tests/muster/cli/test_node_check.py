@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from muster.cli.node import check as checking
 from muster.model.nodes import NewNode
 from muster.remote import ssh
 from tests.muster import fleet
+from tests.support.servers import sshd
 
 
 def test_a_check_goes_by_what_the_sku_runs_and_requires() -> None:
@@ -42,6 +44,36 @@ def test_the_answer_to_a_check_is_cleaned() -> None:
     assert checking.parse(b'[{"item": 1}]') is None
 
 
+@pytest.mark.needs_sshd
+@pytest.mark.parametrize(
+    ("kills", "excluded", "only", "session", "marks"),
+    [
+        ("b true", 'as 1 "root"', "as 0", "7", [checking.MISSING]),
+        ("b true", "as 0", 'as 2 "ada" "muster"', "7", [checking.MISSING]),
+        ("b true", 'as 2 "root" "muster"', "as 0", "7", []),
+        ("b true", "as 0", 'as 1 "ada"', "7", []),
+        ("b true", 'as 1 "root"', "as 0", "", []),  # sshd without PAM opens no session there
+        ("b false", 'as 1 "root"', "as 0", "7", []),
+    ],
+)
+def test_a_system_that_ends_what_a_login_leaves_running_ends_each_job(
+    kills: str, excluded: str, only: str, session: str, marks: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    answers = {"KillUserProcesses": kills, "KillExcludeUsers": excluded, "KillOnlyUsers": only}
+    for name, lines in (
+        ("busctl", [f"[ $5 != {name} ] || echo '{answer}'" for name, answer in answers.items()]),
+        ("id", ["echo muster"]),
+    ):
+        (tmp_path / name).write_text("\n".join(["#!/bin/sh", *lines]))
+        (tmp_path / name).chmod(0o700)
+    with sshd.running(tmp_path / "node", {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_SESSION_ID": session}) as server:
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection(server.key_file))
+        at = server.node()
+        found = checking._of_login(NewNode("here", at.host, at.host_key, "", at.port, at.user or ""))
+    assert [item.mark for item in found] == marks
+
+
 @pytest.mark.parametrize(("kind", "marks"), [("podman", [checking.MISSING]), ("python", [])])
 def test_tests_in_a_container_need_a_python_on_the_host_too(
     kind: str, marks: list[str], monkeypatch: pytest.MonkeyPatch
@@ -51,6 +83,7 @@ def test_tests_in_a_container_need_a_python_on_the_host_too(
         return (ssh.Completed(1, b"", old) if on_host else ssh.Completed(0, b"[]", b"")), "podman"
 
     monkeypatch.setattr(checking, "_run_agent", run)
+    monkeypatch.setattr(checking, "_of_login", lambda _node: [])
     here = NewNode("here", "here", fleet.host_key("here"), "", launch={"kind": kind, "image": "torch"})
     found = [item for item in checking.check(here, "standard") if item.item == "python on the host"]
     assert [item.mark for item in found] == marks

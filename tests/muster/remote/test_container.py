@@ -270,7 +270,7 @@ def test_a_container_that_lost_its_client_is_found_by_the_next_job(bench: Bench,
     os.killpg(int((Path(jobs.paths(bench.work, KEY).folder) / "pid").read_text()), signal.SIGKILL)
     wait_for(lambda: bench.look().state is jobs.State.GONE, bench.why)
     assert bench.inside(), "the container goes on by itself"
-    jobs.stop_others(client, bench.work, NEXT_KEY)
+    jobs.stop_others(client, bench.work, Plan(NEXT_KEY, "n1", "intake", "demo", 1, 60.0, ()), {})
     assert bench.containers() == ""
     wait_for(lambda: bench.all() == [], lambda: "\n".join(bench.all()), 3)
 

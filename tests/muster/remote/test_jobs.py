@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -126,7 +125,7 @@ def test_work_outlives_the_connection_and_is_not_started_twice(
 def test_stopping_keeps_the_partial_result_and_leaves_no_process(bench: Bench, client: paramiko.SSHClient) -> None:
     bench.start(seconds=600, child=True)
     bench.until(jobs.State.RUNNING)
-    _wait_for(bench.folder() / "starts")
+    wait_for(bench.folder() / "starts")
     assert jobs.stop(client, bench.work, KEY)
     seen = bench.look()
     assert (seen.state, seen.exit_code) == (jobs.State.DONE, 6)
@@ -157,37 +156,6 @@ def test_a_foreign_process_under_a_recycled_pid_is_left_alone(bench: Bench, clie
     finally:
         foreign.kill()
         foreign.wait()
-
-
-def test_the_lease_holder_stops_other_jobs_but_not_its_own(bench: Bench, client: paramiko.SSHClient) -> None:
-    other = AttemptKey(5).job_key("node_qualification", "n1__new", "burn_in")
-    bench.start(seconds=600)
-    bench.start(other, seconds=600)
-    bench.until(jobs.State.RUNNING)
-    bench.until(jobs.State.RUNNING, other)
-    _wait_for(bench.folder() / "starts")
-    assert jobs.stop_others(client, bench.work, other) == [KEY]
-    assert bench.look().state is jobs.State.DONE
-    assert bench.look(other).state is jobs.State.RUNNING
-
-
-def test_what_stays_of_an_old_job_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As of one that root wrote in a container; here ``rm`` itself refuses."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$3': Permission denied\" >&2\nexit 1\n")
-    (tools / "rm").chmod(0o700)
-    with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
-        work = server.home / "muster"
-        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
-            assert jobs.stop_others(client, str(work), KEY) == []
-            assert caplog.messages == []
-            old = work / "jobs" / ("a" * 24)
-            old.mkdir(parents=True)
-            os.utime(old, (0, 0))
-            assert jobs.stop_others(client, str(work), KEY) == []
-    (said,) = caplog.messages
-    assert old.name in said
 
 
 def test_death_without_an_exit_status_is_seen(bench: Bench) -> None:
@@ -270,34 +238,12 @@ def test_an_interpreter_that_is_missing_is_an_exit_status(bench: Bench, client: 
     assert "/nowhere/python3" in jobs.log_tail(client, bench.work, KEY)
 
 
-def _wait_for(path: Path) -> None:
+def wait_for(path: Path) -> None:
     end = time.monotonic() + 10
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.05)
     time.sleep(0.2)  # the stand-in sets its signal handler right after
-
-
-def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
-    work = Path(server.home) / "muster"
-    for folder in ("jobs/j1", "agents"):
-        (work / folder).mkdir(parents=True)
-    for name in ("fence", "fence.lock", "running", "notes.txt"):
-        (work / name).write_text("1")
-    assert "stays" in jobs.clean(client, str(work), "n1")
-    assert [each.name for each in work.iterdir()] == ["notes.txt"]
-    (work / "notes.txt").unlink()
-    assert jobs.clean(client, "muster", "n1") == ""
-    assert not work.exists()
-    assert jobs.clean(client, "muster", "n1") == "", "it is gone already"
-
-
-def test_where_machines_share_a_folder_the_others_jobs_stay(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
-    work = Path(server.home) / "muster"
-    for folder in ("jobs/of-another", "nodes/n1", "nodes/n2"):
-        (work / folder).mkdir(parents=True)
-    assert "shared" in jobs.clean(client, str(work), "n1")
-    assert {str(each.relative_to(work)) for each in work.rglob("*")} == {"jobs", "jobs/of-another", "nodes", "nodes/n2"}
 
 
 SLOW = ("sh", "-c", 'sleep 2; exec "$@"', "slow")

@@ -74,4 +74,4 @@ def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -
     assert launch.remove_container(launch.parse_launch({}), "k") == "true"
     assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"
     removal = launch.remove_container(launch.parse_launch({"kind": "podman", "image": "x"}), "k")
-    assert "podman rm -f muster-k" in removal
+    assert 'podman rm -f "muster-k"' in removal

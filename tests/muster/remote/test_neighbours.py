@@ -38,12 +38,13 @@ def test_neighbours_are_nodes_that_may_be_there_those_with_the_latest_contact_fi
     store.nodes.touch_contact("a-retired", now)
     store.nodes.touch_contact("h-later", now - datetime.timedelta(hours=2))
     store.nodes.touch_contact("g-latest", now - datetime.timedelta(hours=1))
-    tried: list[str] = []
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "25")
+    tried: list[tuple[str, float]] = []
 
-    def scan(host: str, *_: object, **__: object) -> None:
-        tried.append(host)
+    def scan(host: str, *_: object, timeout: float) -> None:
+        tried.append((host, timeout))
 
     monkeypatch.setattr(ssh, "scan_host_key", scan)
     found = reachable_neighbours(store.nodes.get("lost"), Credentials)
     assert found.split(", ") == ["g-latest", "h-later", "c", "d"]
-    assert tried == [f"{name}.example" for name in found.split(", ")]
+    assert tried == [(f"{name}.example", 25.0) for name in found.split(", ")]

@@ -250,6 +250,24 @@ def test_a_session_is_opened_once_and_ended() -> None:
     assert bmc.requests == [f"POST {opened}", "/redfish/v1/", f"DELETE {opened}/7"]
 
 
+def test_a_session_is_ended_when_the_time_for_reading_is_over() -> None:
+    """Else each reading of a slow BMC leaves one open, until it takes no login any more."""
+    given_up = threading.Event()
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.endswith("/Sessions"):
+            return 201, {"X-Auth-Token": "t", "Location": f"{path}/7"}, b"{}"
+        if path == "/redfish/v1/":
+            given_up.wait()
+        return 200, {}, b"{}"
+
+    with bmcs.answering(reply) as bmc:
+        with pytest.raises(BmcSilent):
+            read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5, limit_s=3.0)
+        given_up.set()
+        assert bmc.requests[-1] == "DELETE /redfish/v1/SessionService/Sessions/7"
+
+
 @pytest.mark.parametrize("location", ["https://bmc-7.example/sessions/7", "/sessions/7"])
 def test_a_session_is_ended_at_this_bmc_by_whatever_name_it_calls_itself(tmp_path: Path, location: str) -> None:
     documents = bmcs.write(tmp_path, fans=[bmcs.fan()])

@@ -16,11 +16,14 @@ from typing import NoReturn
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED, AUTH_PARTIALLY_SUCCESSFUL
+from paramiko.server import InteractiveQuery
 
 from muster.errors import ControllerFault
 from muster.remote import ssh, waiting
 from muster.remote.login import Credentials
 from muster.remote.ssh import NodeAddress
+from muster.settings import settings
 from muster_demo.services import free_port
 from tests.support.servers.sshd import Sshd
 
@@ -147,6 +150,46 @@ def test_a_password_is_offered_to_no_node() -> None:
         Credentials.of_connection("muster", "secret", {"key_file": "/keys/id"})
 
 
+class Asking(paramiko.ServerInterface):
+    """Takes any key, and then asks a question."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+
+    def get_allowed_auths(self, _user: str) -> str:
+        return "publickey,keyboard-interactive"
+
+    def check_auth_publickey(self, _user: str, _key: paramiko.PKey) -> int:
+        return AUTH_PARTIALLY_SUCCESSFUL
+
+    def check_auth_interactive(self, _user: str, _methods: str) -> InteractiveQuery:
+        return InteractiveQuery("the session of the controller is over", "", "[sudo] password for admin:")
+
+    def check_auth_interactive_response(self, answers: list[str]) -> int:
+        self.answers += answers
+        return AUTH_FAILED
+
+
+def test_a_node_that_asks_the_person_at_the_terminal_gets_no_answer(
+    server: Sshd, who: Credentials, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "secret")
+    asking = Asking()
+    with socket.create_server(("127.0.0.1", 0)) as listening, concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def serve() -> paramiko.Transport:
+            transport = paramiko.Transport(listening.accept()[0])
+            transport.add_server_key(paramiko.Ed25519Key.from_private_key_file(str(server.folder / "host")))
+            transport.start_server(server=asking)
+            return transport
+
+        serving = pool.submit(serve)
+        with pytest.raises(ssh.LoginRefused):
+            ssh.connect(dataclasses.replace(server.node(), port=listening.getsockname()[1]), who)
+        serving.result().close()
+    assert (asking.answers, capsys.readouterr().out) == ([], "")
+
+
 def test_a_key_with_a_passphrase_opens_the_node(server: Sshd) -> None:
     change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(server.key_file)]
     subprocess.run(change, check=True, stdout=subprocess.DEVNULL)
@@ -184,6 +227,26 @@ def test_output_is_capped_while_it_is_read(client: paramiko.SSHClient) -> None:
 def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
     with pytest.raises(ssh.CommandTimedOut):
         ssh.run(client, "sleep 600", timeout=1)
+
+
+def test_triggerers_and_workers_give_a_slow_node_the_same_time(
+    server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node that a worker's test began on is never seen by what waits for it, nor by the sweep."""
+    way = f"{hops(server, tmp_path)} -W 127.0.0.1:{server.port} -p {server.port} 127.0.0.1"
+    who = Credentials(key_file=str(server.key_file), proxy_command=f"sh -c 'sleep 1; exec {way}'")
+
+    async def awaited() -> None:
+        (await waiting.connect(NodeAddress.of(server.node()), who)).close()
+
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "0.1")
+    with pytest.raises(ssh.Unreachable):
+        ssh.connect(server.node(), who, timeout=settings().ssh_timeout_s)
+    with pytest.raises(TimeoutError):
+        asyncio.run(awaited())
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "30")
+    ssh.connect(server.node(), who, timeout=settings().ssh_timeout_s).close()
+    asyncio.run(awaited())
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the channel is open", "before the command is confirmed"])

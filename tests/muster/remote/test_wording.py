@@ -72,6 +72,13 @@ def test_wording_of_a_silent_bmc(tmp_path: Path, snapshot: SnapshotAssertion) ->
     assert "\n".join(refusals) == snapshot
 
 
+def test_wording_of_a_login_shell_that_is_none(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tcsh 6.24 says to a script of several lines."""
+    said = ssh.Completed(1, b"", b"Unmatched '''.\n")
+    monkeypatch.setattr(ssh, "run", lambda *_, **__: said)
+    assert refused(jobs.look, paramiko.SSHClient(), "muster", KEY, "") == snapshot
+
+
 @pytest.mark.needs_sshd
 def test_wording_of_a_node_that_refuses(
     server: Sshd, client: paramiko.SSHClient, tmp_path: Path, snapshot: SnapshotAssertion

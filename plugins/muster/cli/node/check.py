@@ -22,8 +22,6 @@ TIMEOUT_S = 240.0
 """Longer than the node side gives itself: the first import of PyTorch reads gigabytes from a cold disk."""
 
 ITEMS_MAX = 1000
-NO_JOB = "00000000"
-"""Names no job: only the folders and the agent are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +67,23 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
     how = "the key pinned at enrolment" if node.sku else "a host key that is not pinned yet"
     if node.sku:
         items = for_sku(items, node.sku, level)
-    items = [Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}"), *_of_host(node), *items]
+    logged_in = Item(OK, "ssh", (), f"logged in to {node.host}:{node.port} under {how}")
+    items = [logged_in, *_of_login(node), *_of_host(node), *items]
     return _missing_first([*of_controller(node.name), *items] if node.sku else items)
+
+
+def _of_login(node: Node | NewNode) -> list[Item]:
+    """What ends a job as the connection that started it closes."""
+    from muster.cli.doctor.connections import logged_in
+
+    with logged_in(node) as client:
+        from muster.remote import scripts, ssh
+
+        if not ssh.run(client, ssh.shell(scripts.ENDS_WITH_LOGIN), to="ask systemd-logind").out:
+            return []
+    fix = "name this user in KillExcludeUsers= of logind.conf, and restart systemd-logind"
+    why = f"systemd-logind ends each job as the login that started it closes (KillUserProcesses=yes): {fix}"
+    return [Item(MISSING, "jobs outlive the login", ("every test",), why)]
 
 
 def _of_host(node: Node | NewNode) -> list[Item]:
@@ -141,7 +154,7 @@ def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) 
         from muster.remote.zipapp import build_agent
 
         agent = build_agent(settings().home / "agents")
-        seen = jobs.look(client, node.work_dir, NO_JOB, agent.sha256)
+        seen = jobs.look(client, node.work_dir, jobs.NO_JOB, agent.sha256)
         jobs.send_agent(client, seen, agent.path, agent.sha256)
         run_by = launch.on_host if on_host else launch.command_for
         words = run_by(node.launch, jobs.agent_path(seen.work, agent.sha256), args)

@@ -61,5 +61,5 @@ def _clean(node: Node) -> None:
     from muster.remote import jobs
 
     with logged_in(node) as client:
-        left = jobs.clean(client, node.work_dir, node.name)
+        left = jobs.clean(client, node.work_dir, node.name, node.launch)
     typer.echo(f"{node.name}: {left or 'Muster left no file on it'}")

@@ -59,7 +59,7 @@ def log_in(node: Node) -> paramiko.SSHClient:
     try:
         return logins.connect(node)
     except ssh.LoginRefused as error:
-        once = functools.partial(logins.connect, timeout=neighbours.TRY_TIMEOUT_S, attempts=1)
+        once = functools.partial(logins.connect, attempts=1)
         if others := neighbours.that_refuse_too(node, once):
             raise ControllerFault(f"{error}; {others} refuse the same login, which they accepted before") from error
         raise

@@ -61,26 +61,33 @@ def test_the_file_allows_changes_of_single_nodes_and_nothing_else(tmp_path: Path
 
 @pytest.mark.needs_sudo
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give another user rights by sudo")
-def test_sudo_keeps_the_cluster_that_is_named(tmp_path: Path) -> None:
-    """A program in the place of ``scontrol`` prints it: without the file's env_keep sudo refuses ``--preserve-env``."""
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\necho "$SLURM_CONF"\n')
-    scontrol.chmod(0o755)
+def test_sudo_keeps_the_clusters_that_the_file_names_and_no_other(tmp_path: Path) -> None:
+    """A program in the place of both commands prints it. A slurm.conf of the user's would load the user's plugins."""
+    shown = tmp_path / "shown"
+    shown.write_text('#!/bin/sh\necho "$SLURM_CONF"\n')
+    shown.chmod(0o755)
     tmp_path.chmod(0o755)
     file = (ROOT / "docs" / "examples" / "muster_slurm.sudoers").read_text()
-    file = file.replace("\nmuster ALL", f"\n{USER} ALL").replace(SCONTROL, str(scontrol))
-    command = ["sudo", "-n", "--preserve-env=SLURM_CONF", str(scontrol), "update", "NodeName=n1", "State=UNDRAIN"]
+    line = '# Defaults!MUSTER_SLURM,MUSTER_SLURM_JOBS env_keep += "SLURM_CONF=/etc/slurm/beta.conf"'
+    assert line in file
+    file = file.replace("# muster ALL", "muster ALL").replace("\nmuster ALL", f"\n{USER} ALL")
+    file = file.replace(SCONTROL, str(shown)).replace(SCANCEL, str(shown))
     code = f"""
 import os, subprocess
-os.environ["SLURM_CONF"] = "/etc/slurm-beta.conf"
-print(subprocess.run({command!r}, capture_output=True, text=True).stdout)
+for conf in ("/etc/slurm/beta.conf", "/tmp/mine.conf"):
+    os.environ["SLURM_CONF"] = conf
+    for kept in ((), ("--preserve-env=SLURM_CONF",)):
+        for words in (("update", "NodeName=n1", "State=UNDRAIN"), ("1",)):
+            done = subprocess.run(["sudo", "-n", *kept, "{shown}", *words], capture_output=True, text=True)
+            print(done.stdout.strip() if done.returncode == 0 else "refused", end=" ")
 """
 
-    def kept(rules: str) -> str:
-        return as_user(tmp_path / "sudoers", f"ALL=(root) PASSWD: /bin/false\n{rules}", code).strip()
+    def kept(rules: str) -> list[str]:
+        return as_user(tmp_path / "sudoers", f"ALL=(root) PASSWD: /bin/false\n{rules}", code).split(" ")[:-1]
 
-    assert kept(file) == "/etc/slurm-beta.conf"
-    assert kept(file.replace("Defaults!MUSTER_SLURM env_keep", "# ")) == "", "it never reaches another cluster"
+    dropped_or_refused = ["", "", "refused", "refused"]
+    assert kept(file.replace(line, line[2:])) == ["/etc/slurm/beta.conf"] * 4 + dropped_or_refused
+    assert kept(file) == dropped_or_refused * 2
 
 
 @pytest.mark.needs_sudo

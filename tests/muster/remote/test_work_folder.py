@@ -1,0 +1,163 @@
+"""The work folder on a real OpenSSH server: what in it is Muster's, whose it is, and what of it the next job ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from muster.model.health import Cursor
+from muster.remote import jobs, ssh, sweeping
+from muster.remote.attempt_key import AttemptKey
+from muster.remote.login import Credentials
+from muster.remote.zipapp import AgentFile
+from muster_node.contract import Plan
+from tests.muster.remote.test_jobs import KEY, Bench, bench, wait_for
+from tests.muster.remote.test_sweeping import node
+from tests.support.servers import sshd
+
+__all__ = ["bench"]
+pytestmark = pytest.mark.needs_sshd
+
+NEXT_KEY = AttemptKey(5).job_key("node_qualification", "n1__new", "burn_in")
+
+
+def plan(key: str = NEXT_KEY, fence: int = 1) -> Plan:
+    return Plan(key, "n1", "burn_in", "demo", fence, 60.0, ())
+
+
+def test_the_lease_holder_stops_other_jobs_but_not_its_own(bench: Bench, client: paramiko.SSHClient) -> None:
+    bench.start(seconds=600)
+    bench.start(NEXT_KEY, seconds=600)
+    bench.until(jobs.State.RUNNING)
+    bench.until(jobs.State.RUNNING, NEXT_KEY)
+    wait_for(bench.folder() / "starts")
+    assert jobs.stop_others(client, bench.work, plan(NEXT_KEY), {}) == [KEY]
+    assert bench.look().state is jobs.State.DONE
+    assert bench.look(NEXT_KEY).state is jobs.State.RUNNING
+
+
+def test_an_older_lease_stops_nothing_wherever_the_node_keeps_its_fence(
+    bench: Bench, client: paramiko.SSHClient, tmp_path: Path
+) -> None:
+    """The node side then refuses the older plan, which would else have ended the newer one's job before."""
+    bench.start(seconds=600)
+    bench.until(jobs.State.RUNNING)
+    wait_for(bench.folder() / "starts")
+    work = Path(bench.work)
+    for folder, launch in (
+        (work, {}),
+        (work / "nodes" / "n1", {}),
+        (tmp_path / "own", {"env": {"MUSTER_FENCE": str(tmp_path / "own")}}),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        for seen in ("200\n", "no number"):
+            (folder / "fence").write_text(seen)
+            assert jobs.stop_others(client, bench.work, plan(fence=100), launch) == []
+        (folder / "fence").unlink()
+    (work / "nodes" / "n1" / "fence").write_text("100\n")
+    assert jobs.stop_others(client, bench.work, plan(fence=100), {}) == [KEY]
+
+
+def test_what_stays_of_an_old_job_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As of one that root wrote in a container; here ``rm`` itself refuses."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$3': Permission denied\" >&2\nexit 1\n")
+    (tools / "rm").chmod(0o700)
+    with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
+        work = server.home / "muster"
+        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
+            assert jobs.stop_others(client, str(work), plan(), {}) == []
+            assert caplog.messages == []
+            old = work / "jobs" / ("a" * 24)
+            old.mkdir(parents=True)
+            os.utime(old, (0, 0))
+            assert jobs.stop_others(client, str(work), plan(), {}) == []
+    (said,) = caplog.messages
+    assert old.name in said
+
+
+def test_what_is_no_job_of_this_machine_stays_as_it_is(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    """Where the work folder is a home, which machines may share: a user's own folder, and another machine's job."""
+    folders = Path(server.home) / "jobs"
+    for name in ("thesis-2024", KEY):
+        (folders / name).mkdir(parents=True)
+    files = {"boot_id": "of another machine", "runtime": "podman"}
+    for name, text in files.items():
+        (folders / KEY / name).write_text(text)
+    for name in ("thesis-2024", KEY):
+        os.utime(folders / name, (0, 0))
+    assert jobs.stop_others(client, str(server.home), plan(), {}) == []
+    assert (folders / "thesis-2024").exists()
+    assert {each.name for each in (folders / KEY).iterdir()} == set(files)
+
+
+def test_no_file_of_a_jobs_folder_is_a_command(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
+    job = Path(server.home) / "muster" / "jobs" / KEY
+    job.mkdir(parents=True)
+    for name in ("removal", "runtime"):
+        (job / name).write_text(f"touch {tmp_path}/ran")
+    jobs.stop_others(client, str(job.parent.parent), plan(), {})
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_a_folder_that_another_user_made_first_is_not_used(
+    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient
+) -> None:
+    """As in a scratch folder that all users may write: its owner would choose what runs under our login."""
+    work = Path(server.home) / "muster"
+    work.mkdir()
+    os.chown(work, 65534, 65534)
+    for use in (
+        lambda: jobs.look(client, str(work), KEY, ""),
+        lambda: jobs.stop_others(client, str(work), plan(), {}),
+        lambda: jobs.clean(client, str(work), "n1", {}),
+    ):
+        with pytest.raises(ssh.RemoteError):
+            use()
+    sent = AgentFile(Path(__file__), "0" * 64)
+
+    async def swept() -> list[sweeping.Answer]:
+        pair = (node(server), Cursor("n1", "", 0.0))
+        return [each async for each in sweeping.read_all([pair], who, sent, parallel=1, limit_s=60.0)]
+
+    (answer,) = asyncio.run(swept())
+    assert answer.unreadable
+    assert list(work.iterdir()) == []
+
+
+def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    work = Path(server.home) / "muster"
+    agent = f"agents/{'a' * 64}.pyz"
+    kept = ["agents", "agents/smith", "jobs", "jobs/thesis-2024", "notes.txt"]
+    for folder in (f"jobs/{KEY}", "jobs/thesis-2024", "agents"):
+        (work / folder).mkdir(parents=True)
+    for name in ("fence", "fence.lock", "running", "notes.txt", agent, f"{agent}.77.part", "agents/smith"):
+        (work / name).write_text("1")
+    assert jobs.clean(client, str(work), "n1", {}) != ""
+    assert sorted(str(each.relative_to(work)) for each in work.rglob("*")) == kept
+    for name in ("jobs/thesis-2024", "agents/smith", "notes.txt"):
+        (work / name).rmdir() if (work / name).is_dir() else (work / name).unlink()
+    assert jobs.clean(client, "muster", "n1", {}) == ""
+    assert not work.exists()
+    assert jobs.clean(client, "muster", "n1", {}) == "", "it is gone already"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_machines_share_a_folder_the_others_jobs_stay(
+    server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, own: bool
+) -> None:
+    work, fence = Path(server.home) / "muster", tmp_path / "own" / "fence"
+    for folder in (work / "jobs" / KEY, work / "agents", *((fence.parent,) if own else (work / "nodes" / "n2",))):
+        folder.mkdir(parents=True)
+    before = set(work.rglob("*"))
+    fence.write_text("1") if own else (work / "nodes" / "n1").mkdir()
+    launch = {"env": {"MUSTER_FENCE": str(fence.parent)}} if own else {}
+    assert jobs.clean(client, str(work), "n1", launch) != ""
+    assert set(work.rglob("*")) == before
+    assert not fence.exists()
