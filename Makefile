@@ -88,7 +88,7 @@ lint: $(INSTALLED) ## ruff, mypy, and the direction of imports
 COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header --quiet
 lock: $(INSTALLED) ## pin what pyproject.toml asks for, by version and hash
 	$(COMPILE) --all-extras --group dev --output-file requirements.txt
-	$(COMPILE) --extra celery --extra kubernetes --constraint requirements.txt --output-file requirements-controller.txt
+	$(COMPILE) --extra celery --extra kubernetes --group build --constraint requirements.txt --output-file requirements-controller.txt
 
 audit: $(INSTALLED) ## known vulnerabilities of what is pinned; fails if a package cannot be looked up
 	$(BIN)/uv tool run pip-audit==$(PIP_AUDIT_VERSION) --requirement requirements.txt --disable-pip --strict
@@ -111,7 +111,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 		|| echo "uv $(UV_VERSION) is not available here"
 	@$(UV_INSTALL) --require-hashes -r requirements.txt \
 		|| { echo "Installing with pip instead of uv, which takes longer"; $(PIP_INSTALL) --require-hashes -r requirements.txt; }
-	@$(UV_INSTALL) -e . || $(PIP_INSTALL) -e .
+	@$(UV_INSTALL) --no-build-isolation -e . || $(PIP_INSTALL) --no-build-isolation -e .
 	@touch $@
 
 # PyTorch is the node's, not the controller's: any interpreter here that has it will do for the demo's nodes.

@@ -1,4 +1,4 @@
-"""What a command makes for the controller belongs to the owner of MUSTER_HOME, also if root runs it."""
+"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets."""
 
 from __future__ import annotations
 
@@ -37,3 +37,14 @@ def foreign() -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # a container may run under an id without a name
         return f"#{uid}"
+
+
+def closing(secret: Path) -> str:
+    """Returns what closes a secret's file to others, "" where it is closed. Raises OSError.
+
+    As PostgreSQL has it for its server's key: the group may read what is another user's, as of a mounted secret.
+    """
+    found = secret.stat()
+    if found.st_uid == os.geteuid():
+        return f"chmod 600 {secret}" if found.st_mode & 0o077 else ""
+    return "let its owner and this group alone read it" if found.st_mode & 0o037 else ""

@@ -49,7 +49,9 @@ class _Files(pydantic.BaseModel):
         default="", description="folders with your own SKU files, colon separated; searched before the shipped ones"
     )
     archive: Path | None = pydantic.Field(
-        default=None, description="folder of the full reports, one HTML file each; unset: reports in MUSTER_HOME"
+        default=None,
+        description="folder of full reports, evidence and faults that wait for the records, which all workers share; "
+        "unset: reports in MUSTER_HOME",
     )
     shared_path: str = pydantic.Field(
         default="",

@@ -39,8 +39,11 @@ CHART = closed(
     executor=TEXT,
     workers=closed(replicas=COUNT, terminationGracePeriodSeconds=COUNT),
     triggerer=closed(replicas=COUNT),
+    migrateDatabaseJob=closed(args={"type": "array", "items": TEXT}),
+    databaseCleanup=closed(enabled=FLAG, retentionDays=COUNT, skipArchive=FLAG),
     createUserJob=closed(defaultUser=closed(enabled=FLAG)),
     apiServer=closed(
+        env={"type": "array", "items": closed(name=TEXT, value=TEXT)},
         args={"type": "array", "items": TEXT},
         extraVolumes={"type": "array", "items": closed(name=TEXT, secret=closed(secretName=TEXT, defaultMode=COUNT))},
         extraVolumeMounts={"type": "array", "items": closed(name=TEXT, mountPath=TEXT, readOnly=FLAG)},
@@ -100,7 +103,8 @@ def test_airflow_knows_every_option(values: dict[str, Any]) -> None:
 
 
 def test_muster_knows_every_variable(values: dict[str, Any]) -> None:
-    names = {each["name"] for each in values["env"]} | {each["envName"] for each in values["secret"]}
+    names = {each["name"] for each in (*values["env"], *values["apiServer"]["env"])}
+    names |= {each["envName"] for each in values["secret"]}
     known = {f"MUSTER_{name.upper()}" for name in Settings.model_fields}
     assert {name for name in names if name.startswith("MUSTER_")} <= known
     connections = {name for name in names if not name.startswith("MUSTER_")}
@@ -120,6 +124,22 @@ def test_keys_and_reports_are_where_muster_looks_for_them(values: dict[str, Any]
     assert "persistentVolumeClaim" in volumes[names[Path(settings["MUSTER_ARCHIVE"])]]
 
 
+def test_the_api_server_alone_has_the_token_of_the_metrics(values: dict[str, Any]) -> None:
+    server = values["apiServer"]
+    (setting,) = server["env"]
+    (mount,) = (
+        each for each in server["extraVolumeMounts"] if Path(each["mountPath"]) == Path(setting["value"]).parent
+    )
+    (volume,) = (each["secret"] for each in server["extraVolumes"] if each["name"] == mount["name"])
+    made = f"{volume['secretName']} --from-literal={Path(setting['value']).name}="
+    assert (setting["name"], made in FILE.read_text()) == ("MUSTER_METRICS_TOKEN_FILE", True)
+
+
+def test_both_databases_are_migrated(values: dict[str, Any]) -> None:
+    """Airflow's migration is last: the chart's pods wait for it."""
+    assert values["migrateDatabaseJob"]["args"][-1] == "muster db upgrade && exec airflow db migrate"
+
+
 def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:
     """The chart's own values name FAB's auth manager, and make an account admin with the password admin."""
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -129,8 +149,8 @@ def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:
     assert values["createUserJob"]["defaultUser"]["enabled"] is False
     logins = [user.partition(":")[0] for user in core["simple_auth_manager_users"].split(",")]
     assert {each["value"] for each in values["env"] if each["name"] == "MUSTER_AIRFLOW_USERNAME"} <= set(logins)
-    (mount,) = server["extraVolumeMounts"]
-    copied = f"{mount['mountPath']}/passwords.json {core['simple_auth_manager_passwords_file']} "
+    (folder,) = (each["mountPath"] for each in server["extraVolumeMounts"] if each["name"] == "muster-users")
+    copied = f"{folder}/passwords.json {core['simple_auth_manager_passwords_file']} "
     assert copied in server["args"][-1]
     assert server["args"][-1].endswith("exec airflow api-server")
 

@@ -101,3 +101,15 @@ def test_each_package_is_pinned_and_its_hash_is_required() -> None:
     installs = [line for text in texts for line in text.splitlines() if re.search(r"-r \S*requirements\S*\.txt", line)]
     assert len(installs) >= 3
     assert [line for line in installs if "--require-hashes" not in line] == []
+
+
+def test_nothing_unpinned_builds_the_package() -> None:
+    """pip otherwise downloads the newest setuptools, and runs it."""
+    assert PYPROJECT["build-system"]["requires"] == PYPROJECT["dependency-groups"]["build"] == ["setuptools>=77"]
+    for file in ("requirements.txt", "requirements-controller.txt"):
+        assert any(each.startswith("setuptools==") for each in pins(file))
+    text = "".join((ROOT / name).read_text() for name in ("Makefile", "docs/deploying.md"))
+    commands = [command.strip(" \\") for command in re.split(r"\n|\|\|", text)]
+    ours = [each for each in commands if re.search(r"(pip install|_INSTALL\)).* (\.|/opt/muster)$", each)]
+    assert len(ours) == 4
+    assert [each for each in ours if "--no-build-isolation" not in each] == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,8 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.early(
 PAGE = (ROOT / "docs" / "deploying.md").read_text()
 WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]
 INSTALLATION, ENVIRONMENT, FIRST_STEPS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
-UNASKED = INSTALLATION.replace("createuser -P", "createuser")
-"""The server of these tests asks for no password."""
+UNASKED = INSTALLATION.replace("createuser -P", "createuser").replace(" -g airflow ", " ")
+"""The server of these tests asks for no password, and this machine has no such user."""
 
 BACKUP = PAGE.partition("\n## Back-up and restore\n")[2].partition("\n## ")[0]
 IMAGE = re.search(r"^RUN (.*?[^\\])$", PAGE, re.M | re.S)
@@ -74,43 +77,60 @@ def bash(commands: str, environment: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def settings(place: Path, server: postgresql.PostgreSQL) -> dict[str, str]:
-    """The page's environment with the secrets, databases and folders of this test."""
-    shown = dict(line.split("=", 1) for line in ENVIRONMENT.strip().splitlines())
+def within(place: Path, lines: str) -> str:
+    """The lines with this test's folders in place of the machine's."""
+    for folder in ("/opt/", "/usr/local/", "/etc/muster/"):
+        lines = re.sub(rf"(?<![\w/]){folder}", f"{place.parent}{folder}", lines)
+    return lines
+
+
+def settings(place: Path, server: postgresql.PostgreSQL) -> None:
+    """Write the page's environment with the secrets, databases and folders of this test where the command reads it."""
+    shown = dict(line.split("=", 1) for line in within(place, ENVIRONMENT).strip().splitlines())
     assert {name for name, value in shown.items() if value == "…"} == set(SECRETS)
     databases = {
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url("airflow", "airflow").replace("://", "+psycopg2://"),
         "MUSTER_DATABASE_URL": server.url("muster", "muster"),
     }
     assert set(databases) < set(shown)
-    folders = {name: value.replace("/opt/", f"{place}/") for name, value in shown.items()}
-    return {**folders, **SECRETS, **databases, "MUSTER_HOME": str(place / "muster-home")}
+    ours = {**SECRETS, **databases, "MUSTER_HOME": str(place / "muster-home")}
+    shown |= {name: shlex.quote(value) for name, value in ours.items()}
+    file = place.parent / "etc" / "muster" / "environment"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    file.write_text("".join(f"{name}={value}\n" for name, value in shown.items()))
 
 
 def test_the_lines_as_printed_install_a_controller(place: Path, server: postgresql.PostgreSQL) -> None:
     environment = {"PGHOST": str(server.folder), "PGUSER": server.superuser}
     lines = replaced(
-        UNASKED.replace("/opt/", f"{place}/"),
+        within(place, UNASKED),
         ("git clone … ", ": "),
         ("python3 -m venv", f"{debians_python()} -m venv"),
     )
+    commands = place.parent / "usr" / "local" / "bin"
+    commands.mkdir(parents=True)
     bash(lines, environment)
+    command, user = commands / "muster", getpass.getuser()
+    ours = replaced(
+        within(place, command.read_text()), ("!= airflow", f"!= {user}"), ("sudo -u airflow", f"sudo -u {user}")
+    )
+    command.write_text(ours)
     venv = place / "muster" / "venv" / "bin"
     bash(f"{venv}/pip check", environment)
-    steps = f"PATH={venv}:$PATH\n{FIRST_STEPS.replace('--conn-password …', '--conn-password secret')}"
-    bash(steps, settings(place, server))
-    asked = f"PATH={venv}:$PATH\nmuster node list --json\nairflow dags list --output plain --local"
-    assert "node_qualification" in bash(asked, settings(place, server))
+    settings(place, server)
+    path = f"PATH={commands}:$PATH\n"  # as /usr/local/bin is, and without the virtual environment's programs
+    bash(path + FIRST_STEPS, {})
+    assert "node_qualification" in bash(f"{path}muster node list --json\nairflow dags list --output plain --local", {})
 
     shown = re.search(r"^muster backup /backup/(.+)$", BACKUP, re.M)
     assert shown is not None
     assert "muster restore /backup/" in BACKUP
-    saved, kept = f"{place}/{shown[1]}", settings(place, server)
+    saved = f"{place}/{shown[1]}"
     createdb = "createdb -E UTF8 -T template0 -O muster muster2"
     assert f"`{createdb}`" in BACKUP
-    bash(f"PATH={venv}:$PATH\nmuster backup {saved}\n{createdb}", environment | kept)
+    bash(f"{path}muster backup {saved}\n{createdb}", environment)
     moved = {"MUSTER_DATABASE_URL": server.url("muster2", "muster"), "MUSTER_HOME": str(place / "another-home")}
-    bash(f"PATH={venv}:$PATH\nmuster restore {saved}\nmuster node list", kept | moved)
+    bash(f"{path}muster restore {saved}\nmuster node list", moved)
 
     assert IMAGE is not None
     image = IMAGE[1].replace("/opt/muster", f"{place}/muster/src").replace("/opt/airflow", f"{place}/image")
@@ -122,7 +142,8 @@ def test_uv_installs_the_same(place: Path, server: postgresql.PostgreSQL) -> Non
     pip, uv = "/opt/muster/venv/bin/pip install", "uv pip install --python /opt/muster/venv/bin/python"
     assert uv in WITHOUT_HELM.replace("\n", " ")
     lines = UNASKED.replace(pip, f"{sys.prefix}/bin/{uv} --quiet --system-certs")
-    lines = replaced(lines.replace("/opt/", f"{place}/"), ("git clone … ", ": "))
+    lines = replaced(within(place, lines), ("git clone … ", ": "))
+    (place.parent / "usr" / "local" / "bin").mkdir(parents=True)
     bash(lines, {"PGHOST": str(server.folder), "PGUSER": server.superuser})
     assert "Usage" in bash(f"{place}/muster/venv/bin/muster --help", {})
 

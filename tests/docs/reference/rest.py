@@ -10,14 +10,14 @@ from muster.api.read import VERSION, router
 from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """`/muster-api/v1` of Airflow's API server gives JSON to logins that may see the Fleet page, by Airflow's
-own tokens. The page uses the same functions. Only a login can read `/muster-api/v1/openapi.json`, which describes
-the API to programs. Programs without a login report what they observe of nodes to `POST /muster-api/v1/reports`, with
-a token that can only report ([starting-tests](../starting-tests.md)).
+own tokens ([starting-tests](../starting-tests.md) makes the file `token`). The page uses the same functions. Only a
+login can read `/muster-api/v1/openapi.json`, which describes the API to programs. Programs without a login report what
+they observe of nodes to `POST /muster-api/v1/reports`, with a token that can only report.
 
 ```
-AIRFLOW=https://airflow.example.org TOKEN=…
-curl -H "Authorization: Bearer $TOKEN" "$AIRFLOW/muster-api/v1/nodes?state=quarantine&rack=r12"
-curl -H "Authorization: Bearer $TOKEN" "$AIRFLOW/muster-api/v1/nodes/gpu-0001/findings"
+AIRFLOW=https://airflow.example.org
+curl -sS --fail-with-body -H @token "$AIRFLOW/muster-api/v1/nodes?state=quarantine&rack=r12"
+curl -sS --fail-with-body -H @token "$AIRFLOW/muster-api/v1/nodes/gpu-0001/findings"
 ```"""
 
 

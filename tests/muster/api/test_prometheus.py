@@ -36,13 +36,24 @@ DEPLOY = airflow_home.ROOT / "plugins" / "muster" / "deploy"
 BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))
 
 
+PANELS = [panel for board in BOARDS for panel in json.loads(board.read_text())["panels"]]
+
+
 def queries() -> list[str]:
-    return [
-        target["expr"].replace("$node", ".*")
-        for board in BOARDS
-        for panel in json.loads(board.read_text())["panels"]
-        for target in panel["targets"]
-    ]
+    return [target["expr"].replace("$node", ".*") for panel in PANELS for target in panel["targets"]]
+
+
+def test_a_panel_shows_labels_where_they_are_what_its_query_answers() -> None:
+    """Of a value that is always 1 Grafana shows the 1, and of a series in a table the value alone."""
+    ones = [panel for panel in PANELS if any(target["expr"].endswith("* 0 + 1") for target in panel["targets"])]
+    assert {(panel["type"], *panel["options"].items()) for panel in ones} == {
+        ("stat", ("textMode", "name")), ("state-timeline", ("showValue", "never")),
+    }  # fmt: skip
+    tables = [target for panel in PANELS if panel["type"] == "table" for target in panel["targets"]]
+    assert [target.get("format") for target in tables] == ["table"]
+    ages = [panel for panel in PANELS if panel["fieldConfig"]["defaults"]["unit"] == "dateTimeFromNow"]
+    assert len(ages) == 2
+    assert all("* 1000" in target["expr"] for panel in ages for target in panel["targets"])
 
 
 def test_airflow_mounts_the_app() -> None:

@@ -28,20 +28,20 @@ class Source:
         return self.found
 
 
-SSH, MAIL = "airflow connections add muster_ssh", "airflow connections add smtp_default"
+SSH, MAIL = "export AIRFLOW_CONN_MUSTER_SSH=", "export AIRFLOW_CONN_SMTP_DEFAULT="
 
 
 @pytest.mark.parametrize(
     ("found", "before"),
     [
         (None, ""),
-        (OperationalError("SELECT", {}, Exception("no such table: connection")), "airflow db migrate && "),
+        (OperationalError("SELECT", {}, Exception("no such table: connection")), "airflow db migrate, and "),
         (OperationalError("SELECT", {}, Exception("connection refused")), None),
-        (object(), "airflow connections delete {name} && "),
+        (object(), "AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or "),
     ],
     ids=["none", "no tables", "down", "hidden"],
 )
-def test_a_connection_is_added_only_where_airflow_would_take_it(
+def test_a_connection_is_given_only_where_no_source_of_them_fails(
     monkeypatch: pytest.MonkeyPatch, found: object, before: str | None
 ) -> None:
     monkeypatch.setattr("airflow.sdk.execution_time.supervisor.ensure_secrets_backend_loaded", lambda: [Source(found)])
@@ -53,7 +53,7 @@ def test_a_connection_is_added_only_where_airflow_would_take_it(
         if before is None:
             assert add not in check.fix
         else:
-            assert before.format(name=add.split()[-1]) + add in check.fix
+            assert before + add in check.fix
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_connection_that_is_there_is_replaced_and_a_missing_file_is_put_there(
     if "key_file" in extra:
         assert ("/nowhere/id" in check.message, "/nowhere/id" in check.fix, SSH in check.fix) == (True, True, False)
     else:
-        assert f"airflow connections delete muster_ssh && {SSH}" in check.fix
+        assert check.fix.startswith(SSH)
 
 
 def test_a_connection_of_mail_without_a_host_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "find", lambda _: connections.Connection("", 0, "", "", {}))
     monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
-    assert f"airflow connections delete smtp_default && {MAIL}" in doctor.mail(settings()).fix
+    assert doctor.mail(settings()).fix.startswith(MAIL)
 
 
 @pytest.mark.parametrize(

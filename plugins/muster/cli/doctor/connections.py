@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import sys
@@ -102,23 +103,29 @@ def trouble(conn_id: str) -> str:
     return ""
 
 
-def absent(item: str, conn_id: str, add: str) -> Check:
-    """The line of a connection that ``find`` did not find; ``add``: the command that adds it."""
+def absent(item: str, conn_id: str, fix: str) -> Check:
+    """The line of a connection that ``find`` did not find; ``fix``: what gives it."""
     why = trouble(conn_id)
     seen = f"no Airflow connection {conn_id} can be read here, with {_where()}"
-    fix = {
-        "": add,
-        NO_TABLES: f"airflow db migrate && {add}",
-        HIDDEN: f"export AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or {renewed(conn_id, add)}",
+    fixes = {
+        "": fix,
+        NO_TABLES: f"airflow db migrate, and {fix}",
+        HIDDEN: f"export AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or {fix}",
     }
     return Check(
-        Mark.MISSING, item, f"{seen}: {why}" if why else seen, fix.get(why, "start what fails, or correct its setting")
+        Mark.MISSING,
+        item,
+        f"{seen}: {why}" if why else seen,
+        fixes.get(why, "start what fails, or correct its setting"),
     )
 
 
-def renewed(conn_id: str, add: str) -> str:
-    """The command that puts another connection in the place of one that there is: Airflow refuses to add it twice."""
-    return f"airflow connections delete {conn_id} && {add}"
+def given(conn_id: str, parts: dict[str, Any]) -> str:
+    """The fix that gives a connection, also in place of one that is stored: the environment is asked first.
+
+    No argument of a command has its password, and no login of Airflow can change it.
+    """
+    return f"export AIRFLOW_CONN_{conn_id.upper()}='{json.dumps(parts, ensure_ascii=False)}' for every component"
 
 
 def _where() -> str:

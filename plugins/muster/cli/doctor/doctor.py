@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster import ownership
-from muster.cli.doctor import connections, environment, records, repairs
+from muster.cli.doctor import connections, disks, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
@@ -54,6 +54,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
         return
     yield from environment.variables()
     yield home(current.home)
+    yield from disks.low(current)
     yield database()
     yield from records.fences()
     yield skus(current)
@@ -160,26 +161,25 @@ def agent(folder: Path) -> Check:
 def ssh_connection(current: Settings) -> Check:
     """The SSH login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID, with a key that can be read."""
     name = current.ssh_conn_id
-    add = (
-        f"""airflow connections add {name} --conn-type ssh --conn-login USER """
-        """--conn-extra '{"key_file": "/path/to/id_ed25519"}'"""
-    )
+    fix = connections.given(name, {"conn_type": "ssh", "login": "USER", "extra": {"key_file": "/path/to/id_ed25519"}})
     from muster.remote.login import Credentials
 
-    found, source, again = connections.find(name), f"connection {name}", connections.renewed(name, add)
+    found, source = connections.find(name), f"connection {name}"
     if found is None:
-        return connections.absent("SSH login", name, add)
+        return connections.absent("SSH login", name, fix)
     try:
         who = Credentials.of_connection(found.login, found.password, found.extra)
     except ControllerFault as error:
-        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", again)
+        return Check(Mark.MISSING, "SSH login", f"{source}: {error}", fix)
     if not (who.key_file or who.private_key):
-        return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", again)
+        return Check(Mark.MISSING, "SSH login", f"{source} has neither key_file nor private_key", fix)
     try:
         who.key()
     except ControllerFault as error:
         put = f"put the private key that the nodes know at {who.key_file}, for this user to read"
-        return Check(Mark.MISSING, "SSH login", f"{error} ({name})", put if who.key_file else again)
+        return Check(Mark.MISSING, "SSH login", f"{error} ({name})", put if who.key_file else fix)
+    if who.key_file and (closing := ownership.closing(Path(who.key_file).expanduser())):
+        return Check(Mark.MISSING, "SSH login", f"the SSH key file {who.key_file} can be read by others", closing)
     given = who.key_file or "a key"
     user = who.username or "each node's own user"
     return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
@@ -318,13 +318,11 @@ def mail(current: Settings) -> Check:
     if not people:
         return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
     name = current.smtp_conn_id
-    add = (
-        f"airflow connections add {name} --conn-type smtp --conn-host mail.example.org --conn-port 587 "
-        """--conn-login USER --conn-password … --conn-extra '{"disable_ssl": true}'"""
-    )
-    found, fix = connections.find(name), connections.renewed(name, add)
+    server = {"host": "mail.example.org", "port": 587, "login": "USER", "password": "…"}
+    fix = connections.given(name, {"conn_type": "smtp", **server, "extra": {"disable_ssl": True}})
+    found = connections.find(name)
     if found is None:
-        return connections.absent("mail", name, add)
+        return connections.absent("mail", name, fix)
     if not found.host:
         return Check(Mark.MISSING, "mail", f"the Airflow connection {name} has no host", fix)
     where = f"{found.host}:{found.port or 'default port'}"

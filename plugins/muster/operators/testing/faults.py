@@ -15,7 +15,7 @@ from muster.settings import settings
 log = logging.getLogger(__name__)
 
 FOLDER = "faults"
-"""In MUSTER_HOME: one file for each fault that waits for the records."""
+"""In the archive, which the workers share: one file for each fault that waits for the records."""
 
 
 def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
@@ -25,7 +25,7 @@ def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
     except UnknownRun:
         log.warning("run %s of %s is not recorded: its fault is in this log alone", key.run_id, key.dag_id)
     except DatabaseNotReady:
-        folder = settings().home / FOLDER
+        folder = settings().archive_folder / FOLDER
         fault = {"stage": stage, "why": why, "node": node}
         name = f"{_of(key)}-{_digest(stage, node)}"
         try:
@@ -40,7 +40,7 @@ def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
 def of_run(key: RunKey) -> dict[str, str]:
     """{node: why the controller could not test it} of the run's nodes that it could not."""
     # Its own alone: those of other runs come and go meanwhile, and one that is damaged is of no concern to them.
-    for path in sorted((settings().home / FOLDER).glob(f"{_of(key)}-*.json")):
+    for path in sorted((settings().archive_folder / FOLDER).glob(f"{_of(key)}-*.json")):
         with contextlib.suppress(FileNotFoundError):  # this task runs twice, after its worker was taken for dead
             try:
                 fault = json.loads(path.read_text())

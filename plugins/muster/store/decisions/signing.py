@@ -29,12 +29,7 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
     try:
         if create and not path.exists() and settings().certificate_key_file is None:
             new_key()
-        found = path.stat()
-        # As PostgreSQL has it for its server's key: the group may read what is another user's, as of a mounted secret.
-        if found.st_mode & (0o077 if found.st_uid == os.geteuid() else 0o037):
-            way = (
-                f"`chmod 600 {path}`" if found.st_uid == os.geteuid() else "let its owner and this group alone read it"
-            )
+        if way := ownership.closing(path):
             raise ControllerFault(f"the signing key {path} can be read by others: {way}")
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except FileNotFoundError:
@@ -93,8 +88,8 @@ def _write(key: Ed25519PrivateKey) -> Path:
     path = key_path()
     if user := ownership.foreign():
         raise ControllerFault(
-            f"no signing key is made: {settings().home} belongs to {user}, who could not read it; run this as that "
-            f"user, `sudo -u {user} env MUSTER_PERSON=you muster …`"
+            f"no signing key is made: {settings().home} belongs to {user}, who could not read it; run this as {user}: "
+            "docs/deploying.md has the command that does"
         )
     ownership.folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}")

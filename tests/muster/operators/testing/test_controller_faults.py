@@ -116,10 +116,10 @@ def test_a_fault_on_disk_that_cannot_be_read_stops_no_other_run(
     with monkeypatch.context() as away:
         away.setattr(store.attempts, "note_fault", broken_off)
         faults.note(RUN, "burn_in", FAULT)
-        kept = {*(settings().home / faults.FOLDER).iterdir()}
+        kept = {*(settings().archive_folder / faults.FOLDER).iterdir()}
         if damaged != RUN:
             faults.note(damaged, "burn_in", FAULT)
-            kept = {*(settings().home / faults.FOLDER).iterdir()} - kept
+            kept = {*(settings().archive_folder / faults.FOLDER).iterdir()} - kept
     for path in kept:
         path.write_bytes(b"")  # as after a power failure
     assert list(faults.of_run(RUN)) == [NODE]
@@ -129,10 +129,14 @@ def broken_off(*_: Any, **__: Any) -> None:
     raise DatabaseNotReady("the disk is full")
 
 
-def test_a_fault_that_the_records_could_not_take_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_the_records_could_not_take_waits_on_the_disk_that_workers_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     copied.in_service()
     revalidation.claim(RUN, PARAMS)
+    monkeypatch.setenv("MUSTER_ARCHIVE", str(tmp_path / "shared"))
     with monkeypatch.context() as away:
+        away.setenv("MUSTER_HOME", str(tmp_path / "another worker"))
         away.setenv("MUSTER_DATABASE_URL", f"sqlite:///{settings().home}/empty.db")
         faults.note(RUN, "intake", FAULT)
         faults.note(RunKey("node_revalidation", "another"), "intake", FAULT)

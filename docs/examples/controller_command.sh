@@ -1,0 +1,16 @@
+#!/bin/sh
+# The commands `muster` and `airflow` of a controller, for persons, timers and services:
+#   install docs/examples/controller_command.sh /usr/local/bin/muster && ln -s muster /usr/local/bin/airflow
+# They run as the user of the components, in the environment of these; of the caller's own, what says who acts goes first.
+# It goes by sudo's --preserve-env: the arguments of a program are public, and sudo logs them.
+set -eu
+if [ "$(id -un)" != airflow ]; then
+    export MUSTER_PERSON="${MUSTER_PERSON:-$(id -un)}"
+    exec sudo -u airflow \
+        --preserve-env=MUSTER_PERSON,MUSTER_AIRFLOW_USERNAME,MUSTER_AIRFLOW_PASSWORD,MUSTER_AIRFLOW_TOKEN "$0" "$@"
+fi
+own=$(export -p)
+set -a
+. /etc/muster/environment
+eval "$own"
+exec "/opt/muster/venv/bin/${0##*/}" "$@"
