@@ -287,7 +287,9 @@ class AirflowClient:
             time.sleep(RETRY_S)
             response = self._send_once(method, path, **kwargs)
         if response.status_code in AWAY:
-            raise AirflowUnreachable(self._silent(response.extensions.get("lost", f"status {response.status_code}")))
+            lost = response.extensions.get("lost")
+            perhaps = "; it may have done what was asked all the same" if lost else ""
+            raise AirflowUnreachable(self._silent(lost or f"status {response.status_code}") + perhaps)
         if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
             # A portal in front of Airflow, for one, answers each request with its own page.
             raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
