@@ -26,6 +26,14 @@ class MusterError(Exception):
         super().__init__(one_line(sentence))
 
 
+INTERRUPTED = 130
+"""The exit status of a command that a person interrupted."""
+
+
+class Interrupted(MusterError):
+    """A person interrupted the command."""
+
+
 class BadSettings(MusterError):
     """A MUSTER_* setting cannot be used."""
 

@@ -58,7 +58,7 @@ def render(report: RunReport, archived: str = "", drawn: Sequence[charts.Chart] 
     report_id = report_id_of(report)
     drawn = charts_of(report) if drawn is None else drawn
     pictures = sum(_encoded(len(chart.png)) for chart in drawn)
-    attachments, where = _attach(report.result_json, report.run_id, ENCODED_BYTES_MAX - pictures)
+    attachments, where = _attach(report.result_json, f"{report.dag_id}/{report.run_id}", ENCODED_BYTES_MAX - pictures)
     if archived:
         where += f" The full report: {clean(archived, 500)}."
     cids = {chart.series: f"{chart.series}.{report_id}@muster" for chart in drawn}
@@ -175,7 +175,7 @@ def _envelope(
     return message
 
 
-def _attach(result_json: str, run_id: str, room: int) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
+def _attach(result_json: str, run: str, room: int) -> tuple[tuple[tuple[str, str, bytes], ...], str]:
     """Returns the attachment, if it fits into ``room`` bytes of mail, and a sentence with the place of the result."""
     # A lone surrogate would not encode; as a JSON escape it means the same.
     content = result_json.encode("utf-8", "backslashreplace")
@@ -185,7 +185,7 @@ def _attach(result_json: str, run_id: str, room: int) -> tuple[tuple[tuple[str, 
     if _encoded(len(packed)) <= room:
         return (("result.json.gz", "application/gzip", packed),), "The whole result is attached as result.json.gz."
     size = number(round(len(content) / 1e6, 1))
-    command = f"muster export {clean(run_id, 200)} --to FOLDER"
+    command = f"muster export {clean(run, 500)} --to FOLDER"
     return (), f"The result ({size} MB) is too large for a mail and not attached; get it with: {command}"
 
 

@@ -293,7 +293,9 @@ def test_a_mail_stays_below_what_servers_accept_and_names_what_it_leaves_out(
     assert sample.images
     assert len(sample.attachments) == attached
     assert len(build_message(sample, SENDER, RECIPIENTS).as_bytes()) <= mail.ENCODED_BYTES_MAX + 400_000
-    assert (f"muster export {samples['hot_gpu'].run_id} --to" in " ".join(sample.text.split())) is not bool(attached)
+    assert (
+        f"muster export {samples['hot_gpu'].dag_id}/{samples['hot_gpu'].run_id} --to" in " ".join(sample.text.split())
+    ) is not bool(attached)
 
 
 @pytest.mark.parametrize("name", ["block_of_64", "breaker"])

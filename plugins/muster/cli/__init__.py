@@ -1,6 +1,7 @@
 """The command line, ``muster``. An error is one sentence on stderr and exit status 1, never a traceback.
 
-With ``--json``, it is {"error": sentence, "kind": its class} on stdout too; so is one of usage, whose status is 2.
+With ``--json``, it is {"error": sentence, "kind": its class} on stdout too, with the "messages" of what the command did
+before, if any; so is one of usage, whose status is 2, and an interruption, whose status is 130.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main() -> None:
 
     from muster.cli.app import root
     from muster.cli.terminal import pipes
-    from muster.errors import MusterError
+    from muster.errors import INTERRUPTED, Interrupted, MusterError
 
     pipes.outlive_readers()
     # What it logs of a connection that broke is a traceback, and the error's sentence says it.
@@ -33,7 +34,10 @@ def main() -> None:
     as_json = "--json" in sys.argv
     try:
         _check_text(sys.argv)
-        sys.exit(root()(prog_name="muster", standalone_mode=False) or 0)
+        status = root()(prog_name="muster", standalone_mode=False) or 0
+        if status == INTERRUPTED:
+            raise Interrupted("interrupted")
+        sys.exit(status)
     except TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else _command(sys.argv[1:])
@@ -55,10 +59,11 @@ def main() -> None:
                 said = f"the output cannot be written: {error.strerror}"
                 _give_up_output()
         if as_json:
-            print(json.dumps({"error": said, "kind": type(error).__name__}))  # noqa: T201
+            done = {"messages": error.__notes__} if hasattr(error, "__notes__") else {}
+            print(json.dumps({"error": said, "kind": type(error).__name__, **done}))  # noqa: T201
         for sentence in said.splitlines():
             print(f"muster: {sentence}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        sys.exit(INTERRUPTED if isinstance(error, Interrupted) else 1)
 
 
 def _command(words: list[str]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Annotated
 
-from muster.cli.airflow.start import Nodes, Wanted, Why, known, start
+import typer
+
+from muster.cli.airflow.start import Nodes, Wanted, known, start
 from muster.cli.terminal import dry
 from muster.cli.terminal.options import AsJson
 from muster.errors import MusterError
@@ -15,7 +18,14 @@ from muster.model.runs import RunKey
 from muster_criteria.stages import LEVELS
 
 
-def admit(nodes: Nodes, reason: Why = "by hand", dry_run: dry.DryRun = False, json: AsJson = False) -> None:
+def admit(
+    nodes: Nodes,
+    reason: Annotated[
+        str, typer.Option(help="Why; the same node is asked about once for the same reason.")
+    ] = "by hand",
+    dry_run: dry.DryRun = False,
+    json: AsJson = False,
+) -> None:
     """Ask about nodes that do not enter production by themselves; `muster approve` answers."""
     wanted = []
     for node in known(nodes, LEVELS[0]).values():

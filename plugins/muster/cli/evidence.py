@@ -9,7 +9,7 @@ import typer
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
+from muster.cli.terminal.options import ROWS_MAX, AsJson, AsWho, Name, Reason, given
 from muster.errors import MusterError
 
 app = typer.Typer()
@@ -31,7 +31,9 @@ def take(
 
     node, why = store.nodes.get(name), given(reason)
     if dry_run:
-        for profile in records.profiles_of(node):
+        if node.simulated:
+            typer.echo(f"{name}: would archive its records alone: it is simulated")
+        for profile in () if node.simulated else records.profiles_of(node):
             for step in profile.steps:
                 does = f"{'read' if step.file else 'run'} {' '.join(step.words)}"
                 typer.echo(f"{name}: would {does}{' as root' if step.root else ''} for {step.name}")
@@ -60,10 +62,10 @@ def take(
 def listed(
     node: Annotated[str, typer.Argument(help="A node's name; without it, all nodes.")] = "", json: AsJson = False
 ) -> None:
-    """List incidents, the newest first, with where their evidence is."""
+    """List incidents, open ones first and the newest first, with where their evidence is."""
     from muster import store
 
-    found = store.repairs.find(node)
+    found = sorted(store.repairs.find(node), key=lambda each: each.closed_at is not None)
     show.answer(
         found,
         ["incident", "node", "fault", "part", "opened", "closed", "evidence", "missing", "waits for a person"],
@@ -87,13 +89,16 @@ def listed(
 
 
 @app.command("show")
-def shown(incident: Annotated[int, typer.Argument(help="The incident's number.")], json: AsJson = False) -> None:
+def shown(
+    incident: Annotated[int, typer.Argument(help="The incident's number.", max=ROWS_MAX)], json: AsJson = False
+) -> None:
     """Show one incident: its fault, its evidence with what is missing in it."""
     from muster import store
 
     found = store.repairs.get_incident(incident)
+    attempts = store.repairs.history(found)
     if json:
-        show.as_json(found)
+        show.as_json({**vars(found), "attempts": attempts})
         return
     bundle = found.bundle
     show.facts(
@@ -113,7 +118,7 @@ def shown(incident: Annotated[int, typer.Argument(help="The incident's number.")
                 each.id, each.rung, show.when(each.reserved_at), show.when(each.ended_at) if each.ended_at else "",
                 each.outcome or "", {True: "yes", False: "no", None: ""}[each.proved], each.detail,
             ]
-            for each in store.repairs.history(found)
+            for each in attempts
         ],
         empty="no repair was attempted on this machine or part",
     )  # fmt: skip
@@ -122,7 +127,7 @@ def shown(incident: Annotated[int, typer.Argument(help="The incident's number.")
 @app.command("close")
 @messages
 def close(
-    incident: Annotated[int, typer.Argument(help="The incident's number.")],
+    incident: Annotated[int, typer.Argument(help="The incident's number.", max=ROWS_MAX)],
     reason: Reason,
     who: AsWho = "",
     dry_run: DryRun = False,

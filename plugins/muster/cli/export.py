@@ -13,7 +13,7 @@ from muster.cli.terminal.options import OfNode
 
 @messages
 def export(
-    run_id: Annotated[str, typer.Argument(help="The run's id.")],
+    run_id: Annotated[str, typer.Argument(help="The run's id, or DAG/RUN.")],
     to: Annotated[Path, typer.Option(help="The folder to write to: a new or an empty one.")],
     node: OfNode = "",
 ) -> None:

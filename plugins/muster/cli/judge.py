@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def judge(
-    run_id: Annotated[str, typer.Argument(help="The run's id; none with --fleet.")] = "",
+    run_id: Annotated[str, typer.Argument(help="The run's id, or DAG/RUN; none with --fleet.")] = "",
     fleet: Annotated[
         bool,
         typer.Option("--fleet", help="Judge every node, as now and as by --skus or --as-of, one of which it needs."),

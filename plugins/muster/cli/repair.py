@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.airflow.start import Wanted, Watch, start
+from muster.cli.airflow.start import Wanted, start
 from muster.cli.terminal import dry
 from muster.cli.terminal.options import AsJson, Name, Reason, given
 from muster.errors import MusterError
@@ -21,7 +21,6 @@ def repair(
     fault: Annotated[str, typer.Option(help="The class of the fault, as policies/repair.yaml has it.")],
     reason: Reason,
     device: Annotated[str, typer.Option(help="The device, such as gpu3; without it, the node.")] = "",
-    watch: Watch = False,
     dry_run: dry.DryRun = False,
     json: AsJson = False,
 ) -> None:
@@ -31,7 +30,7 @@ def repair(
     node, why = store.nodes.get(name), given(reason)
     conf = {"node": name, "fault": fault, "device": device, "reason": why}
     check = functools.partial(_next, node, fault, device)
-    start([Wanted(REPAIR, name, run_id(name, f"{fault} {device} {why}"), conf, check)], watch, json, dry_run)
+    start([Wanted(REPAIR, name, run_id(name, f"{fault} {device} {why}"), conf, check)], False, json, dry_run)
 
 
 def _next(node: Node, fault: str, device: str) -> dry.Would:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from json import loads
 from typing import Annotated
 
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson, OfNode
+from muster.cli.terminal.options import ROWS_MAX, AsJson, OfNode
 
 app = typer.Typer()
 
@@ -15,7 +16,7 @@ app = typer.Typer()
 @app.command("list")
 def list_(
     node: Annotated[str, typer.Option(help="Only runs of this node.")] = "",
-    limit: Annotated[int, typer.Option(help="At most so many, latest first.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(help="At most so many, latest first.", min=1, max=ROWS_MAX)] = 50,
     json: AsJson = False,
 ) -> None:
     """List runs, latest first."""
@@ -26,10 +27,10 @@ def list_(
     runs = store.runs.find(node=node, limit=limit)
     show.answer(
         runs,
-        ["run", "node", "level", "verdict", "began", "headline", ""],
+        ["dag", "run", "node", "level", "verdict", "began", "headline", ""],
         (
-            [run.run_id, run.node, run.level, run.verdict or "running", show.when(run.started_at), run.headline,
-             "simulated" if run.simulated else ""]
+            [run.dag_id, run.run_id, run.node, run.level, run.verdict or "running", show.when(run.started_at),
+             run.headline, "simulated" if run.simulated else ""]
             for run in runs
         ),
         json=json, empty="no such runs; start one with `muster qualify NODE`",
@@ -50,8 +51,8 @@ def retry(
             client.retry(task)
     show.answer(
         late,
-        ["run", "task", "would have waited until" if not dry_run else "waits until"],
-        ([task.run_id, task.task_id, show.when(task.until)] for task in late),
+        ["dag", "run", "task", "would have waited until" if not dry_run else "waits until"],
+        ([task.dag_id, task.run_id, task.task_id, show.when(task.until)] for task in late),
         json=json,
         empty="no task waits that a wrong clock put off",
     )
@@ -59,7 +60,7 @@ def retry(
 
 @app.command("show")
 def show_(
-    run_id: Annotated[str, typer.Argument(help="The run's id.")], node: OfNode = "", json: AsJson = False
+    run_id: Annotated[str, typer.Argument(help="The run's id, or DAG/RUN.")], node: OfNode = "", json: AsJson = False
 ) -> None:
     """Show a run: its stages, their verdicts, and what was found."""
     from muster import store
@@ -67,7 +68,7 @@ def show_(
     run = store.runs.by_id(run_id, node=node)
     report = store.reporting.run(run.key, node=run.node)
     if json:
-        typer.echo(report.result_json)
+        show.as_json({**loads(report.result_json), "run": run})
         return
     show.facts(
         {

@@ -135,8 +135,8 @@ def _controller() -> tuple[list[questions.Question], str, list[doctor.Check]]:
 
 
 def _run_of(key: str) -> str:
-    """The run of a mail or notification about a report, [rule/NAME/ | notify/NAME/]DAG/RUN/REPORT; "" of any other."""
+    """DAG/RUN of a mail or notification about a report, [rule/NAME/ | notify/NAME/]DAG/RUN/REPORT; "" of any other."""
     parts = key.split("/")
     if parts[0] in ("rule", "notify"):
         parts = parts[2:]
-    return parts[1] if len(parts) == 3 and parts[0] not in ("notice", "flood", "digest") else ""
+    return "/".join(parts[:2]) if len(parts) == 3 and parts[0] not in ("notice", "flood", "digest") else ""

@@ -9,7 +9,7 @@ import typer
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson, AsWho, Reason, given
+from muster.cli.terminal.options import ROWS_MAX, AsJson, AsWho, Reason, given
 
 app = typer.Typer()
 
@@ -39,7 +39,7 @@ def list_(
 @app.command("revoke")
 @messages
 def revoke(
-    waiver: Annotated[int, typer.Argument(help="The waiver's id, as `muster waivers list` gives it.")],
+    waiver: Annotated[int, typer.Argument(help="The waiver's id, as `muster waivers list` gives it.", max=ROWS_MAX)],
     reason: Reason,
     who: AsWho = "",
     dry_run: DryRun = False,

@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
-from muster.model.dags import ASKING
+from muster.model.dags import ALL, ASKING
 from muster.remote import http_request
 from muster.settings import settings
 
@@ -24,6 +24,8 @@ RETRIES, RETRY_S = 2, 1.0
 """How often a request that meets a fault of Airflow's server is repeated, and after how many seconds."""
 AWAY = frozenset({502, 503, 504})
 """How a proxy answers for an API server that it does not reach."""
+LOST = (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)
+"""What is raised for an answer that comes too late or breaks off."""
 AHEAD = datetime.timedelta(minutes=5)
 """A time in Airflow that is later than the present by more is a wrong clock's: those that NTP keeps differ by less."""
 RUN_OVER = frozenset({"success", "failed"})
@@ -157,13 +159,13 @@ class AirflowClient:
         return states
 
     def postponed(self, now: datetime.datetime) -> list[Postponed]:
-        """Returns the tasks that a wrong clock has put off."""
+        """Returns the tasks of Muster's DAGs that a wrong clock has put off; Airflow may have other DAGs too."""
         path, late = "/dags/~/dagRuns/~/taskInstances", []
         for state in ("up_for_retry", "deferred"):
             for task in self._all(path, "task_instances", state=state):
                 at = (task["triggerer_job"] or {}).get("latest_heartbeat") if state == "deferred" else task["end_date"]
                 until = datetime.datetime.fromisoformat(at or now.isoformat())
-                if until > now + AHEAD:
+                if task["dag_id"] in ALL and until > now + AHEAD:
                     late.append(
                         Postponed(task["dag_id"], task["dag_run_id"], task["task_id"], task["map_index"], until)
                     )
@@ -285,7 +287,9 @@ class AirflowClient:
             time.sleep(RETRY_S)
             response = self._send_once(method, path, **kwargs)
         if response.status_code in AWAY:
-            raise AirflowUnreachable(self._silent(f"status {response.status_code}"))
+            lost = response.extensions.get("lost")
+            perhaps = "; it may have done what was asked all the same" if lost else ""
+            raise AirflowUnreachable(self._silent(lost or f"status {response.status_code}") + perhaps)
         if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
             # A portal in front of Airflow, for one, answers each request with its own page.
             raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
@@ -295,7 +299,11 @@ class AirflowClient:
         try:
             return self._client.request(method, path, **kwargs)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise AirflowUnreachable(self._silent(str(error) or type(error).__name__)) from error
+            said = str(error) or type(error).__name__
+            if method != "GET" and isinstance(error, LOST):
+                # The server may have acted, as behind a proxy that gives up.
+                return httpx.Response(504, extensions={"lost": said})
+            raise AirflowUnreachable(self._silent(said)) from error
 
     def _silent(self, detail: str) -> str:
         return f"Airflow at {self._url} does not answer ({detail}): check MUSTER_AIRFLOW_URL and that it is running"

@@ -76,8 +76,8 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
 
     ``skus``: a folder of SKU files, or a stored revision; default: the SKU files in use. ``as_of``: the version of a
     peer snapshot; default: the newest of each hardware model. ``stage``, ``node``: only these. Raises MusterError if
-    nothing is proposed, there is no such stage or the proposal concerns no node, UnknownNode, and UnknownRevision and
-    UnknownSnapshot if it does not exist.
+    nothing is proposed, there is no such stage, a SKU file is wrong or the proposal concerns no node, UnknownNode, and
+    UnknownRevision and UnknownSnapshot if it does not exist.
     """
     if not skus and not as_of:
         raise MusterError("nothing is proposed: give --skus FOLDER-OR-REVISION, --as-of SNAPSHOT, or both")
@@ -94,7 +94,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
             continue
         try:
             now, proposed = _sides(sku_name, level, simulated, skus, as_of)
-        except (UnknownRevision, UnknownSnapshot) as error:
+        except (UnknownRevision, UnknownSnapshot) as error:  # those of one SKU are none of another's
             refused = refused or error
             continue
         if now == proposed:
@@ -126,7 +126,7 @@ def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tup
     try:
         now = load_sku(name, settings().sku_folders)
     except SkuError as error:
-        raise UnknownRevision(str(error)) from None
+        raise MusterError(str(error)) from None
     if as_of:
         store.peers.load(as_of, name, level, simulated=simulated)
     return _Side(now, version), _Side(_proposed_sku(name, skus) if skus else now, as_of or version)
@@ -141,7 +141,7 @@ def _proposed_sku(name: str, skus: str) -> Sku:
     try:
         return load_sku(name, (folder, *settings().sku_folders))
     except SkuError as error:
-        raise UnknownRevision(str(error)) from None
+        raise MusterError(str(error)) from None
 
 
 def _outcomes(stages: Sequence[store.latest.LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:

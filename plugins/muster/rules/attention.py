@@ -133,7 +133,7 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
     if row.held_run:
         return seen.item(Cause.HELD, Turn.PERSON, f"muster node move {name} quarantine --reason …")
     if row.state in IN_FLIGHT or (seen.lease is not None and row.state in _TESTED_FROM):
-        run = f"muster runs show {shlex.quote(seen.lease.run_id)}" if seen.lease else f"muster node show {name}"
+        run = f"muster runs show {shlex.quote(str(seen.lease.key))}" if seen.lease else f"muster node show {name}"
         if seen.lease and seen.obstacle:
             return seen.item(Cause.RETRIED, Turn.MUSTER, f"muster node check {name}", seen.obstacle)
         why = f"run {seen.lease.run_id} tests it" if seen.lease else "its run has ended: housekeeping returns it"

@@ -12,9 +12,9 @@ from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Every command that loads a node or changes a state has `--dry-run`, which prints what it would do and does
 nothing. Every command takes `--json`: stdout is then one JSON document, `{"messages": [...]}` where a command prints
-sentences and `{"error": "...", "kind": "..."}` if it is refused. Decisions are recorded under `--as`, else
-`MUSTER_PERSON`, else your login. Exit status: 0 done, 1 refused or failed, 2 for a command line that cannot be
-parsed."""
+sentences and `{"error": "...", "kind": "..."}` if it is refused, with `"messages"` of what it did before. Decisions are
+recorded under `--as`, else `MUSTER_PERSON`, else your login. Exit status: 0 done, 1 refused or failed, 2 for a command
+line that cannot be parsed, 130 interrupted."""
 
 
 def commands(group: typer.core.TyperGroup, prefix: str = "muster") -> Iterator[tuple[str, Any]]:

@@ -69,3 +69,16 @@ def test_a_token_that_has_expired_is_missing(
 )
 def test_a_token_that_is_no_jwt_has_no_end(given: str) -> None:
     assert environment.expiry(given) is None
+
+
+@pytest.mark.parametrize("setting", ["archive", "topology", "metrics_token_file"])
+def test_a_file_of_the_settings_that_cannot_be_used_is_missing(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "file").touch()
+    lldp = tmp_path / "lldp"
+    lldp.mkdir()
+    sound = {"home": tmp_path / "home", "archive": tmp_path / "new", "topology": lldp,
+             "metrics_token_file": tmp_path / "file"}  # fmt: skip
+    assert not list(environment.files(Settings(**sound)))
+    (wrong,) = environment.files(Settings(**{**sound, setting: tmp_path / "file" / "below"}))
+    assert wrong.mark is Mark.MISSING
+    assert str(tmp_path / "file" / "below") in wrong.message

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from muster import store
+from muster.cli.node import node
 from muster.judging import health, policies
 from muster.model.health import Report
 from muster_criteria.health.readings import Reading
@@ -70,3 +72,23 @@ def test_how_often_something_was_seen_within_a_time_is_recorded(muster: Muster, 
         assert seen.action == ("test_sooner" if name == "a" else "note")
     listed = json.loads(muster("health", "compare", "health", "--all", "--json")[1])
     assert {(each["seen"]["node"], each["after"]) for each in listed} == {("a", "test_sooner"), ("b", "note")}
+
+
+def test_a_node_shows_what_is_not_over_however_much_was_seen_later(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    start, policy = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2), policies.health()
+
+    def observe(hours: float, *seen: Reading) -> None:
+        store.health.record([Report("a", "sweep", seen, "b1")], policy, start + datetime.timedelta(hours=hours))
+
+    observe(0, Reading("xid/63", "gpu3", value="row remap pending"))
+    links = [Reading(f"event/link/{each}", "nic0", bad=True) for each in range(node.OBSERVED_MAX)]
+    observe(1, *links)
+    for hours in (2, 60):
+        observe(hours, *(dataclasses.replace(each, bad=False) for each in links))
+    shown = json.loads(muster("node", "show", "a", "--json")[1])
+    assert ([each["check"] for each in shown["observations"]], shown["bmc_read_at"]) == (["xid/63"], None)
+    table = muster("node", "show", "a")[1]
+    assert f"{start:%Y-%m-%d %H:%M}" in table
+    observe(61, *(Reading(f"alert/a{each}") for each in range(node.OBSERVED_MAX)))
+    assert "and 1 more" in muster("node", "show", "a")[1]

@@ -10,7 +10,10 @@ import pytest
 from typer.core import TyperArgument, TyperOption
 
 from muster import __version__, store
+from muster.admission import users_jobs
 from muster.cli.app import root
+from muster.errors import INTERRUPTED, MusterError
+from muster.operators import upkeep
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet
 from tests.support import lives
@@ -58,6 +61,34 @@ def test_sentences_become_messages(muster: Muster, sqlite_db: str) -> None:
         "node", "add", "gpu-0009", "--sku", "cpu-generic", "--host-key", fleet.host_key("x"), "--json"
     )
     assert (status, json.loads(out)) == (0, {"messages": ["gpu-0009: added"]})
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [(MusterError("late"), 1, "MusterError"), (KeyboardInterrupt(), INTERRUPTED, "Interrupted")],
+)
+def test_what_was_done_before_an_error_is_in_its_json(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, failure: BaseException, status: int, kind: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(users_jobs, "note", lambda: ["n1: noted"])
+    monkeypatch.setattr(upkeep, "apply_retention", fail)
+    ended, out, _ = muster("housekeeping", "--json")
+    shown = json.loads(out)
+    assert (ended, shown["kind"], shown["messages"]) == (status, kind, ["n1: noted"])
+
+
+def test_an_interruption_is_json_and_a_status_of_its_own(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.runs, "find", stop)
+    status, out, _ = muster("runs", "list", "--json")
+    assert (status, json.loads(out)["kind"]) == (INTERRUPTED, "Interrupted")
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,27 @@ def test_what_waits_for_a_person_is_seen_wherever_one_looks(muster: Muster, inci
     ):
         assert incident.asks in muster(*command)[1], command
     assert "it hangs" in muster("evidence", "show", str(incident.id))[1]
+    (attempt,) = json.loads(muster("evidence", "show", str(incident.id), "--json")[1])["attempts"]
+    assert attempt["detail"] == "it hangs"
+
+
+def test_an_open_incident_is_listed_first_however_many_came_after_it(muster: Muster, incident: Incident) -> None:
+    store.nodes.add(fleet.new_node("other"))
+    for number in range(100):
+        later = store.repairs.open_incident("other", Fault("by_hand", f"gpu{number}"), "x")
+        store.repairs.close(later.id, "done")
+    listed = json.loads(muster("evidence", "list", "--json")[1])
+    assert [each["id"] for each in (listed[0], listed[1], listed[-1])] == [incident.id, later.id, incident.id + 1]
+
+
+def test_a_rehearsal_of_evidence_of_a_simulated_node_reads_nothing_of_it(muster: Muster, fleet_db: str) -> None:
+    take = ("evidence", "take", NODE, "--reason", "x", "--dry-run", "--json")
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node("sim", simulated=True))
+    real = json.loads(muster(*take)[1])["messages"]
+    simulated = json.loads(muster(*(word if word != NODE else "sim" for word in take))[1])["messages"]
+    assert len(real) > 2
+    assert len(simulated) == 2
 
 
 def test_evidence_without_anything_of_the_node_is_no_success(

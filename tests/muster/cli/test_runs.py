@@ -257,12 +257,14 @@ def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:
     lease = fleet.begin()
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
-    assert "gpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
+    assert f"{fleet.DAG}\tgpu-0001__new\tgpu-0001\tshort\tFAIL" in muster("runs", "list")[1]
     assert json.loads(muster("runs", "list", "--json")[1])[0]["headline"] == "gpu3 is slow."
     _, out, _ = muster("runs", "show", "gpu-0001__new")
     assert "critical\tgpu3\t" in out
     assert "burn_in\tnot run\t" in out
-    assert json.loads(muster("runs", "show", "gpu-0001__new", "--json")[1])["verdict"] == "FAIL"
+    shown = json.loads(muster("runs", "show", f"{fleet.DAG}/gpu-0001__new", "--json")[1])
+    assert (shown["verdict"], shown["run"]["level"], shown["run"]["started_by"]) == ("FAIL", "short", "")
+    assert [each["leased_by"] for each in json.loads(muster("node", "list", "--json")[1])] == ["gpu-0001__new", ""]
     assert refusal(muster("runs", "show", "none", "--json")) == "UnknownRun"
     assert refusal(muster("runs", "list", "--node", "none", "--json")) == "UnknownNode"
 

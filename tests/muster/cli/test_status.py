@@ -190,15 +190,15 @@ def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db:
         (f"{fleet.DAG}/a__new/1", "554 message too large")
     ]
     assert shown["waiting"] == 1
-    assert "muster runs show a__new" in muster("status")[1]
+    assert f"muster runs show {fleet.DAG}/a__new" in muster("status")[1]
 
 
 @pytest.mark.parametrize(
     ("key", "run"),
     [
-        (f"{fleet.DAG}/a__new/1f", "a__new"),
-        (f"rule/oncall/{fleet.DAG}/a__new/1f", "a__new"),
-        (f"notify/chat/{fleet.DAG}/a__new/1f", "a__new"),
+        (f"{fleet.DAG}/a__new/1f", f"{fleet.DAG}/a__new"),
+        (f"rule/oncall/{fleet.DAG}/a__new/1f", f"{fleet.DAG}/a__new"),
+        (f"notify/chat/{fleet.DAG}/a__new/1f", f"{fleet.DAG}/a__new"),
         ("notice/ended job 7/a/2026-11-23", ""),
         ("notice/controller fault/ssh/2026-11-23/oncall", ""),
         ("notify/chat/notice/drained again/a/2026-11-23", ""),

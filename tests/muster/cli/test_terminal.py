@@ -76,3 +76,35 @@ def test_a_command_whose_reader_has_ended_goes_on_to_its_end(more: list[str]) ->
     finally:
         os.close(writer)
     assert done.returncode == 0
+
+
+def test_a_character_that_the_encoding_lacks_ends_no_command() -> None:
+    code = "from muster.cli.terminal import pipes; pipes.outlive_readers(); print('→')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert done.stdout == b"\\u2192\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["evidence", "show"], ["evidence", "close", "--reason", "x"], ["runs", "list", "--limit"],
+                ["waivers", "revoke", "--reason", "x"]],
+)  # fmt: skip
+def test_a_number_that_no_record_can_have_is_an_error_of_usage(
+    muster: Muster, sqlite_db: str, command: list[str]
+) -> None:
+    status, _, err = muster(*command, str(2**63))
+    assert (status, err.count("\n")) == (2, 1)
+
+
+def test_a_label_with_the_separator_of_labels_is_refused(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    assert muster("node", "add", "a", "--label", "x=1;y=2", "--host-key", fleet.host_key("a"))[0] == 1
+    assert muster("node", "add", "a", "--label", "x=1", "--label", "y=2", "--host-key", fleet.host_key("a"))[0] == 0
+    assert dict(store.nodes.get("a").labels) == {"x": "1", "y": "2"}
+
+
+def test_a_rehearsal_states_no_change_as_made(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    move = ("node", "move", "a", "quarantine", "--reason", "x", "--as", "Ada")
+    rehearsed, done = (muster(*move, *more)[1].splitlines()[0] for more in (["--dry-run"], []))
+    assert rehearsed == done.replace("a: ", "a: would: ", 1)

@@ -129,15 +129,23 @@ def test_a_proxy_without_an_api_server_behind_it_is_no_refusal(airflow: Airflow,
     assert len([path for path in asked if path.startswith(at)]) == 1 + airflow_api.RETRIES
 
 
-def away_after(airflow: Airflow, method: str) -> Callable[[httpx.Request], httpx.Response]:
-    """A proxy that gives up the first request of this method, on which the server acts all the same."""
+PROXY = httpx.Response(504, text="Gateway Time-out")
+LOST = (PROXY, httpx.ReadTimeout("timed out"), httpx.RemoteProtocolError("Server disconnected"))
+
+
+def away_after(
+    airflow: Airflow, method: str, lost: httpx.Response | httpx.HTTPError = PROXY
+) -> Callable[[httpx.Request], httpx.Response]:
+    """The answer to the first request of this method is lost, on which the server acts all the same."""
     given_up: list[httpx.Response] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         response = airflow(request)
         if request.method == method and "/dags/" in request.url.path and not given_up:
             given_up.append(response)
-            return httpx.Response(504, text="Gateway Time-out")
+            if isinstance(lost, httpx.HTTPError):
+                raise lost
+            return lost
         return response
 
     return answer
@@ -149,14 +157,15 @@ BEFORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize(("before", "conf", "ours"), BEFORE)
-def test_a_run_that_began_though_a_proxy_gave_up_is_started(
-    airflow: Airflow, before: str | None, conf: dict[str, object], ours: bool
+def test_a_run_that_began_though_the_answer_was_lost_is_started(
+    airflow: Airflow, before: str | None, conf: dict[str, object], ours: bool, lost: httpx.Response | httpx.HTTPError
 ) -> None:
     if before:
         airflow.runs["gpu-1__new"], airflow.conf["gpu-1__new"] = before, conf
     session = AirflowClient(
-        "http://airflow", "ada", "right", transport=httpx.MockTransport(away_after(airflow, "POST"))
+        "http://airflow", "ada", "right", transport=httpx.MockTransport(away_after(airflow, "POST", lost))
     )
     with contextlib.nullcontext() if ours else pytest.raises(AlreadyTriggered):
         assert session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1", "pool": None}) == "queued"
@@ -164,7 +173,10 @@ def test_a_run_that_began_though_a_proxy_gave_up_is_started(
         session.trigger("node_qualification", "gpu-1__new", {"node": "gpu-1", "pool": None})
 
 
-def test_an_answer_that_was_given_though_a_proxy_gave_up_is_given(airflow: Airflow) -> None:
+@pytest.mark.parametrize("lost", LOST)
+def test_an_answer_that_was_given_though_its_response_was_lost_is_given(
+    airflow: Airflow, lost: httpx.Response | httpx.HTTPError
+) -> None:
     answers: list[dict[str, object]] = []
 
     def detail(request: httpx.Request) -> httpx.Response:
@@ -175,7 +187,7 @@ def test_an_answer_that_was_given_though_a_proxy_gave_up_is_given(airflow: Airfl
         return httpx.Response(200, json={"subject": "Admit?", **answers[0]})
 
     airflow.override = detail
-    transport = httpx.MockTransport(away_after(airflow, "PATCH"))
+    transport = httpx.MockTransport(away_after(airflow, "PATCH", lost))
     session = AirflowClient("http://airflow", "ada", "right", transport=transport)
     session.hitl_answer("admission", "r", "ask", ["Admit"], {"decision_reason": "sound"})
     with pytest.raises(AirflowRefused):
@@ -318,6 +330,7 @@ def test_only_what_a_wrong_clock_put_off_is_begun(airflow: Airflow) -> None:
         waiting("late", NOW + hours), waiting("mapped", NOW + hours, 2), waiting("due", NOW + minute),
         waiting("new", None),
         deferred("kept", NOW + hours), deferred("watched", NOW + minute), deferred("unwatched", None),
+        waiting("wages", NOW + hours) | {"dag_id": "payroll"},
     ]  # fmt: skip
     asked: list[dict[str, object]] = []
 

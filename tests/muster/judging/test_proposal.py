@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from muster.errors import MusterError, UnknownNode, UnknownRevision, UnknownSnap
 from muster.judging.proposal import propose
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED, Sku
+from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 from tests.muster.judging.test_reevaluate import (  # noqa: F401 - fixtures
     LEVEL,
@@ -86,6 +88,28 @@ def test_a_node_or_a_stage_that_does_not_exist_is_no_proposal_without_changes(
     with pytest.raises(MusterError) as refused:
         propose(skus=str(stricter), stage="perfomance")
     assert "perfomance" in str(refused.value)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_wrong_sku_file_leaves_no_node_out(
+    judged: str,  # noqa: F811
+    stricter: Path,
+    used: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store.nodes.add(fleet.new_node("c1", sku="cpu-generic"))
+    lease = fleet.begin("c1")
+    parsed, raw = fleet.result("intake", node="c1")
+    judgement = dataclasses.replace(fleet.judgement("intake", Verdict.PASS), sku="cpu-generic")
+    fleet.record(lease.key, parsed, judgement, raw, node="c1")
+    assert {each.node for each in propose(skus=str(stricter)).changes} == {"n0"}
+    wrong = stricter / "cpu-generic.yaml"
+    wrong.write_text(wrong.read_text().replace("devices:", "devics:"))
+    if used:
+        monkeypatch.setenv("MUSTER_SKU_PATH", str(stricter))
+    with pytest.raises(MusterError) as refused:
+        propose(skus=str(SHIPPED if used else stricter))
+    assert wrong.name in str(refused.value)
 
 
 def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import typer
 from muster import acting
 from muster.cli.airflow.follow import follow
 from muster.cli.terminal import dry, show
-from muster.errors import AirflowRefused, AirflowUnreachable, MusterError
+from muster.errors import INTERRUPTED, AirflowUnreachable, MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import NODE_QUALIFICATION
 from muster.model.nodes import Node
@@ -112,7 +113,10 @@ def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
 
 
 def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False) -> None:
-    """Start the runs that pass their check; exit status 1 if one was refused, or did not end well while watched."""
+    """Start the runs that pass their check; exit status 1 if one was refused, or did not end well while watched.
+
+    Whatever fails, and if a person interrupts it, what was started is shown.
+    """
     from muster.integration.airflow_api import AirflowClient
 
     if dry_run:
@@ -121,6 +125,8 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     began = datetime.datetime.now(datetime.UTC)
     started: dict[str, str] = {}
     refused: dict[str, str] = {}
+    trouble: MusterError | KeyboardInterrupt | None = None
+    ended: list[Run] = []
     with AirflowClient.from_settings() as airflow:
         try:
             for run in runs:
@@ -128,17 +134,25 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
                     run.check()
                     airflow.trigger(run.dag, run.run_id, run.conf, note=f"{run.of}: {run.conf['reason']}")
                     started[run.of] = run.run_id
+                except AirflowUnreachable as error:  # each of the others would wait as long
+                    refused[run.of] = str(error)
+                    break
                 except MusterError as error:
                     refused[run.of] = str(error)
+                except KeyboardInterrupt as error:
+                    refused[run.of] = "interrupted: whether its run began is not known"
+                    trouble = error
+                    break
         finally:  # not in between: output that cannot be written leaves no run unstarted
-            _say(started, refused, quiet=json)
+            untried = [run.of for run in runs if run.of not in started | refused]
+            _say(started, refused, untried, quiet=json)
         dag = runs[0].dag
-        if started and airflow.is_paused(dag):
-            typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
-        trouble, ended = _followed(airflow, dag, started, quiet=json) if watch else (None, [])
+        if trouble is None and started:
+            trouble, ended = _followed(airflow, dag, started, watch, quiet=json)
     lost = _not_begun(started, ended, began) if watch and trouble is None else {}
     if json:
-        show.as_json({"dag": dag, "started": started, "refused": refused, "ended": ended, "not_begun": lost})
+        show.as_json({"dag": dag, "started": started, "refused": refused, "not_tried": untried, "ended": ended,
+                      "not_begun": lost})  # fmt: skip
     elif started and watch and (ended or trouble is None):
         show.table(
             ["node", "verdict", "state", "headline"],
@@ -148,31 +162,41 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
         for of, why in lost.items():
             typer.echo(f"muster: {of}: {why}", err=True)
     if trouble is not None:
-        typer.echo(f"muster: {trouble}; the runs go on: see `muster runs list`", err=True)
-        raise typer.Exit(1)
+        said = str(trouble) or "interrupted"
+        typer.echo(f"muster: {said}; the runs go on: see `muster runs list`", err=True)
+        # Past the command line's own end, which would print a second JSON document.
+        raise SystemExit(INTERRUPTED if isinstance(trouble, KeyboardInterrupt) else 1)
     recorded = {run.run_id for run in ended if run.verdict in WELL}
     if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
         raise typer.Exit(1)
 
 
-def _say(started: Mapping[str, str], refused: Mapping[str, str], *, quiet: bool) -> None:
+def _say(started: Mapping[str, str], refused: Mapping[str, str], untried: Sequence[str], *, quiet: bool) -> None:
     if not quiet:
         for of, run in started.items():
             typer.echo(f"{of}: run {run} is started")
     for of, why in refused.items():
         typer.echo(f"muster: {of}: {why}", err=True)
+    if untried:
+        typer.echo(f"muster: not tried: {', '.join(untried)}", err=True)
 
 
 def _followed(
-    airflow: AirflowClient, dag: str, started: Mapping[str, str], *, quiet: bool
-) -> tuple[MusterError | None, list[Run]]:
-    """Follow the runs; returns (why it was given up, what was recorded of the runs that have ended)."""
+    airflow: AirflowClient, dag: str, started: Mapping[str, str], watch: bool, *, quiet: bool
+) -> tuple[MusterError | KeyboardInterrupt | None, list[Run]]:
+    """Say if the runs wait, and follow them if ``watch``; returns (why it was given up, what was recorded of the runs
+    that have ended).
+    """
     from muster import store
 
     try:
-        return None, follow(airflow, dag, started, quiet=quiet)
-    except (AirflowUnreachable, AirflowRefused) as error:
-        found = [run for run_id in started.values() for run in store.runs.find(run=RunKey(dag, run_id))]
+        if airflow.is_paused(dag):
+            typer.echo(f"muster: the DAG {dag} is paused: the runs wait until you unpause it in Airflow", err=True)
+        return None, follow(airflow, dag, started, quiet=quiet) if watch else []
+    except (MusterError, KeyboardInterrupt) as error:
+        found: list[Run] = []
+        with contextlib.suppress(MusterError):  # the records may be what failed
+            found = [run for run_id in started.values() for run in store.runs.find(run=RunKey(dag, run_id))]
         return error, [run for run in found if run.ended_at is not None]
 
 

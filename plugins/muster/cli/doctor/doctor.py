@@ -18,6 +18,8 @@ from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.model.dags import ALL, BURN_POOL, STOPPED_AFTER
+from muster.model.nodes import Node
+from muster.model.states import State
 from muster.settings import Settings, settings
 from muster_criteria.text import one_line
 
@@ -55,6 +57,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     yield from environment.variables()
     yield home(current.home)
     yield from disks.low(current)
+    yield from environment.files(current)
     yield database()
     yield from records.fences()
     yield skus(current)
@@ -93,13 +96,20 @@ def database() -> Check:
         found = store.engine.state()
         if found.schema is None:
             return Check(Mark.MISSING, "fleet records", f"{found.url} has no tables", "muster db upgrade")
-        nodes = [node for node in store.nodes.find() if not node.simulated]
+        nodes = [node for node in _kept() if not node.simulated]
     except MusterError as error:
         return Check(Mark.MISSING, "fleet records", str(error), f"muster db upgrade, or {_DATABASE}")
     seen = f"{found.url}, schema {found.schema}, {len(nodes)} nodes"
     if found.sqlite and len(nodes) > SQLITE_NODES_MAX:
         return Check(Mark.ADVICE, "fleet records", f"{seen}: SQLite is for the demo", _DATABASE)
     return Check(Mark.OK, "fleet records", seen)
+
+
+def _kept() -> list[Node]:
+    """All nodes but those that have left the fleet. Raises MusterError."""
+    from muster import store
+
+    return store.nodes.find(states=set(State) - {State.RETIRED})
 
 
 def skus(current: Settings) -> Check:
@@ -268,10 +278,8 @@ def retries(client: AirflowClient) -> Iterator[Check]:
 
 def pools(known: dict[str, Pool], current: Settings) -> Check:
     """Every pool that nodes name exists, counts deferred tasks, and has more than one slot for several nodes."""
-    from muster import store
-
     try:
-        named = collections.Counter(node.pool or BURN_POOL for node in store.nodes.find())
+        named = collections.Counter(node.pool or BURN_POOL for node in _kept())
     except MusterError:
         named = collections.Counter()
     wanted = sorted({*named, BURN_POOL})

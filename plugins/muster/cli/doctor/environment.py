@@ -1,10 +1,11 @@
-"""Variables of the environment: those that nothing reads, and a token of Airflow's that expires."""
+"""Variables of the environment: those that nothing reads, files that they name, an Airflow token that expires."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import json
+import os
 from collections.abc import Iterator
 
 from muster.cli.doctor.checks import Check, Mark
@@ -20,6 +21,29 @@ def variables() -> Iterator[Check]:
     if ignored := unknown():
         seen = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in ignored.items())
         yield Check(Mark.ADVICE, "settings", f"nothing reads {seen}", "correct or unset it; see `muster settings`")
+
+
+def files(current: Settings) -> Iterator[Check]:
+    """The archive can be written, and the files of MUSTER_TOPOLOGY and MUSTER_METRICS_TOKEN_FILE can be read; silent if
+    so.
+    """
+    folder, wrong = current.archive_folder, []
+    made = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
+    if not (made.is_dir() and os.access(made, os.W_OK | os.X_OK)):
+        wrong.append(f"MUSTER_ARCHIVE={folder} cannot be written")
+    for name, path in (
+        ("MUSTER_TOPOLOGY", current.topology),
+        ("MUSTER_METRICS_TOKEN_FILE", current.metrics_token_file),
+    ):
+        try:
+            if path is not None and path.is_dir() and path == current.topology:
+                os.listdir(path)  # a folder with a file for each node
+            elif path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            wrong.append(f"{name}={path} cannot be read: {error.strerror}")
+    if wrong:
+        yield Check(Mark.MISSING, "files", "; ".join(wrong), "correct the path, or give this user its rights")
 
 
 def token(current: Settings) -> Iterator[Check]:

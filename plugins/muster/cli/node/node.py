@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 OBSERVED_MAX = 20
-"""Observations that `muster node show` lists, those that were seen last."""
+"""Observations that are not over that `muster node show` lists, those that were seen last; it counts the others."""
 PARTS_MAX = 500
 
 
@@ -63,6 +63,8 @@ def add(
     from muster.enrolment.known import pinned, skus
 
     called = name or host
+    if any(";" in each for each in label or ()):
+        raise MusterError("a label has no ';': give --label once for each NAME=TEXT")
     known = _known(called)
     if known is None and not sku:
         raise MusterError(f"no node {called!r} is enrolled: to enrol it, give --sku, one of `muster sku list`")
@@ -112,10 +114,10 @@ def list_(
     from muster import store
 
     nodes = store.nodes.find(states=state or (), sku=sku, rack=rack)
-    if json:
-        show.as_json(nodes)
-        return
     leased = {lease.node: lease.run_id for lease in store.leases.live()}
+    if json:
+        show.as_json([{**vars(node), "leased_by": leased.get(node.name, "")} for node in nodes])
+        return
     show.table(
         ["node", "state", "sku", "rack", "address", "answered", "leased by", ""],
         [
@@ -136,25 +138,28 @@ def show_(name: Name, json: AsJson = False) -> None:
     node, lease = store.nodes.get(name), store.leases.get(name)
     parts, runs = store.parts.of_node(name, PARTS_MAX), store.runs.find(node=name, limit=10, this_machine=True)
     waivers, findings = store.waivers.find(node=name), store.verdicts.open_findings(name)
-    observed = [each for each in store.health.of_node(name, OBSERVED_MAX) if not each.over]
+    observed, bmc_read_at = store.health.of_node(name, None, lasting=True), store.bmcs.cursors([name])[name].read_at
     if json:
         show.as_json({
             "node": node, "lease": lease, "parts": parts, "runs": runs, "waivers": waivers, "findings": findings,
-            "observations": observed,
+            "observations": observed, "bmc_read_at": bmc_read_at,
         })  # fmt: skip
         return
-    _show_facts(node, lease, waivers, store.bmcs.cursors([name])[name].read_at)
+    _show_facts(node, lease, waivers, bmc_read_at)
     if findings:
         typer.echo()
         show.findings([found.finding for found in findings])
     if observed:
         typer.echo()
         rows = [
-            [each.check, each.part, each.value, each.count, show.when(each.last_seen), each.source,
-             each.acted or each.action]
-            for each in observed
+            [each.check, each.part, each.value, each.count, show.when(each.first_seen), show.when(each.last_seen),
+             each.source, each.acted or each.action]
+            for each in observed[:OBSERVED_MAX]
         ]  # fmt: skip
-        show.table(["observed", "part", "what", "times", "last seen", "by", "follows"], rows, empty="")
+        columns = ["observed", "part", "what", "times", "first seen", "last seen", "by", "follows"]
+        show.table(columns, rows, empty="")
+        if len(observed) > OBSERVED_MAX:
+            typer.echo(f"and {len(observed) - OBSERVED_MAX} more: `muster node show {name} --json`")
     sitting = [[part.slot, part.serial, show.when(part.since)] for part in parts if part.until is None]
     typer.echo()
     show.table(["part", "serial", "since"], sitting, empty="no serials are known")

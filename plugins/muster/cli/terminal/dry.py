@@ -46,7 +46,7 @@ def decided(of: str, make: Callable[[], Change], dry_run: bool) -> None:
     """Make a person's change and print it; with ``dry_run`` its risks and effects, and nothing is changed."""
     with rehearsed(dry_run):
         change = make()
-        typer.echo(f"{of}: {change.sentence}")
+        typer.echo(f"{of}: {'would: ' if dry_run else ''}{change.sentence}")
         if dry_run:
             risks(of, change.risks)
             for effect in change.effects:

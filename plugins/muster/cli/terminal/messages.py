@@ -13,10 +13,11 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
+from muster.errors import Interrupted, MusterError
 
 
 def messages(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds ``--json`` to a command that prints sentences: {"messages": [one string a line]}."""
+    """Adds ``--json`` to a command that prints sentences: {"messages": [one string a line]}, also before an error."""
 
     @functools.wraps(command)
     def with_json(*args: Any, json: bool = False, **options: Any) -> None:
@@ -29,6 +30,11 @@ def messages(command: Callable[..., None]) -> Callable[..., None]:
                 command(*args, **options)
             except typer.Exit as end:
                 status = end.exit_code
+            except (MusterError, OSError, KeyboardInterrupt) as error:
+                failed = Interrupted("interrupted") if isinstance(error, KeyboardInterrupt) else error
+                for line in lines.getvalue().splitlines():
+                    failed.add_note(line)  # what was done before it, which `main` prints with the error
+                raise failed from None
         show.as_json({"messages": lines.getvalue().splitlines()})
         raise typer.Exit(status)
 

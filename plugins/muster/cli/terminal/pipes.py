@@ -21,7 +21,8 @@ class _Pipe(io.FileIO):
 def outlive_readers() -> None:
     """Have standard output and standard error outlive their readers: half of a command's work is worse than all.
 
-    Streams that are not this process's own stay as they are.
+    A character that their encoding lacks is escaped, and ends no command. Streams that are not this process's own stay
+    as they are.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -30,6 +31,6 @@ def outlive_readers() -> None:
             # Unbuffered, as by PYTHONUNBUFFERED, the text layer is above the file itself.
             below: BinaryIO = raw if stream.write_through else io.BufferedWriter(raw)
             setattr(sys, name, io.TextIOWrapper(
-                below, stream.encoding, stream.errors,
+                below, stream.encoding, "backslashreplace",
                 line_buffering=stream.line_buffering, write_through=stream.write_through,
             ))  # fmt: skip

@@ -311,7 +311,7 @@ def system_serial(node: str) -> str:
 def prove_all() -> list[str]:
     """Close incidents that tests prove to be repaired; returns a sentence for each."""
     closed: list[str] = []
-    for name in sorted({each.node for each in store.repairs.find(limit=10_000, still_open=True)}):
+    for name in sorted({each.node for each in store.repairs.find(still_open=True)}):
         with apart(name, []):
             closed += [f"{name}: incident {number} is closed" for number in store.repairs.prove(name)]
     return closed

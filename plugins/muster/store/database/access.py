@@ -89,6 +89,17 @@ def block_of(session: Session, key: RunKey) -> dict[str, Any]:
     return dict(row or {})
 
 
+def key_of(session: Session, run_id: str) -> RunKey:
+    """The key of a run's id, or of its own text. Raises UnknownRun for an id that runs of several DAGs have."""
+    if key := RunKey.parse(run_id):
+        return key
+    dags = session.scalars(select(RunRow.dag_id).where(RunRow.run_id == run_id).distinct().order_by(RunRow.dag_id))
+    keys = [RunKey(dag, run_id) for dag in dags] or [RunKey("any DAG", run_id)]
+    if len(keys) > 1:
+        raise UnknownRun(f"several DAGs have a run {run_id!r}: name one of {', '.join(map(str, keys))}")
+    return keys[0]
+
+
 def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
     """The run's row, of ``node`` if the run tests several. Raises UnknownRun."""
     query = select(RunRow).where(*of_run(key))

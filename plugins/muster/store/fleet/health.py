@@ -220,11 +220,12 @@ def _to_observation(row: HealthRow, spell: int = 0) -> Observation:
     )  # fmt: skip
 
 
-def of_node(node: str, limit: int = 100) -> list[Observation]:
-    """Returns what was observed of the node's present machine, what was seen last first. Raises UnknownNode."""
+def of_node(node: str, limit: int | None = 100, *, lasting: bool = False) -> list[Observation]:
+    """What was observed of the node's machine, or of it what is not over, seen last first. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
-        query = select(HealthRow).where(HealthRow.node == node, HealthRow.machine == row.machine)
+        over = HealthRow.bad.is_not(None) & (HealthRow.over | (HealthRow.spell < row.spell))
+        query = select(HealthRow).where(HealthRow.node == node, HealthRow.machine == row.machine, *[~over] * lasting)
         query = query.order_by(HealthRow.last_seen.desc(), HealthRow.id.desc()).limit(limit)
         return [_to_observation(each, row.spell) for each in session.scalars(query)]
 

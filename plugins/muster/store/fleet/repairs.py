@@ -112,7 +112,7 @@ def get_incident(incident: int) -> Incident:
         return to_incident(_row(session, incident))
 
 
-def find(node: str = "", limit: int = 100, *, still_open: bool = False) -> list[Incident]:
+def find(node: str = "", limit: int | None = None, *, still_open: bool = False) -> list[Incident]:
     """Incidents, the newest first, of the present machine of ``node`` if it is given. Raises UnknownNode.
 
     ``still_open``: only those that are open, of present machines.

@@ -159,12 +159,9 @@ def get(key: RunKey, *, node: str = "") -> Run:
 
 
 def by_id(run_id: str, *, node: str = "") -> Run:
-    """The latest run of that id, of whatever DAG, of ``node`` if it tests several. Raises UnknownRun."""
+    """The run of that id, or of ``DAG/RUN``, of ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
-        dag_id = session.scalar(
-            select(RunRow.dag_id).where(RunRow.run_id == run_id).order_by(RunRow.id.desc()).limit(1)
-        )
-        return access.to_run(access.run_row(session, RunKey(dag_id or "any DAG", run_id), node))
+        return access.to_run(access.run_row(session, access.key_of(session, run_id), node))
 
 
 def find(

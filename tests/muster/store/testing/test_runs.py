@@ -9,6 +9,7 @@ import pytest
 
 from muster import store
 from muster.errors import IllegalMove, Refusal, UnknownNode, UnknownRun
+from muster.model.dags import NODE_REVALIDATION
 from muster.model.runs import Job, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -245,6 +246,21 @@ def test_a_record_is_of_one_run_of_airflow_and_of_one_machine() -> None:
     with illegal(Refusal.ANOTHER_RUN):
         fleet.begin(run_after=first)
     fleet.begin(run_id="another")
+
+
+@pytest.mark.both_dialects
+def test_runs_of_two_dags_with_one_id_are_both_reached() -> None:
+    store.nodes.add(fleet.new_node())
+    fleet.fail()
+    first, again = RunKey(fleet.DAG, "gpu-0001__new"), RunKey(NODE_REVALIDATION, "gpu-0001__new")
+    assert store.runs.by_id(first.run_id).key == first
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("gpu-0001", state, "Ada", "GPU 3 is another one")
+    store.runs.begin(again, "gpu-0001", "short", "new")
+    with pytest.raises(UnknownRun) as refused:
+        store.runs.by_id(first.run_id)
+    assert all(str(key) in str(refused.value) for key in (first, again))
+    assert [store.runs.by_id(str(key)).key for key in (first, again)] == [first, again]
 
 
 def test_a_cleared_run_keeps_its_fail_until_the_stage_is_measured_again() -> None:
