@@ -15,7 +15,7 @@ from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.model.states import State
-from muster.web import fleet, plots, rack_map, rendering, shading
+from muster.web import fleet, keys, rack_map, rendering, shading
 from muster.web.shared import Shared
 
 SINCE = datetime.timedelta(days=1)
@@ -43,7 +43,7 @@ def values(request: Request, filters: fleet.Filters, questions: int, stamp: str)
         return Markup(rendering.markup(request, "_live.html.j2", **found)), found["skus"]
 
     part, skus = _shared_parts.get((stamp, filters, rendering.base(request)), made)
-    metrics = [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()]
+    metrics = [(keys.address(each), keys.words(each)) for each in shading.metrics()]
     return {
         "filters": filters, "questions": questions, "version": stamp, "part": part, "skus": skus, "metrics": metrics,
     }  # fmt: skip
