@@ -73,10 +73,11 @@ def in_each_text(value: Value, change: Callable[[str], str], keep: frozenset[str
     return value
 
 
-def span(low: float, high: float, unit: str) -> str:
+def span(low: float, high: float, unit: str, digits: int = 4) -> str:
     """A range with its unit ("698–721 TFLOPS"), or the one figure if both ends read the same."""
-    first, last = number(low), number(high)
-    return figure(low, unit) if first == last else f"{first}–{figure(high, unit)}"
+    first, last = number(low, digits), number(high, digits)
+    whole = figure(high, unit, digits=digits)
+    return whole if first == last else f"{first}–{whole}"
 
 
 def moment(when: datetime.datetime | None) -> str:

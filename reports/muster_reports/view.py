@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.devices import natural
+from muster_criteria.labels import Key
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.words import duration, figure, listed
+from muster_criteria.words import apart, beyond, duration, figure, listed
 from muster_reports import training_view
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
@@ -289,11 +290,10 @@ def figure_rows(stages: Sequence[StageReport]) -> tuple[tuple[str, tuple[FigureV
 
 
 def _figure_views(judgement: Judgement) -> tuple[FigureView, ...]:
-    grouped: dict[tuple[object, ...], list[Observation]] = {}
+    grouped: dict[Key, list[Observation]] = {}
     for seen in judgement.observations:
         if seen.value is not None and seen.unit not in FACTS:
-            kind = seen.device.rstrip("0123456789")
-            grouped.setdefault((seen.metric, seen.labels, seen.unit, kind), []).append(seen)
+            grouped.setdefault(Key.of(seen.device, seen.metric, seen.labels, seen.unit), []).append(seen)
     return tuple(_figure_view(rows) for rows in grouped.values())
 
 
@@ -301,29 +301,30 @@ def _figure_view(rows: list[Observation]) -> FigureView:
     first = rows[0]
     values = [row.value for row in rows if row.value is not None]
     broken = [row.device for row in rows if not row.ok]
+    digits = apart(beyond((row.value, row.floor, row.ceiling) for row in rows))
     sources = dict.fromkeys(row.source for row in rows if row.source and (row.floor, row.ceiling) != (None, None))
     return FigureView(
         metric=first.metric,
         labels=label_text(first.labels),
         devices=device_list(row.device for row in rows),
-        median=figure(statistics.median(values), first.unit),
-        spread=span(min(values), max(values), first.unit) if len(values) > 1 else "",
-        limit=_limit_text(rows),
+        median=figure(statistics.median(values), first.unit, digits=digits),
+        spread=span(min(values), max(values), first.unit, digits) if len(values) > 1 else "",
+        limit=_limit_text(rows, digits),
         source="; ".join(sources),
         ok=not broken,
         broken_on=device_list(broken) if broken else "",
     )
 
 
-def _limit_text(rows: list[Observation]) -> str:
+def _limit_text(rows: list[Observation], digits: int) -> str:
     unit = rows[0].unit
     floors = [row.floor for row in rows if row.floor is not None]
     ceilings = [row.ceiling for row in rows if row.ceiling is not None]
     if floors and len({*floors, *ceilings}) == 1 and ceilings:
-        return f"= {figure(floors[0], unit)}"
-    parts = [f"≥ {span(min(floors), max(floors), unit)}"] if floors else []
+        return f"= {figure(floors[0], unit, digits=digits)}"
+    parts = [f"≥ {span(min(floors), max(floors), unit, digits)}"] if floors else []
     if ceilings:
-        parts.append(f"≤ {span(min(ceilings), max(ceilings), unit)}")
+        parts.append(f"≤ {span(min(ceilings), max(ceilings), unit, digits)}")
     return " and ".join(parts)
 
 

@@ -17,6 +17,8 @@ STEP_H = 4  # the rules are evaluated that often, which costs promtool its time
 
 RUNS = 'muster_run_duration_seconds_gcount{simulated="false"'
 OUT = "muster_nodes_not_serving_oldest_timestamp_seconds"
+REAL, SIMULATED = '{simulated="false"}', '{simulated="true"}'
+QUESTIONS = "muster_questions_oldest_timestamp_seconds"
 HELD = "muster_nodes_held_oldest_timestamp_seconds"
 UNCERTIFIED = "muster_nodes_uncertified_oldest_timestamp_seconds"
 UNSWEPT = "muster_nodes_unswept_oldest_timestamp_seconds"
@@ -28,9 +30,11 @@ ANOTHER = f"{OLD}+{STEP_H * 3600}"
 CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
     "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
-    "MusterVerdictHeld": ({HELD: NOW - 2 * 3600}, {HELD: ANOTHER, "muster_nodes_held": 1}),
+    "MusterVerdictHeld": (
+        {f"{HELD}{REAL}": NOW - 2 * 3600}, {f"{HELD}{REAL}": ANOTHER, f"{HELD}{SIMULATED}": OLD},
+    ),
     "MusterQuestionOpen": (
-        {"muster_questions_oldest_timestamp_seconds": OLD}, {"muster_questions_oldest_timestamp_seconds": NOW - 3600},
+        {f"{QUESTIONS}{REAL}": OLD}, {f"{QUESTIONS}{REAL}": NOW - 3600, f"{QUESTIONS}{SIMULATED}": OLD},
     ),
     "MusterNodesOut": (
         {f'{OUT}{{turn="person",simulated="false"}}': OLD},
@@ -73,15 +77,24 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
         {f'{UNSWEPT}{{simulated="false"}}': NOW - 2 * 86400},
         {f'{UNSWEPT}{{simulated="false"}}': ANOTHER, f'{UNSWEPT}{{simulated="true"}}': OLD},
     ),
-    "MusterUncertified": ({UNCERTIFIED: NOW - 25 * 3600}, {UNCERTIFIED: ANOTHER, "muster_nodes_uncertified": 1}),
+    "MusterUncertified": (
+        {f"{UNCERTIFIED}{REAL}": NOW - 25 * 3600}, {f"{UNCERTIFIED}{REAL}": ANOTHER, f"{UNCERTIFIED}{SIMULATED}": OLD},
+    ),
     "MusterTestStuck": (
-        {"muster_tests_oldest_timestamp_seconds": OLD}, {"muster_tests_oldest_timestamp_seconds": 0},
+        {f"muster_tests_oldest_timestamp_seconds{REAL}": OLD},
+        {
+            f"muster_tests_oldest_timestamp_seconds{REAL}": 0,
+            f"muster_tests_oldest_timestamp_seconds{SIMULATED}": OLD,
+        },
     ),
     "MusterNewNodesStuck": (
         {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': OLD},
         {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': NOW - 4 * 86400},
     ),
-    "MusterControllerFaults": ({"muster_controller_faults": 1}, {"muster_controller_faults": 0}),
+    "MusterControllerFaults": (
+        {f"muster_controller_faults{REAL}": 1},
+        {f"muster_controller_faults{REAL}": 0, f"muster_controller_faults{SIMULATED}": 1},
+    ),
     "MusterMailsWaiting": (
         {"muster_mails_oldest_timestamp_seconds": OLD}, {"muster_mails_oldest_timestamp_seconds": NOW - 60},
     ),

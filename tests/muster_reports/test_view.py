@@ -251,6 +251,22 @@ def test_a_limit_that_allows_one_value_is_written_as_that_value(samples: Samples
     assert dict(build(report, FULL).figures)["performance"][0].limit.startswith("= 0")
 
 
+def test_a_value_that_breaks_its_limit_is_not_written_as_the_limit_and_each_kind_of_device_is_one_figure(
+    samples: Samples,
+) -> None:
+    report = samples["hot_gpu"]
+    stage = next(stage for stage in report.stages if stage.judgement.stage == "performance")
+    rate = dataclasses.replace(
+        stage.judgement.observations[0], device="gpu0", unit="GB/s", value=2609.7, floor=2609.9, ceiling=None, ok=False
+    )
+    rows = [rate, *(dataclasses.replace(rate, device=f"disk:{name}", value=5.0, floor=None) for name in ("a", "b"))]
+    judged = dataclasses.replace(stage.judgement, observations=tuple(rows))
+    figures = build(dataclasses.replace(report, stages=(dataclasses.replace(stage, judgement=judged),)), FULL).figures
+    gpu, disks = dict(figures)["performance"]
+    assert (gpu.median, gpu.limit) == ("2,609.7 GB/s", "≥ 2,609.9 GB/s")
+    assert disks.devices == "disk:a and disk:b"
+
+
 def test_figures_stand_as_median_and_range_beside_their_limit(samples: Samples) -> None:
     sections = dict(build(samples["hot_gpu"], FULL).figures)
     rate = sections["performance"][0]

@@ -1,10 +1,27 @@
-"""A measurement's labels as one text and back."""
+"""A measurement's labels as one text and back, and what makes measurements one figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from muster_criteria.devices import kind_of
 
 Labels = tuple[tuple[str, str], ...]
+
+
+class Key(NamedTuple):
+    """One figure, however many devices measured it. The memory of a host and that of a GPU are two."""
+
+    kind: str
+    metric: str
+    labels: Labels
+    unit: str
+
+    @classmethod
+    def of(cls, device: str, metric: str, labels: Iterable[tuple[str, str]], unit: str) -> Key:
+        """The key of what that device measured."""
+        return cls(kind_of(device), metric, tuple(sorted(labels)), unit)
 
 
 def labels_text(labels: Labels | Mapping[str, str]) -> str:

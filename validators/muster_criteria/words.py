@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from muster_criteria.model import Gap
 
 _UNITLESS = ("count", "text", "bool", "1", "")
 
 
-def figure(value: float, unit: str, unlike: float | None = None) -> str:
-    """A value with its unit, in four significant digits or as many as distinguish it from ``unlike``.
+def figure(value: float, unit: str, unlike: float | None = None, digits: int = 4) -> str:
+    """A value with its unit, in so many significant digits or as many as distinguish it from ``unlike``.
 
     Booleans are yes or no; counts and ratios have no unit.
     """
     if unit == "bool" and value in (0.0, 1.0):
         return "yes" if value else "no"
-    text = number(value)
-    if unlike is not None and unlike != value:
-        text = next((longer for n in range(4, 18) if (longer := number(value, n)) != number(unlike, n)), text)
+    text = number(value, digits if unlike is None else apart([(value, unlike)], digits))
     return text if unit in _UNITLESS else f"{text} {unit}"
+
+
+def apart(pairs: Iterable[tuple[float, float]], digits: int = 4) -> int:
+    """In how many significant digits, at least ``digits``, the numbers of each pair differ that are not alike."""
+    for one, other in pairs:
+        if one != other:
+            digits = next((n for n in range(digits, 18) if number(one, n) != number(other, n)), digits)
+    return digits
+
+
+def beyond(rows: Iterable[tuple[float | None, float | None, float | None]]) -> Iterator[tuple[float, float]]:
+    """(value, limit) of each value that lies beyond its floor or ceiling: ``apart``, they do not read as if it held.
+
+    ``rows``: (value, floor, ceiling).
+    """
+    for value, floor, ceiling in rows:
+        if value is not None and floor is not None and value < floor:
+            yield value, floor
+        if value is not None and ceiling is not None and value > ceiling:
+            yield value, ceiling
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import collections
 import datetime
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from muster.model.attention import Cause, Turn
+from muster.model.attention import Attention, Cause, Turn
 from muster.model.figures import DURATIONS_S, GIVE_BACK_S, FleetFigures, NodeFigures, Spread
 from muster.model.states import SERVING, State
 from muster_criteria.cluster.goodput import forecast
@@ -27,6 +27,8 @@ from muster_reports.digest.numbers import Mean
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 30 * 24, 90 * 24))
 ASKED = (Cause.QUESTION, Cause.HELD)
+KINDS = (False, True)
+"""Whether nodes are simulated: both are always shown."""
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
 ZERO, NUMBERS_LAST = datetime.timedelta(), datetime.timedelta(days=1)
@@ -59,31 +61,30 @@ class Fleet:
         states = collections.Counter((each.sku, each.state, _flag(each.simulated)) for each in nodes)
         kinds = sorted({(sku, simulated) for sku, _, simulated in states})
         full = {(sku, str(state), simulated): 0 for sku, simulated in kinds for state in State} | states
-        verdicts = collections.Counter((each.sku, each.verdict or "none") for each in nodes)
+        verdicts = collections.Counter((each.sku, each.verdict or "none", _flag(each.simulated)) for each in nodes)
         serving = [each for each in nodes if each.state in SERVING]
-        unswept = {(_flag(kind),): seen.unswept_since.get(kind) for kind in (False, True)}
         return (
             _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full),
-            _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run", ("sku", "verdict"), verdicts),
+            _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run",
+                   ("sku", "verdict", "simulated"), verdicts),
             *self._attention(),
-            _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them", (),
-                   sum(each.held for each in nodes)),
-            _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet", (),
-                   sum(each.shadow for each in serving)),
-            _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate", (),
-                   sum(each.uncertified for each in nodes)),
-            _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none", (),
-                   seen.uncertified_since),
+            _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them",
+                   ("simulated",), _number_of(node for node in nodes if node.held)),
+            _gauge("muster_nodes_shadow", "nodes in service that were adopted and not verified yet",
+                   ("simulated",), _number_of(node for node in serving if node.shadow)),
+            _gauge("muster_nodes_uncertified", "verified nodes in service without a valid certificate",
+                   ("simulated",), _number_of(node for node in nodes if node.uncertified)),
+            _gauge("muster_nodes_uncertified_oldest_timestamp_seconds", "since when the longest of them; 0: none",
+                   ("simulated",), _by_kind(seen.uncertified_since.get)),
             _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
-                   "paused; 0: none", ("simulated",), unswept),
+                   "paused; 0: none", ("simulated",), _by_kind(seen.unswept_since.get)),
             _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
                    ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
             _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days",
                    ("simulated",), self._due(serving, datetime.timedelta(days=14))),
             _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", ("simulated",),
-                   {("false",): 0} | collections.Counter((_flag(each.simulated),) for each in serving
-                                                         if each.passed_at is None)),
+                   _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service",
                        ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
             _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
@@ -92,39 +93,42 @@ class Fleet:
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
 
-    def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], int]:
+    def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], Value]:
         """{whether simulated: how many of the nodes have not been tested since that was due, for so long}."""
-        found: dict[tuple[str, ...], int] = {("false",): 0, ("true",): 0}
-        for each in nodes:
-            due = self.figures.due_after.get(each.sku, ZERO) + since
-            found[(_flag(each.simulated),)] += each.tested_at is None or self.figures.at - each.tested_at >= due
-        return found
+        at, after = self.figures.at, self.figures.due_after
+        return _number_of(
+            node for node in nodes
+            if node.tested_at is None or at - node.tested_at >= after.get(node.sku, ZERO) + since
+        )  # fmt: skip
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
         seen = self.figures.attention
-        since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in (False, True)}
+        since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in KINDS}
         for each in {each.node: each for each in reversed(seen) if not each.serving}.values():
             since[each.turn, _flag(each.simulated)].append(_number(each.since))
-        asked = [_number(each.since) for each in seen if each.cause in ASKED and each.until]
-        held = [_number(each.since) for each in seen if each.cause is Cause.HELD]
+        asked = [each for each in seen if each.cause in ASKED and each.until]
+        held = [each for each in seen if each.cause is Cause.HELD]
         return (
             _gauge("muster_nodes_not_serving", "nodes that do not serve, by who acts next", ("turn", "simulated"),
                    {of: len(times) for of, times in since.items()}),
             _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them; 0: none",
                    ("turn", "simulated"), {of: min(times, default=0.0) for of, times in since.items()}),
-            _gauge("muster_questions_open", "questions that wait for a person's answer", (), len(asked)),
-            _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none", (),
-                   min(asked, default=0.0)),
+            _gauge("muster_questions_open", "questions that wait for a person's answer",
+                   ("simulated",), _number_of(asked)),
+            _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none",
+                   ("simulated",), _oldest(asked)),
             _gauge("muster_nodes_held_oldest_timestamp_seconds",
-                   "since when the longest of those with a held verdict; 0: none", (), min(held, default=0.0)),
+                   "since when the longest of those with a held verdict; 0: none", ("simulated",), _oldest(held)),
         )  # fmt: skip
 
     def _tests(self) -> Iterable[Metric]:
         seen = self.figures
+        since = seen.tests.since.items()
+        begun = {kind: min((at for (_, of), at in since if of == _flag(kind)), default=None) for kind in KINDS}
         return (
             _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the controller",
-                   (), seen.controller_faults),
+                   ("simulated",), _by_kind(lambda kind: seen.controller_faults.get(kind, 0))),
             _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
                    ("stage", "class", "severity"), seen.findings),
             _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
@@ -135,9 +139,9 @@ class Fleet:
                        ("dag", "level", "verdict", "simulated"), DURATIONS_S, seen.run_durations),
             _histogram("muster_give_back_seconds", "from the wish to give a node back until its scheduler confirmed "
                        f"it, last change of each node {WINDOW_TEXT}", ("cluster",), GIVE_BACK_S, seen.give_back),
-            _gauge("muster_tests_running", "nodes that a run holds now", ("dag",), seen.tests.counts),
-            _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none", (),
-                   seen.tests.oldest),
+            _gauge("muster_tests_running", "nodes that a run holds now", ("dag", "simulated"), seen.tests.counts),
+            _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none",
+                   ("simulated",), _by_kind(begun.get)),
             _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
                    "job: when a job of a new node began last, or since when they wait", ("pool",),
                    {(pool,): at for pool, at in seen.pools.items()}),
@@ -249,6 +253,20 @@ def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Any, Val
     for key, value in (values if isinstance(values, Mapping) else {(): values}).items():
         family.add_metric(key, _number(value))
     return family
+
+
+def _by_kind(value: Callable[[bool], Value]) -> dict[tuple[str, ...], Value]:
+    """{whether simulated: its value}."""
+    return {(_flag(kind),): value(kind) for kind in KINDS}
+
+
+def _number_of(found: Iterable[NodeFigures | Attention]) -> dict[tuple[str, ...], Value]:
+    counts = collections.Counter(each.simulated for each in found)
+    return _by_kind(lambda kind: counts[kind])
+
+
+def _oldest(found: Sequence[Attention]) -> dict[tuple[str, ...], Value]:
+    return _by_kind(lambda kind: min((_number(each.since) for each in found if each.simulated is kind), default=None))
 
 
 def _bounds(means: Mapping[tuple[str, ...], Mean]) -> dict[tuple[str, ...], float]:

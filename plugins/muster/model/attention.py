@@ -48,7 +48,7 @@ class Cause(enum.StrEnum):
     INCONCLUSIVE = "inconclusive"
     NOT_TESTED = "not tested"
     NO_VERDICT = "no verdict"
-    """It serves, and its tests give no verdict."""
+    """It serves, or waits to serve again, and its tests give no verdict."""
     REPAIR = "repair"
     IN_REPAIR = "in repair"
     """A run of the DAG repair has it."""

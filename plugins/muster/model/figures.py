@@ -86,10 +86,11 @@ class RankTime:
 class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part and severity. ``corrupting``: findings and reports of
     corrupted data, by metric or check. Durations: of stages by stage and level, of
-    runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``ranks``: of the blocks
+    runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by DAG and
+    whether the node is simulated. ``ranks``: of the blocks
     that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
-    their first job, when a job of a new node began last, or else since when they wait. ``uncertified_since``: the
-    longest of the nodes that are. ``unswept_since``: by whether it is simulated, the node in service that the health
+    their first job, when a job of a new node began last, or else since when they wait. By whether nodes are simulated:
+    ``uncertified_since``: the longest of those that are; ``unswept_since``: the node in service that the health
     sweep could read and did not for longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node
     is due, at once without one. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
     """
@@ -101,7 +102,7 @@ class FleetFigures:
     corrupting: dict[tuple[str, ...], int]
     stage_durations: tuple[Spread, ...]
     run_durations: tuple[Spread, ...]
-    controller_faults: int
+    controller_faults: dict[bool, int]
     give_back: tuple[Spread, ...]
     tests: Waiting
     mails: Waiting
@@ -113,7 +114,7 @@ class FleetFigures:
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
     pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
-    uncertified_since: datetime.datetime | None = None
+    uncertified_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)
     succeeded: dict[str, datetime.datetime | None] = dataclasses.field(default_factory=dict)

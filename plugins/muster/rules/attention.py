@@ -23,6 +23,7 @@ from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.model import Verdict
 
 BLOCK_MAX = 16
@@ -46,7 +47,8 @@ class Known:
     cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
     they are simulated. ``incidents``: all that are open. ``obstacles``: why its run, which tries again, could not reach
     it. ``untestable``: when tests of it were refused, though no one else used it, in order. ``leaving``: of a node in
-    service, the observation for which it is to leave.
+    service, the observation for which it is to leave. ``members``: how many nodes are not retired, by SKU and by
+    whether they are simulated.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
@@ -60,6 +62,7 @@ class Known:
     obstacles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untestable: Mapping[str, Sequence[datetime.datetime]] = dataclasses.field(default_factory=dict)
     leaving: Mapping[str, Observation] = dataclasses.field(default_factory=dict)
+    members: Mapping[tuple[str, bool], int] = dataclasses.field(default_factory=dict)
 
 
 def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) -> list[Attention]:
@@ -99,6 +102,7 @@ class _Seen:
         self.asked, self.lease = known.questions.get(node), known.leases.get(node)
         self.replaces, self.rack = known.replacements.get(node), known.racks.get((row.rack, row.simulated))
         self.obstacle, self.leaves = known.obstacles.get(node, ""), known.leaving.get(node)
+        self.others = max(0, known.members.get((row.sku, row.simulated), 0) - 1)
         self.refused = why if counts(at) else ""
         self.refusals = [each for each in known.untestable.get(node, ()) if counts(each)]
         self.why = row.moved_for or self.refused or row.headline or "it was not tested yet"
@@ -143,8 +147,8 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
     match row.state:
         case State.PRODUCTION if row.inconclusive >= INCONCLUSIVE_BUDGET:
             return seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node show {name}")
-        case State.PRODUCTION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:
-            why = f"it serves and cannot be tested: {seen.refused or seen.why}"
+        case State.PRODUCTION | State.REVALIDATION if len(seen.refusals) >= INCONCLUSIVE_BUDGET:
+            why = f"it cannot be tested: {seen.refused or seen.why}"
             item = seen.item(Cause.NO_VERDICT, Turn.PERSON, f"muster node check {name}", why)
             return dataclasses.replace(item, since=seen.refusals[0])
         case State.PRODUCTION if seen.leaves is not None:
@@ -205,8 +209,10 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
         return seen.item(Cause.REPLACES, Turn.PERSON, f"muster admit {name} --reason {reason}", why)
     in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
     if row.verdict is Verdict.PROVISIONAL and not in_block:
-        why = f"{seen.why} It is re-evaluated once there are eight similar nodes."
-        return seen.item(Cause.PROVISIONAL, Turn.MUSTER, f"muster admit {name} --reason …", why)
+        why, turn = f"{seen.why} It is re-evaluated once there are {PEERS_MIN} similar nodes.", Turn.MUSTER
+        if seen.others < PEERS_MIN:
+            why, turn = f"{why[:-1]}; {seen.others} others have its SKU.", Turn.PERSON
+        return seen.item(Cause.PROVISIONAL, turn, f"muster admit {name} --reason …", why)
     if row.spare and in_block and row.verdict is Verdict.PASS:
         why = f"it passed, and is kept as a spare (label {SPARE_LABEL})"
         return seen.item(Cause.SPARE, Turn.MUSTER, f"muster admit {name} --reason …", why)

@@ -17,17 +17,17 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
-from fastapi import Form, Request
+from fastapi import Depends, Form, HTTPException, Request
 from sqlalchemy import select
 
-from muster.model.dags import ADMISSION, NODE_QUALIFICATION
+from muster import store
+from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.states import SERVING
 
 read = requires_access_view(AccessView.PLUGINS)
 """Who may see plugins, may see the Fleet page and what programs read of it."""
 decide = requires_access_dag("POST", DagAccessEntity.RUN, ADMISSION)
 """Who may start runs of this DAG, may decide about nodes."""
-start = requires_access_dag("POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
-"""Who may start runs of this DAG, may test a node; of a node that serves, those of ``NODE_REVALIDATION``."""
 respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
 """Who may answer the questions of the DAG that the address names."""
 
@@ -43,9 +43,20 @@ def may_decide(user: GetUserDep) -> bool:
     return allowed(user, "POST", DagAccessEntity.RUN, ADMISSION)
 
 
-def may_start(user: GetUserDep) -> bool:
-    """Whether the viewer may start a test."""
-    return allowed(user, "POST", DagAccessEntity.RUN, NODE_QUALIFICATION)
+def testing_dag(name: str) -> str:
+    """The DAG whose runs test this node now. Raises UnknownNode."""
+    return NODE_REVALIDATION if store.nodes.get(name).state in SERVING else NODE_QUALIFICATION
+
+
+def may_start(user: GetUserDep, dag_id: Annotated[str, Depends(testing_dag)]) -> bool:
+    """Whether the viewer may start a test of this node."""
+    return allowed(user, "POST", DagAccessEntity.RUN, dag_id)
+
+
+def start(may: Annotated[bool, Depends(may_start)], dag_id: Annotated[str, Depends(testing_dag)]) -> None:
+    """Refuse who may not start a test of this node. Raises HTTPException."""
+    if not may:
+        raise HTTPException(403, f"your login may not start runs of {dag_id}")
 
 
 Log = Callable[[Request, SessionDep, GetUserDep], Awaitable[None]]

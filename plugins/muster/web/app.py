@@ -30,6 +30,7 @@ from muster.web import (
     compare,
     fleet,
     heat_map,
+    keys,
     overview,
     peers,
     plots,
@@ -134,12 +135,11 @@ def node(
     newest = next((each for each in runs if each.ended_at), None)
     last = store.reporting.run(ended.key, node=name, attached=False) if ended else None
     certificates, parts = store.certificates.of_node(name, EVENTS_MAX), store.parts.of_node(name, EVENTS_MAX)
-    observed = [each for stage in last.stages for each in stage.judgement.observations] if last else []
     history = timeline.timeline(
         store.nodes.events(name, limit=EVENTS_MAX + 1), runs, certificates, parts,
         store.raw.bmc_readings(name, EVENTS_MAX), store.users_jobs.of_node(name), now, EVENTS_MAX + 1,
     )  # fmt: skip
-    figures = plots.strips(observed, peers.bands(last) if last else {}, judged_only=False)
+    figures = plots.strips(plots.seen(last), peers.bands(last), judged_only=False) if last else []
     curves = fleet.curves_of(last) if last else {}
     rows, version = overview.fleet_now()
     waits = [each for each in overview.attention_now(rows, version) if each.node == name]
@@ -161,10 +161,10 @@ def node(
         now=now,
         strips=[each for each in figures if each.limits or each.peers],
         unlimited=[each for each in figures if not each.limits and not each.peers],
-        metrics=store.overview.metrics_of(name, RUNS_MAX),
-        metric=metric,
+        metrics=[(keys.address(each), keys.words(each)) for each in store.node_metrics.of_node(name, RUNS_MAX)],
+        metric=metric, metric_words=keys.words(keys.read(metric)),
         curves=sorted(curves), curve=curve, drawn=plots.curves(curves.get(curve, ())),
-        life=plots.life(store.overview.metric_points(name, metric)) if metric else None,
+        life=plots.life(store.node_metrics.life(name, keys.read(metric))) if metric else None,
     )  # fmt: skip
 
 

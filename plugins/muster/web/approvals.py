@@ -124,10 +124,9 @@ def evidence(asked: Question) -> Evidence | None:
         run: Run | None = store.runs.get(node.held_run, node=node.name)
     else:
         run = store.runs.last(node.name)
-    report: RunReport | None = store.reporting.run(run.key, node=node.name) if run else None
-    observed = [each for stage in report.stages for each in stage.judgement.observations] if report else []
-    bands = peers.bands(report) if report else {}
-    failed = [each for each in plots.strips(observed, bands) if each.failed]
+    report: RunReport | None = store.reporting.run(run.key, node=node.name, attached=False) if run else None
+    strips = plots.strips(plots.seen(report), peers.bands(report)) if report else []
+    failed = [each for each in strips if each.failed]
     return Evidence(
         node, reasons(asked, node), run, store.verdicts.open_findings(node.name), failed, effects(asked, node)
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from muster.web import plots
-from muster_criteria.model import Finding, Observation, Severity, Verdict
+from muster.web import keys, plots
+from muster_criteria.model import Finding, Severity, Verdict
 from muster_reports.model import RunReport
 
 
@@ -47,12 +47,7 @@ def of_reports(reports: Sequence[RunReport]) -> Block:
     members = sorted(
         map(_member, reports), key=lambda each: (not _failed(each), each.verdict is Verdict.PASS, each.node)
     )
-    observed = [
-        dataclasses.replace(each, device=f"{report.node} {each.device}".removesuffix(" node"))
-        for report in reports
-        for stage in report.stages
-        for each in stage.judgement.observations
-    ]
+    observed = [each for report in reports for each in plots.seen(report, by_node=True)]
     notes = dict.fromkeys(note for report in reports for stage in report.stages for note in stage.judgement.notes)
     strips = plots.strips(observed, judged_only=False)
     alike = [f"{each.metric}: {each.low} {each.unit}" for each in strips if not each.most and not each.failed]
@@ -69,11 +64,11 @@ def _failed(member: Member) -> bool:
     return any(each.severity is Severity.CRITICAL for each in member.findings)
 
 
-def _proofs(observed: Iterable[Observation]) -> list[Proof]:
+def _proofs(observed: Iterable[plots.Seen]) -> list[Proof]:
     found: dict[str, dict[str, list[str]]] = {}
     for each in observed:
-        if each.text is not None:
-            found.setdefault(plots.named(each), {}).setdefault(each.text, []).append(each.device)
+        if each.of.text is not None:
+            found.setdefault(keys.words(each.key), {}).setdefault(each.of.text, []).append(each.device)
     return [
         Proof(metric, tuple((text, tuple(devices)) for text, devices in of.items()))
         for metric, of in sorted(found.items())

@@ -6,7 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Hashable, Iterable, Mapping
 
-from muster.web import plots
+from muster.web import keys, plots
+from muster_criteria.labels import Key
 from muster_criteria.model import Observation
 from muster_reports.model import RunReport
 
@@ -77,26 +78,23 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
     return Comparison(tuple(rows[:ROWS_MAX]), left_out, _alone(left, right), _alone(right, left), versions)
 
 
-Key = tuple[str, str, str]
-
-
-def _groups(report: RunReport) -> Mapping[Key, list[Observation]]:
-    groups: dict[Key, list[Observation]] = {}
-    for stage in report.stages:
-        for each in stage.judgement.observations:
-            if each.value is not None:
-                groups.setdefault((stage.judgement.stage, plots.named(each), each.unit), []).append(each)
+def _groups(report: RunReport) -> Mapping[tuple[str, Key], list[Observation]]:
+    groups: dict[tuple[str, Key], list[Observation]] = {}
+    for each in plots.seen(report):
+        if each.of.value is not None:
+            groups.setdefault((each.stage, each.key), []).append(each.of)
     return groups
 
 
-def _row(key: Key, left: list[Observation], right: list[Observation]) -> Row:
-    stage, metric, unit = key
+def _row(of: tuple[str, Key], left: list[Observation], right: list[Observation]) -> Row:
+    stage, key = of
     before, after = _median(left), _median(right)
     more_is_better = _more_is_better([*left, *right])
     change = _change(before, after)
     return Row(
-        stage, metric, unit, before, after, change, _better(change, more_is_better), _worst(left, right, more_is_better)
-    )
+        stage, keys.words(key), key.unit, before, after, change, _better(change, more_is_better),
+        _worst(left, right, more_is_better),
+    )  # fmt: skip
 
 
 def _worst(left: list[Observation], right: list[Observation], more_is_better: bool | None) -> Worst | None:
@@ -121,10 +119,9 @@ def _better(change: float | None, more_is_better: bool | None) -> bool | None:
 
 
 def _more_is_better(rows: Iterable[Observation]) -> bool | None:
-    """True for a metric with floors alone, False for one with ceilings alone."""
-    floors = any(row.floor is not None for row in rows)
-    ceilings = any(row.ceiling is not None for row in rows)
-    return floors if floors is not ceilings else None
+    """True for a metric with floors, False for one with ceilings alone; None where any other value breaks a limit."""
+    open_ended = [row for row in rows if row.floor != row.ceiling]
+    return any(row.floor is not None for row in open_ended) if open_ended else None
 
 
 def _median(rows: list[Observation]) -> float | None:

@@ -39,7 +39,7 @@ class Filters:
     """What the URL's query asks for; an empty field does not filter, and ``NONE`` leaves the nodes without a verdict, a
     rack or a pod.
 
-    ``colour``: what the map shows: "" the states, else a metric as ``rack_map.key`` writes it. ``page``, ``waits``: the
+    ``colour``: what the map shows: "" the states, else a metric as ``keys.address`` writes it. ``page``, ``waits``: the
     page of the table of nodes, and of the list of those that do not serve.
     """
 
@@ -59,6 +59,11 @@ class Filters:
         chosen = dataclasses.asdict(self) | over | changes
         kept = {name: value for name, value in chosen.items() if value and not (name in PAGES and value == 1)}
         return f"?{urllib.parse.urlencode(kept)}"
+
+    def within(self, rows: int, waiting: int) -> Filters:
+        """The same with the last page of each list in place of one beyond it."""
+        page, waits = (min(max(1, at), max(1, -(-of // PAGE))) for at, of in ((self.page, rows), (self.waits, waiting)))
+        return dataclasses.replace(self, page=page, waits=waits)
 
     @property
     def narrowed(self) -> bool:

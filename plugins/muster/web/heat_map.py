@@ -13,7 +13,7 @@ SIDE = 480
 LOW = 0.9
 """A cell below this share of the usual rate is drawn as out of limits (``muster_criteria.cluster.fabric.levels``)."""
 NAMED_MAX = 24
-"""With more nodes the rows have no names; a cell's title has them."""
+"""With more nodes the rows and columns have no names; a cell's title has them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Square:
 class HeatMap:
     """One rail. ``size``: of a cell. ``names``: of rows and columns with their middle, empty where there are too many.
 
-    ``low``: how many cells are drawn as low. ``delay``: the round trips of small messages in words, "" without any.
+    ``low``: the words of the cells that are drawn as low. ``delay``: the round trips of small messages in words, ""
+    without any.
     """
 
     rail: str
@@ -38,13 +39,13 @@ class HeatMap:
     squares: tuple[Square, ...]
     names: tuple[tuple[str, float], ...]
     nodes: int
-    low: int
+    low: tuple[str, ...]
     delay: str
 
 
 def of(fabric: Fabric) -> tuple[HeatMap, ...]:
     """The map of each rail, those with the most low cells first."""
-    return tuple(sorted(map(_map, fabric.matrices), key=lambda each: (-each.low, each.rail)))
+    return tuple(sorted(map(_map, fabric.matrices), key=lambda each: (-len(each.low), each.rail)))
 
 
 def _map(matrix: RailMatrix) -> HeatMap:
@@ -53,14 +54,14 @@ def _map(matrix: RailMatrix) -> HeatMap:
     squares = tuple(
         Square(
             round(at[cell.receiver] * size, 2), round(at[cell.sender] * size, 2), _shade(cell.share, cell.wrong),
-            f"{cell.sender} → {cell.receiver}: {number(cell.rate)} Gb/s, {100 * cell.share:.0f} % of the usual"
+            f"{cell.sender} → {cell.receiver}: {number(cell.rate)} Gb/s, {_percent(cell.share)} of the usual"
             f"{', wrong bytes' if cell.wrong else ''}"
             f"{'' if cell.delay_us is None else f', {_delay(cell.delay_us)} there and back'}",
         )
         for cell in matrix.cells
     )  # fmt: skip
     names = tuple((name, round((place + 0.5) * size, 2)) for name, place in at.items()) if len(at) <= NAMED_MAX else ()
-    low = sum(each.css == "bad" for each in squares)
+    low = tuple(each.title for each in squares if each.css == "bad")
     return HeatMap(matrix.rail, round(size, 3), squares, names, len(at), low, _delays(matrix))
 
 
@@ -77,6 +78,11 @@ def _delays(matrix: RailMatrix) -> str:
 
 def _delay(us: float) -> str:
     return figure(round(us, 1), "µs")
+
+
+def _percent(share: float) -> str:
+    """In whole percent, or as many digits as tell it from the share below which a cell is low."""
+    return figure(100 * share, "%", unlike=100 * LOW, digits=2)
 
 
 def _shade(share: float, wrong: bool) -> str:

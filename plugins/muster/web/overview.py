@@ -15,13 +15,13 @@ from muster.model.attention import Attention
 from muster.model.figures import FleetRow
 from muster.model.runs import Run
 from muster.model.states import State
-from muster.web import fleet, plots, rack_map, rendering, shading
+from muster.web import fleet, keys, rack_map, rendering, shading
 from muster.web.shared import Shared
 
 SINCE = datetime.timedelta(days=1)
 RUNS_MAX, MOVES_MAX = 30, 12
-NOTICES_S = 10
-"""Seconds for which the sentences about the whole fleet are shared between viewers."""
+KEPT_S = 10
+"""Seconds for which what is read of the whole fleet is shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)
 _shared_notices = Shared[list[str]](1)
 _shared_attention = Shared[list[Attention]](1)
@@ -43,7 +43,7 @@ def values(request: Request, filters: fleet.Filters, questions: int, stamp: str)
         return Markup(rendering.markup(request, "_live.html.j2", **found)), found["skus"]
 
     part, skus = _shared_parts.get((stamp, filters, rendering.base(request)), made)
-    metrics = [(rack_map.key(*each), plots.words(*each)) for each in shading.metrics()]
+    metrics = [(keys.address(each), keys.words(each)) for each in shading.metrics()]
     return {
         "filters": filters, "questions": questions, "version": stamp, "part": part, "skus": skus, "metrics": metrics,
     }  # fmt: skip
@@ -53,7 +53,6 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     rows, version = fleet_now()
     found = store.overview.nodes_with(filters.q) if filters.q else set()
     chosen = fleet.chosen(rows, filters, found)
-    begin, waits = ((max(1, page) - 1) * fleet.PAGE for page in (filters.page, filters.waits))
     only = {row.node for row in chosen} if filters.narrowed else None
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
@@ -61,6 +60,8 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     present = {row.node for row in chosen if row.state is not State.RETIRED}
     out = [each for each in attention_now(rows, version) if each.node in names]
     waiting = [each for each in out if each.listed]
+    filters = filters.within(len(chosen), len(waiting))
+    begin, waits = ((page - 1) * fleet.PAGE for page in (filters.page, filters.waits))
     colours = rack_map.by_state(chosen)
     if filters.colour:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
@@ -86,20 +87,24 @@ def _typical(runs: list[Run]) -> dict[fleet.Kind, float | None]:
 
 
 def fleet_now() -> tuple[list[FleetRow], str]:
-    """All rows and their version; read once for all viewers until something changes."""
+    """All rows and their version; read once for all viewers until something changes, or ``KEPT_S`` are over."""
     version = store.overview.version()
-    return _shared_rows.get(version, store.overview.rows), version
+    return _shared_rows.get(_kept(version), store.overview.rows), version
 
 
 def attention_now(rows: list[FleetRow], version: str) -> list[Attention]:
-    """``store.attention.collect``, read once in ``NOTICES_S`` for all viewers and filters."""
-    key = (version, int(_now().timestamp()) // NOTICES_S)
-    return _shared_attention.get(key, lambda: store.attention.collect(rows, health.leaving()))
+    """``store.attention.collect``, read as rarely for all viewers and filters."""
+    return _shared_attention.get(_kept(version), lambda: store.attention.collect(rows, health.leaving()))
 
 
 def _notices_now(rows: list[FleetRow], version: str) -> list[str]:
-    """``_notices``, read once in ``NOTICES_S`` for all viewers and filters."""
-    return _shared_notices.get((version, int(_now().timestamp()) // NOTICES_S), lambda: _notices(rows))
+    """``_notices``, read as rarely for all viewers and filters."""
+    return _shared_notices.get(_kept(version), lambda: _notices(rows))
+
+
+def _kept(version: str) -> tuple[str, int]:
+    # PostgreSQL numbers a row before it is committed, so a change may leave the version as it is.
+    return version, int(_now().timestamp()) // KEPT_S
 
 
 def _notices(rows: list[FleetRow]) -> list[str]:

@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.model.figures import Point
-from muster_criteria.devices import kind_of
-from muster_criteria.fleet.peers.bands import Band, Key
+from muster.web import keys
+from muster_criteria.fleet.peers.bands import Band
+from muster_criteria.labels import Key
 from muster_criteria.model import Observation
-from muster_criteria.words import number
-from muster_reports.model import Series
+from muster_criteria.words import apart, beyond, number
+from muster_reports.model import RunReport, Series
 
 WIDTH = 560
 """Width of a plot in its own units; the page scales it."""
@@ -20,6 +21,16 @@ _UNNAMED = ("bool", "count")
 LIFE_HEIGHT = 160
 MARGIN = 8
 SERIES_MAX = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One observation of a run: the stage, the device as plots name it, and what it is a figure of."""
+
+    stage: str
+    device: str
+    key: Key
+    of: Observation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +54,9 @@ class Peers:
 
 @dataclasses.dataclass(frozen=True)
 class Strip:
-    """One metric of one stage: a dot a device between the least and the greatest value or limit. ``failed``: devices
-    out of limits. ``most``: the devices with the least and the greatest value; both empty where all values are alike.
+    """One metric of one stage: a dot a device between the least and the greatest value or limit. ``metric``: both, in
+    words. ``failed``: devices out of limits. ``most``: the devices with the least and the greatest value; both empty
+    where all values are alike.
     """
 
     metric: str
@@ -82,57 +94,60 @@ class Life:
     limits: tuple[tuple[float, str], ...]
 
 
-def strips(
-    observations: Iterable[Observation], bands: Mapping[Key, Band] | None = None, *, judged_only: bool = True
-) -> list[Strip]:
-    """A strip for each metric (and labels) with a number, those with failed devices first, then by name.
+def seen(report: RunReport, *, by_node: bool = False) -> list[Seen]:
+    """What a run measured. ``by_node``: devices are named with their node, which stands for itself alone."""
+    return [
+        Seen(
+            stage.judgement.stage, f"{report.node} {each.device}".removesuffix(" node") if by_node else each.device,
+            Key.of(each.device, each.metric, each.labels, each.unit), each,
+        )
+        for stage in report.stages
+        for each in stage.judgement.observations
+    ]  # fmt: skip
 
-    ``bands``: what is usual among the peers. ``judged_only``: leave out what has no limit.
+
+def strips(
+    observed: Iterable[Seen], bands: Mapping[Key, Band] | None = None, *, judged_only: bool = True
+) -> list[Strip]:
+    """A strip for each figure of each stage with a number, those with failed devices first, then by name.
+
+    ``bands``: what is usual among the peers. ``judged_only``: leave out what has no limit and breaks no rule.
     """
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Observation]] = collections.defaultdict(list)
-    for each in observations:
-        judged = each.floor is not None or each.ceiling is not None
-        if each.value is not None and (judged or not judged_only):
-            groups[each.metric, each.labels].append(each)
-    drawn = [_strip(rows, (bands or {}).get(_key(rows[0]))) for rows in groups.values()]
+    groups: dict[tuple[str, Key], list[tuple[str, float, Observation]]] = collections.defaultdict(list)
+    for each in observed:
+        if each.of.value is not None:
+            groups[each.stage, each.key].append((each.device, each.of.value, each.of))
+    drawn = [
+        _strip(f"{keys.words(key)} in {stage}", key.unit, rows, (bands or {}).get(key))
+        for (stage, key), rows in groups.items()
+        if not judged_only or any((row.floor, row.ceiling, row.ok) != (None, None, True) for _, _, row in rows)
+    ]
     return sorted(drawn, key=lambda strip: (not strip.failed, strip.metric))
 
 
-def named(each: Observation) -> str:
-    """The metric of an observation, as ``words`` writes it."""
-    return words(each.metric, each.labels)
-
-
-def words(metric: str, labels: Sequence[tuple[str, str]]) -> str:
-    """The metric with the values of its labels: "gemm_rate (bf16)"."""
-    return f"{metric} ({', '.join(text for _, text in labels)})" if labels else metric
-
-
-def _key(each: Observation) -> Key:
-    return kind_of(each.device), each.metric, tuple(sorted(each.labels)), each.unit
-
-
-def _strip(rows: Sequence[Observation], band: Band | None) -> Strip:
-    unit = "" if rows[0].unit in _UNNAMED else rows[0].unit
-    values = [row.value for row in rows if row.value is not None]
-    bounds = {("at least", row.floor) for row in rows if row.floor is not None}
-    bounds |= {("at most", row.ceiling) for row in rows if row.ceiling is not None}
+def _strip(metric: str, unit: str, rows: Sequence[tuple[str, float, Observation]], band: Band | None) -> Strip:
+    unit = "" if unit in _UNNAMED else unit
+    bounds = {("at least", row.floor) for _, _, row in rows if row.floor is not None}
+    bounds |= {("at most", row.ceiling) for _, _, row in rows if row.ceiling is not None}
     for exact in [limit for word, limit in bounds if word == "at least" and ("at most", limit) in bounds]:
         bounds = {bound for bound in bounds if bound[1] != exact} | {("exactly", exact)}
     usual = [band.low, band.median, band.high] if band else []
-    scale = _Scale([*values, *(limit for _, limit in bounds), *usual], WIDTH)
+    scale = _Scale([*(value for _, value, _ in rows), *(limit for _, limit in bounds), *usual], WIDTH)
+    digits = apart(beyond((value, row.floor, row.ceiling) for _, value, row in rows))
     dots = tuple(
-        Dot(scale.at(row.value), row.ok, f"{row.device}: {number(row.value)} {unit}".rstrip())
-        for row in rows
-        if row.value is not None
+        Dot(scale.at(value), row.ok, f"{device}: {number(value, digits)} {unit}".rstrip())
+        for device, value, row in rows
     )
-    limits = tuple((scale.at(limit), f"{word} {number(limit)} {unit}".rstrip()) for word, limit in sorted(bounds))
-    failed = tuple(row.device for row in rows if not row.ok)
-    ranked = sorted((row.value, row.device) for row in rows if row.value is not None)
+    limits = tuple(
+        (scale.at(limit), f"{word} {number(limit, digits)} {unit}".rstrip()) for word, limit in sorted(bounds)
+    )
+    failed = tuple(device for device, _, row in rows if not row.ok)
+    ranked = sorted((value, device) for device, value, _ in rows)
     least, most = ranked[0], ranked[-1]
     ends = ("", "") if least[0] == most[0] else (least[1], most[1])
     peers = Peers(scale.at(band.low), scale.at(band.median), scale.at(band.high), _words(band, unit)) if band else None
-    return Strip(named(rows[0]), unit, number(scale.low), number(scale.high), dots, limits, failed, *ends, peers)
+    low, high = (number(end, digits) for end in (scale.low, scale.high))
+    return Strip(metric, unit, low, high, dots, limits, failed, *ends, peers)
 
 
 def _words(band: Band, unit: str) -> str:
@@ -141,7 +156,7 @@ def _words(band: Band, unit: str) -> str:
 
 
 def life(points: Sequence[Point]) -> Life | None:
-    """The metric's lines, one a device and labels, at most ``SERIES_MAX``; None without points.
+    """The lines of one figure, one a device, at most ``SERIES_MAX``; None without points.
 
     A limit is drawn if it is the last one of each line; else it stands in the words of the lines that it is for.
     """
@@ -149,8 +164,9 @@ def life(points: Sequence[Point]) -> Life | None:
         return None
     series: dict[str, list[Point]] = collections.defaultdict(list)
     for point in points:
-        series[" ".join([point.device, *(text for _, text in point.labels)])].append(point)
+        series[point.device].append(point)
     latest, drawn = points[-1], list(series.items())[:SERIES_MAX]
+    digits = apart(beyond((of[-1].value, of[-1].floor, of[-1].ceiling) for _, of in drawn))
     limits = [_limits(of[-1]) for _, of in drawn]
     bounds = set.intersection(*limits)
     across = _Scale([point.at.timestamp() for point in points], WIDTH)
@@ -160,8 +176,8 @@ def life(points: Sequence[Point]) -> Life | None:
             name,
             _path([(across.at(each.at.timestamp()), LIFE_HEIGHT - up.at(each.value)) for each in of]),
             ", ".join([
-                f"{name}: {number(of[-1].value)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
-                *(f"{word} {number(limit)} {of[-1].unit}" for word, limit in sorted(own - bounds)),
+                f"{name}: {number(of[-1].value, digits)} {of[-1].unit} on {of[-1].at:%Y-%m-%d}",
+                *(f"{word} {number(limit, digits)} {of[-1].unit}" for word, limit in sorted(own - bounds)),
             ]),
         )
         for (name, of), own in zip(drawn, limits, strict=True)
@@ -169,7 +185,10 @@ def life(points: Sequence[Point]) -> Life | None:
     return Life(
         latest.unit, number(up.low), number(up.high), f"{points[0].at:%Y-%m-%d}", f"{latest.at:%Y-%m-%d}",
         tuple(lines), max(0, len(series) - SERIES_MAX),
-        tuple((LIFE_HEIGHT - up.at(limit), f"{word} {number(limit)} {latest.unit}") for word, limit in sorted(bounds)),
+        tuple(
+            (LIFE_HEIGHT - up.at(limit), f"{word} {number(limit, digits)} {latest.unit}")
+            for word, limit in sorted(bounds)
+        ),
     )  # fmt: skip
 
 

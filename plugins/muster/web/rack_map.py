@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import itertools
 import statistics
-import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from muster.model.figures import FleetRow, NodeFigure
@@ -61,17 +60,6 @@ class Colours:
     titles: Mapping[str, str]
     legend: tuple[tuple[str, str], ...] = ()
     mixed: bool = False
-
-
-def key(metric: str, labels: Sequence[tuple[str, str]]) -> str:
-    """The metric and its labels as one text, for the address: ``gemm_rate?dtype=bf16``."""
-    return f"{metric}?{urllib.parse.urlencode(labels)}" if labels else metric
-
-
-def read_key(text: str) -> tuple[str, dict[str, str]]:
-    """(metric, labels) of a text made by ``key``."""
-    metric, _, labels = text.partition("?")
-    return metric, dict(urllib.parse.parse_qsl(labels))
 
 
 def by_state(rows: Sequence[FleetRow]) -> Colours:

@@ -19,7 +19,7 @@ more than `MUSTER_METRICS_NODES` has only the histogram of ages."""
 EMPTY = Waiting(counts={}, since={})
 NOTHING = FleetFigures(
     at=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), nodes=(), breakers={}, findings={}, corrupting={},
-    stage_durations=(), run_durations=(), controller_faults=0, give_back=(), tests=EMPTY, mails=EMPTY, parked=0,
+    stage_durations=(), run_durations=(), controller_faults={}, give_back=(), tests=EMPTY, mails=EMPTY, parked=0,
     changes=EMPTY, differences=Waiting(counts={(): 0}, since={}), audit=(),
 )  # fmt: skip
 """Which metrics there are does not depend on the fleet."""

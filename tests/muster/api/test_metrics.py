@@ -34,6 +34,7 @@ from tests.muster import fleet
 from tests.muster.api.conftest import app
 
 TOKEN = {"Authorization": "Bearer s3cret"}
+NONE = {("false",): 0.0, ("true",): 0.0}
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_records_that_are_away_are_503(client: TestClient, monkeypatch: pytest.M
 def test_they_show_the_records(client: TestClient) -> None:
     empty = read(client)
     assert empty["muster_mails_waiting"] == {(): 0}
-    assert empty["muster_tests_oldest_timestamp_seconds"] == {(): 0}
+    assert empty["muster_tests_oldest_timestamp_seconds"] == NONE
     for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
         store.nodes.add(fleet.new_node(name, rack="r1"))
     fleet.qualify("gpu-0001")
@@ -101,17 +102,17 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert seen["muster_nodes"]["false", "cpu-generic", "qualified"] == 1
     assert seen["muster_nodes"]["false", "cpu-generic", "quarantine"] == 1
     assert seen["muster_nodes"]["false", "cpu-generic", "rma"] == 0
-    verdicts = {("cpu-generic", "PASS"): 1, ("cpu-generic", "FAIL"): 1, ("cpu-generic", "none"): 1}
+    verdicts = {("false", "cpu-generic", verdict): 1 for verdict in ("PASS", "FAIL", "none")}
     assert seen["muster_nodes_by_verdict"] == verdicts
     runs = {(fleet.DAG, "short", "false", "PASS"): 1, (fleet.DAG, "short", "false", "FAIL"): 1}
     assert seen["muster_run_duration_seconds_gcount"] == runs
     assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
-    assert seen["muster_tests_running"] == {(fleet.DAG,): 1}
-    assert seen["muster_tests_oldest_timestamp_seconds"] == {(): 0}, "it waits for its turn, for as long as that takes"
+    assert seen["muster_tests_running"] == {(fleet.DAG, "false"): 1}
+    assert seen["muster_tests_oldest_timestamp_seconds"] == NONE, "it waits for its turn, for as long as that takes"
     for hours, stage in ((100, "intake"), (3, "burn_in")):
         begun = store.clock.now() - datetime.timedelta(hours=hours)
         store.runs.record_job(Job(held.dag_id, held.run_id, stage, "1", "running", "/j", started_at=begun))
-    assert read(client)["muster_tests_oldest_timestamp_seconds"][()] == pytest.approx(begun.timestamp())
+    assert read(client)["muster_tests_oldest_timestamp_seconds"]["false",] == pytest.approx(begun.timestamp())
     assert (seen["muster_mails_waiting"], seen["muster_mails_parked"]) == ({(): 1}, {(): 1})
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
@@ -183,34 +184,36 @@ def test_reports_of_corrupted_data_are_counted_whatever_follows_from_them(client
 
 
 @pytest.mark.both_dialects
+@pytest.mark.parametrize("simulated", ["false", "true"])
 def test_a_node_is_uncertified_whose_newest_certificate_is_revoked(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, simulated: str
 ) -> None:
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-    store.nodes.add(fleet.new_node("n1"))
+    store.nodes.add(fleet.new_node("n1", simulated=simulated == "true"))
     fleet.qualify("n1", environment={"driver": "580.1"})
     store.nodes.move("n1", State.PRODUCTION, "Ada", "needed now")
     fleet.qualify("n1", "again", environment={"driver": "580.1"})
-    assert read(client)["muster_nodes_uncertified"] == {(): 0}
+    assert read(client)["muster_nodes_uncertified"] == NONE
     fleet.qualify("n1", "idle", stages=("intake",), environment={"driver": "590.1"})
     assert list(store.certificates.uncertified()) == ["n1"]
-    assert read(client)["muster_nodes_uncertified"] == {(): 1}
+    assert read(client)["muster_nodes_uncertified"] == {**NONE, (simulated,): 1}
 
 
 @pytest.mark.both_dialects
-def test_a_test_that_gave_way_is_no_fault_of_the_controller(client: TestClient) -> None:
+@pytest.mark.parametrize("simulated", ["false", "true"])
+def test_a_test_that_gave_way_is_no_fault_of_the_controller(client: TestClient, simulated: str) -> None:
     for name, headline, fault in (
         ("gave-way", f"{PREEMPTED}its scheduler took the node back for another job", ""),
         ("well", "cluster validation: another member was lost", ""),
         ("untested", "Not tested, for a fault of the controller: no key", "no key"),
     ):
-        store.nodes.add(fleet.new_node(name))
+        store.nodes.add(fleet.new_node(name, simulated=simulated == "true"))
         run = fleet.begin(name, name).key
         if fault:
             store.attempts.note_fault(run, "intake", fault)
         store.runs.finish(run, Verdict.SKIPPED, headline)
     seen = read(client)
-    assert seen["muster_controller_faults"] == {(): 1}
+    assert seen["muster_controller_faults"] == {**NONE, (simulated,): 1}
     assert sum(seen["muster_run_duration_seconds_gcount"].values()) == 3
 
 
@@ -234,8 +237,8 @@ def test_a_mail_waits_from_when_it_was_due(client: TestClient, monkeypatch: pyte
 def test_what_does_not_serve_is_counted_by_whose_turn_it_is(client: TestClient) -> None:
     nothing = read(client)
     assert set(nothing["muster_nodes_not_serving"].values()) == {0}
-    assert nothing["muster_questions_open"] == {(): 0}
-    assert nothing["muster_questions_oldest_timestamp_seconds"] == {(): 0}
+    assert nothing["muster_questions_open"] == NONE
+    assert nothing["muster_questions_oldest_timestamp_seconds"] == NONE
     for name in ("a", "b", "c", "d"):
         store.nodes.add(fleet.new_node(name))
     fleet.qualify("a")
@@ -243,14 +246,16 @@ def test_what_does_not_serve_is_counted_by_whose_turn_it_is(client: TestClient) 
     store.runs.begin_stage(fleet.begin("c").key, "intake")
     fleet.qualify("d")
     store.nodes.move("d", State.PRODUCTION, "Ada", "needed now")
-    store.questions.put(RunKey("admission", "r"), "a", store.questions.newest("a"), "Admit a?", ["Admit"])
+    store.nodes.add(fleet.new_node("sim", simulated=True))
+    for name in ("a", "sim"):
+        store.questions.put(RunKey("admission", name), name, store.questions.newest(name), "Admit it?", ["Admit"])
     seen = read(client)
     counts = seen["muster_nodes_not_serving"]
     assert (counts["false", "person"], counts["false", "muster"], counts["false", "vendor"]) == (2, 1, 0)
     oldest = seen["muster_nodes_not_serving_oldest_timestamp_seconds"]
     assert oldest["false", "person"] == pytest.approx(time.time(), abs=60)
-    assert seen["muster_questions_open"] == {(): 1}
-    assert seen["muster_questions_oldest_timestamp_seconds"][()] == pytest.approx(time.time(), abs=60)
+    assert seen["muster_questions_open"] == {("false",): 1, ("true",): 1}
+    assert seen["muster_questions_oldest_timestamp_seconds"]["false",] == pytest.approx(time.time(), abs=60)
 
 
 def test_hostile_names_stay_one_label(client: TestClient) -> None:

@@ -29,7 +29,7 @@ def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metric = "muster_nodes_uncertified_oldest_timestamp_seconds"
-    assert read(client)[metric] == {(): 0}
+    assert read(client)[metric] == {("false",): 0, ("true",): 0}
     now = store.clock.now().replace(microsecond=0)
     for name, days_ago in (("expired", 40), ("revoked", 20)):
         monkeypatch.setattr(access, "now", lambda at=now - datetime.timedelta(days=days_ago): at)
@@ -38,15 +38,15 @@ def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
         store.nodes.move(name, State.PRODUCTION, "Ada", "needed now")
     revoked = now - datetime.timedelta(days=15)
     monkeypatch.setattr(access, "now", lambda: revoked)
-    assert read(client)[metric] == {(): 0}
+    assert read(client)[metric] == {("false",): 0, ("true",): 0}
     fleet.qualify("revoked", "idle", stages=("intake",), environment={"driver": "590.1"})
-    assert read(client)[metric] == {(): revoked.timestamp()}
+    assert read(client)[metric] == {("false",): revoked.timestamp(), ("true",): 0}
     monkeypatch.setattr(access, "now", lambda: now)
-    assert read(client)[metric] == {(): revoked.timestamp()}
+    assert read(client)[metric] == {("false",): revoked.timestamp(), ("true",): 0}
     store.nodes.move("revoked", State.QUARANTINE, "Ada", "its driver is another one")
     (end, _) = store.signs.certificate_ends()["expired"]
     assert revoked < end < now
-    assert read(client)[metric] == {(): end.timestamp()}
+    assert read(client)[metric] == {("false",): end.timestamp(), ("true",): 0}
 
 
 def test_a_test_is_due_at_once_or_where_no_part_of_it_fits_with_the_whole_one(

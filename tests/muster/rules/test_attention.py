@@ -21,6 +21,7 @@ from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
 from muster.rules import attention as rules
+from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.model import Verdict
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
@@ -132,7 +133,7 @@ def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together()
             after("n1", State.QUALIFIED, Verdict.INCONCLUSIVE, dag_id=dags.CLUSTER_QUALIFICATION),
             Cause.WAITS_FOR_BLOCK, Turn.PERSON,
         ),
-        (after("n1", State.QUALIFIED, Verdict.PROVISIONAL), Cause.PROVISIONAL, Turn.MUSTER),
+        (after("n1", State.QUALIFIED, Verdict.PROVISIONAL), Cause.PROVISIONAL, Turn.PERSON),
         (
             after("n1", State.QUALIFIED, Verdict.PROVISIONAL, dag_id=dags.CLUSTER_QUALIFICATION),
             Cause.BLOCK_DECIDED, Turn.PERSON,
@@ -162,17 +163,28 @@ def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
     assert only(attention([seen], refusals={"n1": before})).why == seen.headline
 
 
-def test_a_node_that_serves_and_cannot_be_tested_is_listed_until_a_test_ends() -> None:
-    """Else it would serve for ever on its last PASS, and no person would know."""
+@pytest.mark.parametrize(
+    ("others", "turn"), [(PEERS_MIN, Turn.MUSTER), (PEERS_MIN - 1, Turn.PERSON), (-1, Turn.PERSON)]
+)
+def test_what_no_fleet_can_re_evaluate_is_decided_by_a_person(others: int, turn: Turn) -> None:
+    seen = after("n1", State.QUALIFIED, Verdict.PROVISIONAL)
+    members = {("h100", False): others + 1, ("h100", True): 100, ("another", False): 100}
+    found = only(attention([seen], members=members))
+    assert (found.turn, found.command) == (turn, "muster admit n1 --reason …")
+
+
+@pytest.mark.parametrize("state", [State.PRODUCTION, State.REVALIDATION])
+def test_a_node_that_cannot_be_tested_is_listed_until_a_test_ends(state: State) -> None:
+    """Else it would serve for ever on its last PASS, or wait for ever, and no person would know."""
     times = [NOW - each * HOUR / 4 for each in (3, 2, 1)]
     last = {"n1": (times[-1], "not tested: no SKU file of that name")}
-    seen = after("n1", State.PRODUCTION, Verdict.PASS)
+    seen, serving = after("n1", state, Verdict.PASS), state is State.PRODUCTION
     found = only(attention([seen], refusals=last, untestable={"n1": times}))
-    assert (found.cause, found.turn, found.since, found.serving) == (Cause.NO_VERDICT, Turn.PERSON, times[0], True)
+    assert (found.cause, found.turn, found.since, found.serving) == (Cause.NO_VERDICT, Turn.PERSON, times[0], serving)
     assert found.why.endswith("no SKU file of that name")
-    assert attention([seen], refusals=last, untestable={"n1": times[1:]}) == []
-    tested = after("n1", State.PRODUCTION, Verdict.PASS, ended_at=NOW)
-    assert attention([tested], refusals=last, untestable={"n1": times}) == []
+    for tested, refused in ((seen, times[1:]), (dataclasses.replace(seen, ended_at=NOW), times)):
+        others = attention([tested], refusals=last, untestable={"n1": refused})
+        assert [each.turn for each in others] == ([] if serving else [Turn.MUSTER])
 
 
 def test_a_question_is_answered_by_its_command_until_its_end() -> None:

@@ -11,10 +11,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from muster import store
+from muster.model.dags import NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.states import State
-from muster.web import approvals
+from muster.web import access, approvals
 from tests.muster import fleet
 from tests.muster.web.conftest import HOSTILE, ask, override, page, question
+from tests.support import lives
 
 LEVEL = 'name="level"'
 """The field of the form that starts a test."""
@@ -131,6 +133,25 @@ def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_
     assert client.post("/node/n1/test", data={**form, "confirmed": "yes"}).status_code == 400
 
 
+@pytest.mark.parametrize("may", [NODE_QUALIFICATION, NODE_REVALIDATION])
+def test_who_may_start_runs_of_the_dag_that_tests_the_node_sees_the_form_and_no_one_else_starts_it(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, may: str
+) -> None:
+    assert isinstance(client.app, FastAPI)
+    for guard in (access.start, access.may_start):
+        del client.app.dependency_overrides[guard]
+    monkeypatch.setattr(access, "allowed", lambda user, method, entity, dag_id: dag_id == may)
+    for name in ("new", "serves"):
+        store.nodes.add(fleet.new_node(name))
+    lives.in_production("serves")
+    tested = {NODE_QUALIFICATION: "new", NODE_REVALIDATION: "serves"}
+    for dag_id, name in tested.items():
+        form = {"level": "short", "reason": "new fan"}
+        assert (LEVEL in page(client, f"/node/{name}")) is (dag_id == may)
+        assert (client.post(f"/node/{name}/test", data=form).status_code != 403) is (dag_id == may)
+    assert client.post("/node/unknown/test", data=form).status_code == 404
+
+
 def test_behind_a_proxy_the_configured_address_is_the_pages_origin(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +256,12 @@ def test_an_answer_that_its_run_would_lose_is_refused(client: TestClient, monkey
     assert given == []
 
 
-def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
+def test_a_question_stands_beside_its_evidence(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    attached: list[object] = []
+    read = store.reporting.run
+    monkeypatch.setattr(
+        store.reporting, "run", lambda *key, **more: attached.append(more.get("attached", True)) or read(*key, **more)
+    )
     store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
     text = ask(client, "n1")
@@ -244,6 +270,7 @@ def test_a_question_stands_beside_its_evidence(client: TestClient) -> None:
     assert "<script>" not in text
     assert "<form" not in ask(client, "n1", answerable=False)
     assert "/node/n2" not in ask(client, "n2"), "a node that was removed has no evidence"
+    assert set(attached) == {False}, "the result's JSON is for mails"
 
 
 def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
+import pytest
+
 from muster.model.figures import Point
 from muster.web import block, compare, fleet, plots
 from muster_criteria.model import Coverage, Finding, Judgement, Observation, Verdict
@@ -48,7 +50,7 @@ def test_a_block_shows_the_failed_first_each_members_figures_and_what_they_prove
     assert (strip.least, strip.most) == ("b", "c")
     assert [dot.title for dot in strip.dots] == ["a: 400 GB/s", "b: 90 GB/s", "c: 401 GB/s"]
     assert found.proofs == [block.Proof("transport", (("IB", ("a", "c")), ("TCP", ("b",))))]
-    assert found.alike == ["ranks: 8 GB/s"]
+    assert found.alike == ["ranks in performance: 8 GB/s"]
     assert found.notes == ("a note",)
 
 
@@ -66,7 +68,7 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     )  # fmt: skip
     found = compare.compare(left, right)
     assert [(row.metric, row.change, row.better) for row in found.rows] == [
-        ("rate", -0.5, False), ("heat", -0.1, True), ("same", 0.0, None), ("alone", None, None),
+        ("rate (gpu)", -0.5, False), ("heat (gpu)", -0.1, True), ("same (gpu)", 0.0, None), ("alone (gpu)", None, None),
     ]  # fmt: skip
     assert (found.only_left, found.only_right) == ((), (FINDING.summary,))
     assert found.versions == (("driver", "570", "575"), ("serials gpu0", "S1", "S2"))
@@ -93,10 +95,48 @@ def test_one_slow_device_of_eight_stands_first_by_name() -> None:
 
     first, second, free = compare.compare(run(100.0, 59.0), run(40.0, 66.0)).rows
     assert (first.metric, first.change, first.worst) == (
-        "rate", 0.0, compare.Worst("gpu0", 100.0, "gpu3", 40.0, -0.6, False),
+        "rate (gpu)", 0.0, compare.Worst("gpu0", 100.0, "gpu3", 40.0, -0.6, False),
     )  # fmt: skip
-    assert (second.metric, second.worst) == ("heat", compare.Worst("gpu0", 60.0, "gpu1", 66.0, 0.1, False))
-    assert (free.metric, free.worst) == ("free", None), "no limit shows which device is the worst"
+    assert (second.metric, second.worst) == ("heat (gpu)", compare.Worst("gpu0", 60.0, "gpu1", 66.0, 0.1, False))
+    assert (free.metric, free.worst) == ("free (gpu)", None), "no limit shows which device is the worst"
+
+
+@pytest.mark.parametrize(
+    ("limits", "better"),
+    [
+        ({"floor": 80.0, "ceiling": 200.0}, False), ({"floor": 80.0}, False), ({"ceiling": 200.0}, True), ({}, None),
+        ({"floor": 80.0, "ceiling": 80.0}, None),
+    ],
+)  # fmt: skip
+def test_a_floor_says_that_more_is_better_whatever_else_limits_it(
+    limits: dict[str, float], better: bool | None
+) -> None:
+    left, right = (report("a", observed("rate", "gpu0", value, **limits)) for value in (100.0, 90.0))
+    (row,) = compare.compare(left, right).rows
+    assert row.better is better
+
+
+def test_the_memory_of_the_host_and_of_the_gpus_are_two_figures_and_so_are_two_stages() -> None:
+    both = report("a", observed("rate", "gpu0", 2900.0, floor=90.0), observed("rate", "memory", 300.0, floor=90.0))
+    one, other = (dataclasses.replace(both.stages[0].judgement, stage=stage) for stage in ("burn_in", "performance"))
+    twice = dataclasses.replace(both, stages=tuple(StageReport(each, NOW, 1.0, ()) for each in (one, other)))
+    drawn = plots.strips(plots.seen(twice))
+    names = ["rate (gpu) in burn_in", "rate (gpu) in performance", "rate (memory) in burn_in",
+             "rate (memory) in performance"]  # fmt: skip
+    assert [(each.metric, len(each.dots)) for each in drawn] == [(name, 1) for name in names]
+    rows = [(row.stage, row.metric) for row in compare.compare(twice, twice).rows]
+    assert sorted(rows) == [
+        (stage, f"rate ({kind})") for stage in ("burn_in", "performance") for kind in ("gpu", "memory")
+    ]
+
+
+def test_a_value_that_breaks_its_limit_is_not_drawn_as_the_limit() -> None:
+    (strip,) = plots.strips(plots.seen(report("a", observed("rate", "gpu0", 2609.7, floor=2609.9, ok=False))))
+    assert ([dot.title for dot in strip.dots], strip.limits[0][1]) == (["gpu0: 2,609.7 GB/s"], "at least 2,609.9 GB/s")
+    point = Point(NOW, "r", "long", "gpu0", (), 2609.7, "GB/s", 2609.9, None)
+    drawn = plots.life([point])
+    assert drawn is not None
+    assert (drawn.lines[0].last.split()[1], drawn.limits[0][1]) == ("2,609.7", "at least 2,609.9 GB/s")
 
 
 def test_telemetry_is_one_line_a_device() -> None:
@@ -111,15 +151,15 @@ def test_telemetry_is_one_line_a_device() -> None:
 
 
 def test_a_line_stands_against_no_limit_of_another() -> None:
-    def point(dtype: str, device: str, value: float, floor: float) -> Point:
-        return Point(NOW, "r", "long", device, (("dtype", dtype),), value, "TFLOPS", floor, None)
+    def point(device: str, value: float, floor: float) -> Point:
+        return Point(NOW, "r", "long", device, (), value, "TFLOPS", floor, None)
 
-    bf16, fp8 = point("bf16", "gpu0", 718.0, 650.0), point("fp8", "gpu0", 1340.0, 1200.0)
-    both = plots.life([bf16, fp8])
+    one = point("gpu0", 718.0, 650.0)
+    both = plots.life([one, point("gpu1", 1340.0, 1200.0)])
     assert both is not None
     assert both.limits == ()
     assert [line.last.rpartition(", ")[2] for line in both.lines] == ["at least 650 TFLOPS", "at least 1,200 TFLOPS"]
-    alike = plots.life([point("bf16", "gpu0", 700.0, 600.0), bf16, point("bf16", "gpu1", 719.0, 650.0)])
+    alike = plots.life([point("gpu0", 700.0, 600.0), one, point("gpu1", 719.0, 650.0)])
     assert alike is not None
     assert [words for _, words in alike.limits] == ["at least 650 TFLOPS"]
     assert not any("at least" in line.last for line in alike.lines)

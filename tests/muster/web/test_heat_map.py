@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
+from fastapi import Request
 from fastapi.testclient import TestClient
 
 from muster import store
 from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
-from muster.web import heat_map
+from muster.web import block, heat_map, rendering
 from muster_criteria.cluster.fabric.topology import unknown
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict
@@ -36,13 +38,23 @@ def test_every_cell_is_a_square_within_the_map_and_its_title_names_both_ends() -
 def test_rails_with_low_cells_come_first() -> None:
     maps = heat_map.of(fabric(8, 4))
     assert {maps[0].rail, maps[1].rail} == {"r0", "r1"}
-    assert [each.low > 0 for each in maps] == [True, True, False, False]
+    assert [bool(each.low) for each in maps] == [True, True, False, False]
 
 
 def test_names_are_left_out_where_they_would_cover_each_other() -> None:
     (small,), (large,) = heat_map.of(fabric(8, 1)), heat_map.of(fabric(64, 1))
     assert [name for name, _ in small.names] == [f"gpu-{at:04d}" for at in range(8)]
     assert large.names == ()
+
+
+def test_a_low_cell_is_not_said_to_be_at_the_share_from_which_it_is_not_low() -> None:
+    found = fabric(4, 1, faults=False)
+    (matrix,) = found.matrices
+    shares = (heat_map.LOW - 0.002, heat_map.LOW, 0.987)
+    cells = tuple(dataclasses.replace(cell, share=share) for cell, share in zip(matrix.cells, shares, strict=False))
+    (drawn,) = heat_map.of(dataclasses.replace(found, matrices=(dataclasses.replace(matrix, cells=cells),)))
+    assert [re.findall(r"([\d.]+) %", each.title) for each in drawn.squares] == [["89.8"], ["90"], ["99"]]
+    assert drawn.low == (drawn.squares[0].title,)
 
 
 def test_round_trips_are_shown_where_they_were_measured() -> None:
@@ -80,7 +92,24 @@ def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: T
     assert text.count('<figure class="heat">') == 2
     assert "n1 → n0: 40 Gb/s" in text
     assert "Nothing is known of leaves." in text
+    named = re.findall(r"<li>([^<]+ → [^<]+)</li>", text)
+    assert len(named) == 2
+    assert all("n0" in each for each in named), "the low cells stand below the picture too"
+    labels = re.findall(r'<text class="label"[^>]*>([^<]+)</text>', text)
+    assert sorted(labels) == sorted(names * 4), "the rows and the columns of two rails"
     assert text.index("rail r1 <b") < text.index("rail r0 <span"), "the rail with low cells comes first"
+
+
+def test_the_lists_of_a_block_are_shown_whole() -> None:
+    names = tuple(f"gpu-{at:04d}.cluster-a.example.org" for at in range(40))
+    found = fabric(4, 1)
+    found = dataclasses.replace(found, parts=(dataclasses.replace(found.parts[0], touches=names),), matrices=())
+    shown = block.Block((), (), (), (), (block.Proof("transport", (("IB", names),)),))
+    text = rendering.markup(
+        Request({"type": "http"}), "block.html.j2", dag_id="d", run_id="r", at_work=(), block=shown, fabric=found,
+        maps=(), training=None, differences=(),
+    )  # fmt: skip
+    assert text.count(", ".join(names)) == 2
 
 
 def _figures(own: str, other: str) -> tuple[Measured, ...]:

@@ -20,6 +20,7 @@ from muster import store
 from muster.model.dags import ADMISSION, ASKING
 from muster.model.queues import AuditLag
 from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.web import approvals, overview
 from muster.web.shared import Shared
 from tests.muster import fleet
@@ -62,12 +63,29 @@ def test_the_live_part_is_renewed_by_time_questions_and_notices(
     version = _version(asked.text)
     lag = AuditLag("siem", 7, None, "refused")
     monkeypatch.setattr(store.audit, "lags", lambda: [lag])
-    noon[0] += datetime.timedelta(seconds=overview.NOTICES_S)
+    noon[0] += datetime.timedelta(seconds=overview.KEPT_S)
     noticed = client.get(f"/live?version={version}")
     assert ["7"] in notices(noticed.text)
     version = _version(noticed.text)
     noon[0] += datetime.timedelta(minutes=1)
     assert client.get(f"/live?version={version}").status_code == 200, "the time left moves on"
+
+
+def test_what_changed_under_the_same_version_is_shown_a_little_later(
+    client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL numbers rows before they are committed: the newest number need not be the newest change."""
+    store.nodes.add(fleet.new_node("n1"))
+    monkeypatch.setattr(store.overview, "version", lambda: "7")
+
+    def shown() -> str:
+        return client.get("/nodes.csv").text
+
+    assert "quarantine" not in shown()
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "smells of smoke")
+    assert "quarantine" not in shown()
+    noon[0] += datetime.timedelta(seconds=overview.KEPT_S)
+    assert "quarantine" in shown()
 
 
 def test_a_look_costs_no_more_where_many_questions_are_open(

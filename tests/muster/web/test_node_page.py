@@ -23,11 +23,14 @@ from muster.web import access, plots, timeline
 from muster.web import app as web
 from muster_criteria import chassis
 from muster_criteria.fleet.peers.bands import Band
+from muster_criteria.labels import Key
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.muster.web.conftest import page
 from tests.support import lives
+
+RATE = "gpu:gemm_rate:TFLOPS"
 
 
 def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestClient) -> None:
@@ -42,8 +45,8 @@ def test_a_figure_without_a_limit_is_shown_below_the_judged_ones(client: TestCli
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "not all is judged")
     figures = page(client, "/node/n1").partition('id="figures"')[2]
     judged, _, unlimited = figures.partition("<details>")
-    assert 'aria-label="judged:' in judged
-    assert 'aria-label="not_judged:' in unlimited
+    assert 'aria-label="judged (gpu) in intake:' in judged
+    assert 'aria-label="not_judged (gpu) in intake:' in unlimited
 
 
 @pytest.mark.both_dialects
@@ -57,16 +60,14 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
         store.peers.keep(snapshot, sku, level, simulated=simulated)
     assert 'class="peers"' not in page(client, "/node/n1")
     store.peers.keep(snapshot, "cpu-generic", "short", simulated=False)
-    (label,) = re.findall(r'aria-label="gemm_rate:([^"]+)"', page(client, "/node/n1"))
+    (label,) = re.findall(r'aria-label="gemm_rate \(gpu\) in intake:([^"]+)"', page(client, "/node/n1"))
     assert {"101", "505", "550", "595"} <= set(re.findall(r"\d+", label))
-    strip, *_ = plots.strips(
-        fleet.judgement().observations, {("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)}
-    )
+    seen, *_ = plots.seen(store.reporting.run(store.runs.last("n1").key))
+    strip, *_ = plots.strips([seen], {Key("gpu", "gemm_rate", (), "TFLOPS"): Band(505.0, 550.0, 595.0, 101)})
     assert strip.peers
     assert [word for _, word in strip.limits] == ["at least 600 TFLOPS"]
-    (seen,) = fleet.judgement().observations
-    counted = dataclasses.replace(seen, metric="mismatches", unit="count", value=0.0, floor=0.0, ceiling=0.0)
-    assert [word for _, word in plots.strips([counted], {})[0].limits] == ["exactly 0"]
+    counted = dataclasses.replace(seen, of=dataclasses.replace(seen.of, value=0.0, floor=0.0, ceiling=0.0))
+    assert [word for _, word in plots.strips([counted])[0].limits] == ["exactly 0 TFLOPS"]
     floor, (dot,) = strip.limits[0][0], strip.dots
     assert strip.peers.low < strip.peers.median < strip.peers.high < floor < dot.x
 
@@ -74,7 +75,7 @@ def test_a_figure_stands_beside_the_peers_of_its_sku_level_and_kind(client: Test
 def test_a_node_shows_its_figures_findings_history_and_parts(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1", serials={"gpu0": "S-1"}))
     fleet.fail("n1")
-    text = page(client, "/node/n1?metric=gemm_rate")
+    text = page(client, f"/node/n1?metric={RATE}")
     for expected in (fleet.FINDING.summary, fleet.FINDING.expected, "S-1", "n1__new"):
         assert expected in text, expected
     assert client.get("/node/unknown").status_code == 404
@@ -146,9 +147,9 @@ def test_a_chosen_metric_and_a_chosen_curve_stand_side_by_side(client: TestClien
     parsed, raw = fleet.result(node="n1")
     fleet.record(lease.key, parsed, fleet.judgement(), raw, fleet.telemetry(10), node="n1")
     store.runs.finish(lease.key, Verdict.PASS, "All is well.")
-    text = page(client, "/node/n1?metric=gemm_rate&curve=x")
+    text = page(client, f"/node/n1?metric={RATE}&curve=x")
     assert '<input type="hidden" name="curve" value="x">' in text
-    assert '<input type="hidden" name="metric" value="gemm_rate">' in text
+    assert f'<input type="hidden" name="metric" value="{RATE}">' in text
 
 
 def test_without_the_permission_the_node_page_has_no_forms(client: TestClient) -> None:
@@ -179,7 +180,7 @@ def test_the_last_attempt_that_was_skipped_is_a_line_beside_the_last_verdict(cli
 def test_a_metric_of_one_run_is_drawn(client: TestClient) -> None:
     store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1")
-    (path,) = re.findall(r'class="line" d="([^"]+)"', page(client, "/node/n1?metric=gemm_rate"))
+    (path,) = re.findall(r'class="line" d="([^"]+)"', page(client, f"/node/n1?metric={RATE}"))
     assert path.endswith("h8")
 
 
@@ -252,8 +253,8 @@ def test_the_chart_over_a_life_has_axes_and_offers_what_earlier_runs_measured(cl
     store.runs.begin_stage(lease.key, "burn_in", node="n1")
     fleet.record(lease.key, parsed, fleet.judgement("burn_in"), raw, node="n1")
     store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "Not all was measured.")
-    text = page(client, "/node/n1?metric=gemm_rate").partition('id="life"')[2]
-    assert {"gemm_rate", "only_in_the_last"} <= set(re.findall(r"<option[^>]*>([a-z_]+)</option>", text))
+    text = page(client, f"/node/n1?metric={RATE}").partition('id="life"')[2]
+    assert {"gemm_rate (gpu)", "only_in_the_last (gpu)"} <= set(re.findall(r"<option[^>]*>([^<]+)</option>", text))
     chart = text.partition("<svg")[2].partition("</svg>")[0]
     assert 'class="axis"' in chart
     assert chart.count("<text") == 4, "both ends of both axes"

@@ -16,8 +16,10 @@ from muster import store
 from muster.model.figures import FleetRow
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.rules.attention import BLOCK_MAX
 from muster.web import access, actions, approvals, overview
 from muster.web import app as web
+from muster.web import fleet as web_fleet
 from muster.web.fleet import Filters
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -92,6 +94,28 @@ def test_all_that_do_not_serve_are_reachable_whatever_is_chosen(
             link = re.search(r'href="/muster([^"]*)">after', listed)
             after = link and html.unescape(link[1])
         assert sorted(seen) == sorted(names)
+
+
+def test_a_page_beyond_the_end_is_the_last_one(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_fleet, "PAGE", 2)
+    for name in ("a", "b", "c"):
+        store.nodes.add(fleet.new_node(name))
+    beyond = page(client, "/?page=7&waits=7")
+    assert [re.findall(r"/node/(\w)", part) for part in (_part(beyond, "waiting", "running").partition("<h2>Map")[0],
+            beyond.partition('id="nodes"')[2])] == [["c"], ["c"]]  # fmt: skip
+    assert Filters(page=0, waits=-3).within(0, 0) == Filters()
+    assert Filters(page=3, waits=3).within(4, 5) == Filters(page=2, waits=3)
+
+
+def test_a_command_is_shown_whole_to_be_copied(client: TestClient) -> None:
+    names = [f"gpu-{number:04d}.cluster-a.example.org" for number in range(BLOCK_MAX)]
+    store.nodes.add_all([("", fleet.new_node(name)) for name in names])
+    for name in names:
+        fleet.qualify(name)
+    command = f"<code>muster block {' '.join(names)} --reason …</code>"
+    assert len(command) > 400
+    assert page(client, "/").count(command) == len(names)
+    assert command in page(client, f"/node/{names[0]}")
 
 
 def test_another_filter_starts_the_pages_over_and_another_page_leaves_the_other_list_where_it_is() -> None:

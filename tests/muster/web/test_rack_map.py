@@ -12,7 +12,9 @@ from fastapi.testclient import TestClient
 from muster import store
 from muster.model.figures import FleetRow, NodeFigure
 from muster.model.states import State
-from muster.web import rack_map
+from muster.web import keys, rack_map
+from muster_criteria.labels import Key
+from muster_criteria.model import Judgement
 from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.muster.web.conftest import page
@@ -61,7 +63,8 @@ def test_a_large_map_draws_a_path_a_class_with_a_square_for_each_node() -> None:
 
 @pytest.mark.parametrize("labels", [(), (("dtype", "bf16"),), (("a&b", "c=d?é"), ("e", ""))])
 def test_a_metric_and_its_labels_survive_the_address(labels: tuple[tuple[str, str], ...]) -> None:
-    assert rack_map.read_key(rack_map.key("gemm_rate", labels)) == ("gemm_rate", {k: v for k, v in labels if v})
+    key = Key("gpu", "gemm:rate?", labels, "GB/s")
+    assert keys.read(keys.address(key)) == key
 
 
 def test_a_slot_of_many_digits_is_sorted_too() -> None:
@@ -85,16 +88,55 @@ def test_the_figure_of_a_node_is_its_worst_device_in_its_last_conclusive_stage()
     for name in ("a", "b", "never"):
         store.nodes.add(fleet.new_node(name))
     for name, values in (("a", (700.0, 640.0)), ("b", (500.0, 710.0))):
-        lease = fleet.begin(name)
         figures = [
             Measurement("gemm_rate", "gemm_rate", f"gpu{slot}", "TFLOPS", value, None, {"dtype": dtype})
             for slot, value in enumerate(values)
             for dtype in ("bf16", "fp8")
         ]
-        parsed, raw = fleet.result(node=name, measurements=figures)
-        store.runs.begin_stage(lease.key, "intake", node=name)
-        fleet.record(lease.key, parsed, fleet.judged(figures, floor=600.0), raw, node=name)
-    found = store.node_metrics.figures("gemm_rate", {"dtype": "bf16"})
+        judge_as(name, figures, fleet.judged(figures, floor=600.0))
+    of = {dtype: Key("gpu", "gemm_rate", (("dtype", dtype),), "TFLOPS") for dtype in ("bf16", "fp8", "int8")}
+    found = store.node_metrics.figures(of["bf16"])
     assert found == {"a": NodeFigure(640.0, "TFLOPS", True, True), "b": NodeFigure(500.0, "TFLOPS", True, False)}
-    assert store.node_metrics.figures("gemm_rate", {"dtype": "int8"}) == {}
-    assert store.node_metrics.judged() == [("gemm_rate", (("dtype", "bf16"),)), ("gemm_rate", (("dtype", "fp8"),))]
+    assert store.node_metrics.figures(of["int8"]) == {}
+    assert store.node_metrics.figures(of["bf16"]._replace(labels=())) == {}
+    assert store.node_metrics.judged() == [of["bf16"], of["fp8"]]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_the_memory_of_the_host_is_no_memory_of_its_gpus() -> None:
+    for name, gpu, host in (("good", 2900.0, 280.0), ("bad", 2620.0, 300.0)):
+        store.nodes.add(fleet.new_node(name))
+        rates = [("gpu0", gpu), ("gpu1", 2900.0), ("memory", host)]
+        figures = [Measurement("memory_bandwidth", "memory_bandwidth", at, "GB/s", rate) for at, rate in rates]
+        judge_as(name, figures, fleet.judged(figures, floor=90.0))
+    key = Key("gpu", "memory_bandwidth", (), "GB/s")
+    assert {node: each.value for node, each in store.node_metrics.figures(key).items()} == {
+        "good": 2900.0,
+        "bad": 2620.0,
+    }
+    assert store.node_metrics.judged() == [key, key._replace(kind="memory")] == store.node_metrics.of_node("good")
+    assert [(each.device, each.value) for each in store.node_metrics.life("bad", key._replace(kind="memory"))] == [
+        ("memory", 300.0)
+    ]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize(("exact", "values", "worst"), [(0.0, (0.0, 3.0), 3.0), (1.0, (0.0, 1.0), 0.0)])
+def test_of_what_must_be_an_exact_number_another_is_the_worst(
+    exact: float, values: tuple[float, ...], worst: float
+) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    figures = [Measurement("p", "m", f"gpu{at}", "count", value) for at, value in enumerate(values)]
+    judged = fleet.judged(figures, floor=exact)
+    seen = tuple(dataclasses.replace(each, ceiling=exact) for each in judged.observations)
+    judge_as("n1", figures, dataclasses.replace(judged, observations=seen))
+    assert store.node_metrics.figures(Key("gpu", "m", (), "count"))["n1"].value == worst
+
+
+def judge_as(name: str, figures: list[Measurement], judgement: Judgement) -> None:
+    lease = fleet.begin(name)
+    parsed, raw = fleet.result(node=name, measurements=figures)
+    store.runs.begin_stage(lease.key, "intake", node=name)
+    fleet.record(lease.key, parsed, judgement, raw, node=name)

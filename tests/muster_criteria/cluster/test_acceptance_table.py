@@ -24,6 +24,12 @@ def test_a_gate_stands_beside_its_figure_and_the_worst_member_counts() -> None:
     assert line(training(member("n1", scaling=0.97)), "scaling").met
 
 
+@pytest.mark.parametrize(("scaling", "shown", "met"), [(0.9496, "0.9496", False), (0.95, "0.95", True)])
+def test_a_figure_below_its_gate_is_not_written_as_the_gate(scaling: float, shown: str, met: bool) -> None:
+    found = line(training(member("n0", scaling=scaling)), "scaling")
+    assert (found.value, found.gate, found.met) == (shown, "≥ 0.95", met)
+
+
 def test_a_figure_without_a_gate_is_neither_met_nor_broken() -> None:
     assert line(training(), "MFU").met is None
 

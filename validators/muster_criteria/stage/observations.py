@@ -65,6 +65,8 @@ def _shown(
             if column not in frame.columns:
                 continue
             at, who = frame[f"{column}_at"], frame[f"{column}_by"]
+            if breach == "invalid":  # a physical peak is far from what healthy devices reach: no bound unless broken
+                at = np.where(frame[column] < 0.0, at, np.nan)
             if kind in FLEET_KINDS:
                 above = at > frame[f"{column}_expected"]
                 rows = np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper))

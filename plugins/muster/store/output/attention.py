@@ -63,9 +63,17 @@ def collect(
         leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
         incidents=repairs.find(limit=OPEN_MAX, still_open=True), obstacles=runs.obstacles(),
-        untestable=_untestable(), leaving=leaving,
+        untestable=_untestable(), leaving=leaving, members=_members(),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())
+
+
+def _members() -> dict[tuple[str, bool], int]:
+    query = select(NodeRow.sku, NodeRow.simulated, func.count()).where(NodeRow.state != str(State.RETIRED))
+    with reading() as session:
+        return {(sku, simulated): nodes for sku, simulated, nodes in session.execute(
+            query.group_by(NodeRow.sku, NodeRow.simulated)
+        )}  # fmt: skip
 
 
 def _refused() -> ColumnElement[bool]:

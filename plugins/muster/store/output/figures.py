@@ -76,18 +76,20 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
                 ended, RunRow.dag_id, RunRow.level, RunRow.verdict, RunRow.simulated,
             ),
-            controller_faults=session.scalar(
-                select(func.count()).where(
-                    ended, RunRow.verdict == str(Verdict.SKIPPED), cast(RunRow.faults, Text) != "{}"
-                )
-            ) or 0,
+            controller_faults=dict(session.execute(
+                select(RunRow.simulated, func.count()).group_by(RunRow.simulated)
+                .where(ended, RunRow.verdict == str(Verdict.SKIPPED), cast(RunRow.faults, Text) != "{}")
+            ).all()),
             give_back=_spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
                 and_(PlaceRow.done_at >= recent, PlaceRow.done == ADMITTED, PlaceRow.wanted == ADMITTED,
                      PlaceRow.done_why != REPEATED),
                 PlaceRow.cluster,
             ),
-            tests=_waiting(session, leases.under_way_since(), LeaseRow.released_at.is_(None), LeaseRow.dag_id),
+            tests=_waiting(
+                session, leases.under_way_since(),
+                and_(LeaseRow.released_at.is_(None), LeaseRow.node == NodeRow.name), LeaseRow.dag_id, NodeRow.simulated,
+            ),
             mails=Waiting({(): mails[0] - mails[1]}, {(): mails[2]} if mails[2] else {}),
             parked=mails[1],
             changes=_waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
@@ -135,18 +137,19 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     return tuple(NodeFigures(*row) for row in session.execute(query))
 
 
-def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> datetime.datetime | None:
-    """Since when the longest of the nodes that count as uncertified has had no valid certificate; None without one."""
-    names = [each.name for each in nodes if each.uncertified]
-    row, since = CertificateRow, list[datetime.datetime]()
+def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[bool, datetime.datetime]:
+    """{whether simulated: since when the longest of the nodes that count as uncertified has no valid certificate}."""
+    kinds = {each.name: each.simulated for each in nodes if each.uncertified}
+    row, since = CertificateRow, dict[bool, datetime.datetime]()
     ended = case((row.revoked_at < row.expires_at, row.revoked_at), else_=row.expires_at)
     query = select(row.node, func.max(ended)).join(NodeRow, NodeRow.name == row.node).group_by(row.node)
-    for some in batches(names):
+    for some in batches(list(kinds)):
         known = _entered(session, some)
         for name, at in session.execute(query.where(row.node.in_(some), row.machine == NodeRow.machine)):
             known[name] = max(at, known.get(name, at))
-        since += known.values()
-    return min(since, default=None)
+        for name, at in known.items():
+            since[kinds[name]] = min(at, since.get(kinds[name], at))
+    return since
 
 
 def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datetime.datetime]:
@@ -204,8 +207,8 @@ def _waiting(
     session: Session, since: ColumnElement[Any] | Any, where: ColumnElement[bool], *labels: ColumnElement[Any] | Any
 ) -> Waiting:
     rows = session.execute(select(*labels, func.count(), func.min(since)).where(where).group_by(*labels)).all()
-    oldest = {tuple(row[:-2]): row[-1] for row in rows if row[-1] is not None}
-    return Waiting({tuple(row[:-2]): row[-2] for row in rows}, oldest)
+    oldest = {_labels(row[:-2]): row[-1] for row in rows if row[-1] is not None}
+    return Waiting({_labels(row[:-2]): row[-2] for row in rows}, oldest)
 
 
 def _pools(session: Session) -> dict[str, datetime.datetime]:

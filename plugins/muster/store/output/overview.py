@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from muster.model.events import Event
-from muster.model.figures import FleetRow, Point
+from muster.model.figures import FleetRow
 from muster.model.names import SPARE_LABEL
 from muster.model.runs import Run, RunKey
 from muster.model.states import IN_FLIGHT, SERVING, State
@@ -33,8 +33,6 @@ from muster.store.database.outgoing import PlaceRow
 from muster.store.testing.runs import last_run_id
 from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
-
-POINTS_MAX = 4000
 
 
 def version() -> str:
@@ -191,44 +189,3 @@ def _superseded() -> ColumnElement[bool]:
         .where(stage.verdict.in_(access.CONCLUSIVE), stage.id > StageRow.id)
         .correlate(RunRow, StageRow)
     )
-
-
-def metrics_of(node: str, runs: int = 30) -> list[str]:
-    """The metrics with values in the latest ``runs`` runs of the node's present machine, by name."""
-    latest = (
-        select(RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.node == node, RunRow.machine == NodeRow.machine)
-        .order_by(RunRow.id.desc())
-        .limit(runs)
-    )
-    query = select(MeasurementRow.metric).join(StageRow, MeasurementRow.stage == StageRow.id).distinct()
-    query = query.where(StageRow.run.in_(latest), StageRow.current, MeasurementRow.value.is_not(None))
-    with reading() as session:
-        return sorted(session.scalars(query))
-
-
-def metric_points(node: str, metric: str) -> list[Point]:
-    """The values of one metric in the runs of the node's present machine, oldest first; at most ``POINTS_MAX``."""
-    query = (
-        select(MeasurementRow, StageRow.recorded_at, RunRow.run_id, StageRow.level)
-        .join(StageRow, MeasurementRow.stage == StageRow.id)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(
-            RunRow.node == node, RunRow.machine == NodeRow.machine, MeasurementRow.metric == metric,
-            MeasurementRow.value.is_not(None), StageRow.current,
-        )
-        .order_by(MeasurementRow.id.desc())
-        .limit(POINTS_MAX)
-    )  # fmt: skip
-    with reading() as session:
-        rows = list(session.execute(query))
-    return [
-        Point(
-            at=at, run_id=run_id, level=level, device=row.device,
-            labels=access.to_labels(row.labels), value=row.value, unit=row.unit, floor=row.floor, ceiling=row.ceiling,
-        )
-        for row, at, run_id, level in reversed(rows)
-        if row.value is not None
-    ]  # fmt: skip

@@ -110,12 +110,13 @@ def _gated(figures: Figures, compared: Comparisons, metric: str, what: str, wors
     if not rows:
         return
     row = (min if worst is min else max)((each for _, each in rows), key=lambda each: each.value or 0.0)
-    gate = f"≥ {row.floor:g}" if row.floor is not None else f"≤ {row.ceiling:g}" if row.ceiling is not None else ""
     value = row.value or 0.0
-    met = None
-    if gate:
-        met = value >= row.floor if row.floor is not None else value <= (row.ceiling or 0.0)
-    yield Line(what, f"{value:.3f}", gate, met, _earlier(compared, metric, ""), row.source if gate else "")
+    sign, limit = ("≥", row.floor) if row.floor is not None else ("≤", row.ceiling)
+    gate, met = "", None
+    if limit is not None:
+        gate, met = f"{sign} {figure(limit, '', unlike=value)}", value >= limit if sign == "≥" else value <= limit
+    shown, before = figure(value, "", unlike=limit), _earlier(compared, metric, "")
+    yield Line(what, shown, gate, met, before, row.source if gate else "")
 
 
 def _earlier(compared: Comparisons, key: str, unit: str) -> str:

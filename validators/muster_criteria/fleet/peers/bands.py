@@ -6,16 +6,13 @@ import dataclasses
 import gzip
 import json
 
-from muster_criteria.labels import Labels, labels_of
+from muster_criteria.labels import Key, labels_of
 
 COLUMNS = ("kind", "metric", "labels", "unit", "group", "slot", "median", "low", "high", "count")
 """A cell's columns in a snapshot: ``low`` and ``high`` are the quantiles ``LOW`` and ``HIGH``."""
 LOW, HIGH = 0.05, 0.95
 ANY_SLOT = -2
 """The ``slot`` of a cell over all slots."""
-
-Key = tuple[str, str, Labels, str]
-"""(kind of device, metric, labels, unit)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +36,7 @@ def bands_of(raw: bytes, sku: str) -> dict[Key, Band]:
         cells = json.loads(gzip.decompress(raw))["cells"]
         rows = zip(*(cells[name] for name in COLUMNS), strict=True)
         return {
-            (kind, metric, labels_of(labels), unit): Band(low, median, high, count)
+            Key(kind, metric, labels_of(labels), unit): Band(low, median, high, count)
             for kind, metric, labels, unit, group, slot, median, low, high, count in rows
             if slot == ANY_SLOT and group == sku_wide(sku)
         }
