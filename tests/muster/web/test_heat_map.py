@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from fastapi import Request
 from fastapi.testclient import TestClient
 
 from muster import store
 from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
-from muster.web import heat_map
+from muster.web import block, heat_map, rendering
 from muster_criteria.cluster.fabric.topology import unknown
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict
@@ -97,6 +98,18 @@ def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: T
     labels = re.findall(r'<text class="label"[^>]*>([^<]+)</text>', text)
     assert sorted(labels) == sorted(names * 4), "the rows and the columns of two rails"
     assert text.index("rail r1 <b") < text.index("rail r0 <span"), "the rail with low cells comes first"
+
+
+def test_the_lists_of_a_block_are_shown_whole() -> None:
+    names = tuple(f"gpu-{at:04d}.cluster-a.example.org" for at in range(40))
+    found = fabric(8, 1)
+    found = dataclasses.replace(found, parts=(dataclasses.replace(found.parts[0], touches=names),), matrices=())
+    shown = block.Block((), (), (), (), (block.Proof("transport", (("IB", names),)),))
+    text = rendering.markup(
+        Request({"type": "http"}), "block.html.j2", dag_id="d", run_id="r", at_work=(), block=shown, fabric=found,
+        maps=(), training=None, differences=(),
+    )  # fmt: skip
+    assert text.count(", ".join(names)) == 2
 
 
 def _figures(own: str, other: str) -> tuple[Measured, ...]:
