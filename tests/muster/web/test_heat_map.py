@@ -102,7 +102,7 @@ def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: T
 
 def test_the_lists_of_a_block_are_shown_whole() -> None:
     names = tuple(f"gpu-{at:04d}.cluster-a.example.org" for at in range(40))
-    found = fabric(4, 1)
+    found = fabric(8, 1)
     found = dataclasses.replace(found, parts=(dataclasses.replace(found.parts[0], touches=names),), matrices=())
     shown = block.Block((), (), (), (), (block.Proof("transport", (("IB", names),)),))
     text = rendering.markup(
