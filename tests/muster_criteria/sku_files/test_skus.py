@@ -101,6 +101,10 @@ WRONG: list[tuple[str, Spoil]] = [
         lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=1200),
     ),
     (
+        "a best above the physical peak",
+        lambda raw: raw["figures"][0].update(best=990),
+    ),
+    (
         "a floor above a ceiling",
         lambda raw: raw["limits"].append(limit_of(raw, "temperature_max", "ceiling") | {"ceiling": None, "floor": 90}),
     ),

@@ -96,7 +96,7 @@ def _overlap(one: Limit, other: Limit) -> bool:
 
 
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    peaks = (("figures", f"figures ({limit.name})", limit) for limit in sku.peaks)
+    peaks = (("limits", f"peaks ({limit.name})", limit) for limit in sku.physical_peaks)
     for _, key, limit in itertools.chain(limits_of(sku), peaks):
         yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
         if limit.kind.takes(limit, OTHER_UNIT):
