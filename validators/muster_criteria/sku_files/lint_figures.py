@@ -15,6 +15,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Problem, Sku
 
 FLOORS = ("floor", "at_least")
+NO_FIGURE = "no-figure"
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure is taken for a mistake, often of the unit."""
 
@@ -72,7 +73,7 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
                 yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
     if not figures and not peaks:
         yield (
-            "no-figure",
+            NO_FIGURE,
             f"{lead} has no best known figure and no physical peak to be checked by: give one under figures or peaks",
         )
 
