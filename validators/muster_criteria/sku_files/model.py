@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, InstanceOf, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    InstanceOf,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
@@ -203,9 +212,9 @@ class Sku(Written):
     domain_nodes: Annotated[int, Field(ge=2)] | None = None
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
     peaks: Annotated[tuple[Peaks, ...], BeforeValidator(as_tuple)] = ()
     figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple), Field(validate_default=True)] = ()
     versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)] = ()
     absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
     learned: tuple[LearnedFile, ...] = ()
@@ -213,6 +222,13 @@ class Sku(Written):
     digest: str
     _physical_peaks: tuple[Limit, ...] = PrivateAttr(())
     _on: dict[tuple[str, str], Sku] = PrivateAttr(default_factory=dict)
+
+    @field_validator("limits")
+    @classmethod
+    def _with_floors(cls, written: tuple[Limit, ...], info: ValidationInfo) -> tuple[Limit, ...]:
+        """What the file limits, and the floors of its figures."""
+        figures: tuple[Figure, ...] = info.data.get("figures", ())
+        return (*written, *(limit for figure in figures if (limit := figure.limit)))
 
     @model_validator(mode="after")
     def _derived(self) -> Sku:
