@@ -9,10 +9,10 @@ import pytest
 
 from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Earlier, Measurements, MemberResult
-from muster_criteria.cluster.training import EARLIER_MIN, mfu_of
+from muster_criteria.cluster.training import EARLIER_MIN, dense_peaks, mfu_of
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Severity, Verdict
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import list_skus, load_sku
 from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import verdicts
 
@@ -206,6 +206,15 @@ def test_mfu_is_counted_as_published() -> None:
     assert alone.value == pytest.approx(100 * 744 / 989.4, rel=0.001)
     assert together.value == pytest.approx(0.97 * float(alone.value or 0.0))
     assert mfu_of(measured, {"float16": (1.0, "")}) == ()
+
+
+@pytest.mark.parametrize("name", [name for name in list_skus() if name != "cpu-generic"])
+def test_mfu_of_every_gpu_model_has_a_peak_to_be_counted_by(name: str) -> None:
+    sku = load_sku(name)
+    (published,) = (each.gemm_rate["bf16"] for each in sku.peaks if "bf16" in each.gemm_rate)
+    peak, source = dense_peaks(sku.all_limits)["bfloat16"]
+    assert peak == published * 1e12
+    assert any(model in source for model in sku.names)
 
 
 def test_a_sku_may_have_limits_of_its_own() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from muster_criteria.fleet.series.readings import as_readings, group_of, readings_of, together
 from muster_criteria.model import Severity
 from muster_criteria.rows import rows_of
-from muster_criteria.sku_files.learn import learn
+from muster_criteria.sku_files.learn import RATE_UNITS, learn
 from muster_criteria.sku_files.learned import (
     SLOW,
     TOO_SLOW,
@@ -28,7 +29,7 @@ from muster_criteria.sku_files.learned import (
 )
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.skus import SHIPPED, lint_sku, load_sku
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
 from muster_criteria.sku_files.work import outdated, outdated_notes, sku_work
 from muster_criteria.stage.case import Case as JudgeCase
 from muster_criteria.stage.judge import judge_all
@@ -87,6 +88,41 @@ def gravity(sku: Sku, level: str, rate: float, *, dtype: str) -> set[Severity]:
     node = Case(sku, healthy_raw(sku, "performance", level)).set("gemm_rate", value=rate, dtype=dtype)
     node.raw["environment"] = OLD
     return {each.severity for each in node.judge().findings if (each.rule, each.metric) == ("floor", "gemm_rate")}
+
+
+@pytest.mark.parametrize(
+    ("metric", "fault", "action"),
+    [
+        ("gemm_rate", "gpu", "retest"), ("gemm_rate_per_clock", "gpu", "retest"), ("burn_rate", "gpu", "retest"),
+        ("memory_bandwidth", "hbm", "retest"), ("pcie_bandwidth", "pcie", "retest"),
+    ],
+)  # fmt: skip
+def test_a_learned_floor_suspects_what_a_floor_does_and_no_software(metric: str, fault: str, action: str) -> None:
+    calibration, sku = learn(fleet(16), ()), load_sku("h100-sxm-8")
+    (found,) = calibration.learned
+    calibration = dataclasses.replace(calibration, learned=(dataclasses.replace(found, metric=metric),))
+    like = (*sku.physical_peaks, *sku.limits)
+    file = yaml.safe_load(as_file(sku.name, calibration, "standard", 1, TODAY, like, {}))
+    assert {(each["fault"], each["action"]) for each in file["limits"]} == {(fault, action)}
+
+
+@pytest.mark.parametrize("name", list_skus())
+def test_rates_of_which_no_figure_is_published_are_learned_too(tmp_path: Path, name: str) -> None:
+    calibration, sku = learn(fleet(16), ()), load_sku(name)
+    (found,) = calibration.learned
+    known = {each.metric for each in sku.figures} | {each.metric for each in sku.physical_peaks}
+    rates = {(each.metric, each.device, each.unit) for each in sku.limits if each.unit in RATE_UNITS}
+    learned = [
+        dataclasses.replace(found, metric=metric, kind=kind, unit=unit, labels=(), fail=1.0, warn=1.1)
+        for metric, kind, unit in rates
+        if metric not in known
+    ]
+    calibration = dataclasses.replace(calibration, learned=tuple(learned))
+    (tmp_path / "learned").mkdir()
+    text = as_file(name, calibration, "standard", 1, TODAY, sku.limits, sku_work(sku, "standard"))
+    (tmp_path / "learned" / f"{name}-0001.yaml").write_text(text)
+    assert learned
+    assert lint_sku(name, [tmp_path]) == []
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 15])

@@ -121,12 +121,11 @@ def test_a_generic_cpu_is_promised_no_sensor_and_no_absolute_rate() -> None:
 
 def test_the_h100_has_its_published_peaks_as_ceilings() -> None:
     sku = shipped("h100-sxm-8")
-    peaks = {
-        (limit.metric, limit.labels.get("dtype")): limit.number for limit in sku.limits if limit.breach == "invalid"
-    }
+    peaks = {(limit.metric, *limit.labels.values()): limit.number for limit in sku.physical_peaks}
 
-    assert peaks["gemm_rate", "bf16"] == 989
-    assert peaks["memory_bandwidth", None] == 3350
+    assert peaks["gemm_rate", "bf16"] == peaks["burn_rate",] == 989
+    assert peaks["memory_bandwidth",] == 3350
+    assert peaks["gemm_rate_per_clock", "fp8"] == 541 * 1979 / 989
     assert sku.devices == {"gpu": 8}
 
 

@@ -98,7 +98,15 @@ WRONG: list[tuple[str, Spoil]] = [
     ),
     (
         "a floor above the physical peak",
-        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=1200),
+        lambda raw: limit_of(raw, "gemm_rate", "floor").update(floor=2000),
+    ),
+    (
+        "a best above the physical peak",
+        lambda raw: raw["figures"][0].update(best=990),
+    ),
+    (
+        "a floor of more than the best",
+        lambda raw: raw["figures"][0]["floor"].update(share=1.1),
     ),
     (
         "a floor above a ceiling",
@@ -130,7 +138,7 @@ WRONG: list[tuple[str, Spoil]] = [
     ),
     (
         "the same limit twice",
-        lambda raw: raw["limits"].append(limit_of(raw, "gemm_rate", "floor") | {"floor": 500}),
+        lambda raw: raw["limits"].append(limit_of(raw, "gemm_rate", "floor") | {"floor": 900}),
     ),
     (
         "a limit for a stage that there is not",

@@ -6,8 +6,7 @@ import pytest
 
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.model import Action, FaultClass, Lack, Severity, Verdict
-from muster_criteria.sku_files.skus import list_skus
-from tests.muster_criteria.nodes import MakeCase, shipped
+from tests.muster_criteria.nodes import MakeCase
 
 
 @pytest.mark.parametrize(
@@ -77,16 +76,3 @@ def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bo
     altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
     found = {each.metric for each in altered.judge().findings if each.rule == "plausible"}
     assert found == ({"power_mean"} if invalid else set())
-
-
-@pytest.mark.parametrize("name", list_skus())
-def test_no_peak_that_follows_is_below_what_is_known_to_be_reached(name: str) -> None:
-    sku = shipped(name)
-    for peak in sku.peaks:
-        assert peak.breach == "invalid"
-        for figure in sku.figures:
-            if peak.applies_to(figure.metric, figure.device, figure.labels):
-                assert (figure.best or 0.0) < (peak.number or 0.0)
-        for limit in sku.limits:
-            if limit.key == "floor" and limit.number and peak.applies_to(limit.metric, limit.device, limit.labels):
-                assert limit.number < (peak.number or 0.0)

@@ -14,6 +14,7 @@ from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Meas
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Extent, Observation
+from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
@@ -50,6 +51,17 @@ def recipe_of(results: Iterable[StageResult | None]) -> str:
     """What the members trained, as they name it; "" where none does, or they differ."""
     recipes = {text for each in results if (text := Measurements(each).text(TRAINING, "training_recipe"))}
     return recipes.pop() if len(recipes) == 1 else ""
+
+
+def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:
+    """A SKU's peaks of a GPU in FLOP/s with their sources, by PyTorch's name of the number format."""
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    return {
+        names[dtype]: (in_base_units(each.number, each.unit), each.source)
+        for each in limits
+        if (each.metric, each.device, each.breach) == ("gemm_rate", "gpu", "invalid") and each.number
+        if (dtype := each.labels.get("dtype", "")) in names
+    }
 
 
 def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:

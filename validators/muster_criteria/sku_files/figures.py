@@ -1,14 +1,17 @@
-"""A hardware model's best known figures, to check floors against, and the measurements that it cannot give."""
+"""A hardware model's dense peaks, its best known figures, and the measurements that it cannot give."""
 
 from __future__ import annotations
 
 import datetime
+from decimal import ROUND_DOWN, Context, Decimal
 from typing import Annotated
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from muster_criteria.devices import Kind
 from muster_criteria.labels import labelled
+from muster_criteria.model import Action, FaultClass
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.written import Written
 
 SCALE = {
@@ -24,12 +27,43 @@ SCALE = {
 NOT_STATED = "not stated"
 """The ``stack`` of a figure whose source does not name the software it was measured with."""
 
+WHY = "docs/science.md#performance-limits"
+"""Where the shares of floors come from."""
+
+Positive = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class Peaks(Written):
+    """Peaks of a data sheet, beyond which a measurement is invalid (see ``peaks``).
+
+    ``gemm_rate``: TFLOPS of dense products by number format; ``memory_bandwidth``: GB/s.
+    """
+
+    gemm_rate: dict[str, Positive] = Field(default_factory=dict)
+    memory_bandwidth: Positive | None = None
+    source: Annotated[str, Field(min_length=8)]
+    date: datetime.date
+
+
+class Share(Written):
+    """A floor that is a share of a figure's best, and the consequence of a breach as in a limit."""
+
+    share: Annotated[FiniteFloat, Field(gt=0, le=1)]
+    fault: FaultClass
+    action: Action
+    meaning: str
+
+    def of(self, best: float) -> float:
+        """Rounded down: to a whole number, or below 100 to three digits."""
+        exact = Decimal(str(self.share)) * Decimal(str(best))
+        return float(int(exact) if exact >= 100 else Context(prec=3, rounding=ROUND_DOWN).plus(exact))
+
 
 class Figure(Written):
-    """The best that is known of one metric. Nothing is judged by it: the lint checks floors against it.
+    """The best that is known of one metric. Nothing is judged by it but a ``floor``: the lint checks floors against it.
 
-    ``best``: the best published or measured on this model. ``peak``: what physics allows; a measurement beyond it is
-    invalid (see ``peaks``). Labels as in a limit.
+    ``best``: the best published or measured on this model. ``peak``: what physics allows, as for ``Peaks``, of a metric
+    that is not among those. Labels as in a limit. ``floor``: kept with the SKU as the limit that it gives (``limit``).
     ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not stated".
     """
 
@@ -37,24 +71,38 @@ class Figure(Written):
     device: Kind
     labels: dict[str, str] = Field(default_factory=dict)
     unit: str
-    best: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    peak: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    best: Positive | None = None
+    peak: Positive | None = None
     source: Annotated[str, Field(min_length=8)]
     date: datetime.date
     stack: str = ""
+    floor: Annotated[Share | None, Field(exclude=True)] = None
 
     @model_validator(mode="after")
     def _best_or_peak(self) -> Figure:
         if self.best is None and self.peak is None:
             raise ValueError("needs best or peak")
-        if self.best is not None and self.peak is not None and self.best > self.peak:
-            raise ValueError(f"the best of {self.best:g} {self.unit} is above the peak of {self.peak:g} {self.unit}")
+        if self.best is None and self.floor is not None:
+            raise ValueError("a floor needs the best of which it is a share")
         return self
 
     @property
     def name(self) -> str:
         """The name in messages: "gemm_rate[dtype=bf16]"."""
         return labelled(self.metric, self.labels)
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit of its floor."""
+        if self.floor is None or self.best is None:
+            return None
+        share = f"{self.floor.share:.2f}"
+        source = f"derived: {share} × {self.best:g} {self.unit}, {self.source}; {share} by {WHY}"
+        return Limit.model_validate({
+            "metric": self.metric, "device": self.device, "labels": self.labels, "unit": self.unit,
+            "floor": self.floor.of(self.best), "fault": self.floor.fault, "action": self.floor.action,
+            "meaning": self.floor.meaning, "source": source, "date": self.date, "stack": self.stack,
+        })  # fmt: skip
 
 
 class Absent(Written):

@@ -220,7 +220,7 @@ def as_file(
     limits: list[dict[str, Any]] = []
     for found in calibration.learned:
         for breach, floor, meaning in breaches(found, calibration.canary):
-            kin = next((limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)), None)
+            kin = _kin(found, like)
             limits.append(
                 {
                     "metric": found.metric, "device": found.kind,
@@ -239,6 +239,12 @@ def as_file(
     }  # fmt: skip
     head = "# Floors learned from this fleet's healthy nodes by `muster sku learn`; each calibration is a new file.\n"
     return head + yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=120)
+
+
+def _kin(found: LearnedFloor, like: Sequence[Limit]) -> Limit | None:
+    """The limit that says what a slow device suffers from: a floor, or else another that fails or warns."""
+    alike = [limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)]
+    return min((each for each in alike if each.breach != "invalid"), key=lambda each: each.key != "floor", default=None)
 
 
 def _source(found: LearnedFloor, canary: bool) -> str:

@@ -12,7 +12,7 @@ from muster_criteria.kinds.kind import Times
 from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.lint_figures import FLOORS, figure_problems, labels_meet, limits_of
+from muster_criteria.sku_files.lint_figures import FLOORS, NO_FIGURE, figure_problems, labels_meet, limits_of
 from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
 from muster_criteria.stages import LEVELS, STAGES
 
@@ -26,13 +26,13 @@ def problems_of(sku: Sku) -> list[Problem]:
     """Returns contradictions within a SKU, and names that the shipped probes do not have.
 
     Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a
-    floor of the SKU: the higher one counts.
+    floor of the SKU: the higher one counts. And none needs a published figure: the fleet's own readings are its basis.
     """
     return _problems_of(sku) or [
         dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
         for file in sku.learned
         for found in _problems_of(sku.on(file.stack, file.level))
-        if found.code != GIVEN_TWICE
+        if found.code not in (GIVEN_TWICE, NO_FIGURE)
     ]
 
 
@@ -96,7 +96,7 @@ def _overlap(one: Limit, other: Limit) -> bool:
 
 
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    peaks = (("figures", f"figures ({limit.name})", limit) for limit in sku.peaks)
+    peaks = (("limits", f"peaks ({limit.name})", limit) for limit in sku.physical_peaks)
     for _, key, limit in itertools.chain(limits_of(sku), peaks):
         yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
         if limit.kind.takes(limit, OTHER_UNIT):

@@ -15,6 +15,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Problem, Sku
 
 FLOORS = ("floor", "at_least")
+NO_FIGURE = "no-figure"
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure is taken for a mistake, often of the unit."""
 
@@ -40,6 +41,9 @@ def figure_problems(sku: Sku) -> Iterator[Problem]:
         yield from _borrowed(sku, key, figure.source)
         if figure.best is not None:
             yield from _without_stack(sku, key, figure.stack)
+            yield from _above_peak(sku, key, figure, figure.best)
+    for index, peaks in enumerate(sku.peaks):
+        yield from _borrowed(sku, f"peaks.{index}", peaks.source)
 
 
 def limits_of(sku: Sku) -> Iterator[tuple[str, str, Limit]]:
@@ -51,15 +55,15 @@ def limits_of(sku: Sku) -> Iterator[tuple[str, str, Limit]]:
 
 def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[str, str]]:
     """Yields (code, message)."""
-    figures = [figure for figure in sku.figures if _alike(figure, limit)]
     floor, lead = in_base_units(number, limit.unit), f"the floor of {number:g} {limit.unit}"
+    peaks = [peak for peak in _peaks(sku) if _alike(peak, limit)]
+    above = next((peak for peak in peaks if floor > in_base_units(peak.number or 0.0, peak.unit)), None)
+    if above is not None:
+        yield "floor-above-peak", f"{lead} is above {above.number:g} {above.unit} ({above.source})"
+        return
+    figures = [figure for figure in sku.figures if _alike(figure, limit)]
     for figure in figures:
-        if figure.peak is not None and floor > in_base_units(figure.peak, figure.unit):
-            yield (
-                "floor-above-peak",
-                f"{lead} is above the physical peak of {figure.peak:g} {figure.unit} ({figure.source})",
-            )
-        elif figure.best is not None:
+        if figure.best is not None:
             best = in_base_units(figure.best, figure.unit)
             known = f"{figure.best:g} {figure.unit}, the best known figure ({figure.source})"
             if floor > best:
@@ -67,12 +71,26 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
             elif floor < LEAST_SHARE * best:
                 share = f"{100 * floor / best:.2g} %"
                 yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
-    ceilings = (other for other in sku.limits if other.breach == "invalid" and other.key == "ceiling")
-    if not figures and not any(_alike(other, limit) for other in ceilings):
+    if not figures and not peaks:
         yield (
-            "no-figure",
-            f"{lead} has no best known figure and no physical peak to be checked by: give one under figures",
+            NO_FIGURE,
+            f"{lead} has no best known figure and no physical peak to be checked by: give one under figures or peaks",
         )
+
+
+def _above_peak(sku: Sku, key: str, figure: Figure, best: float) -> Iterator[Problem]:
+    """Reports a best that is no measurement of the device."""
+    for peak in _peaks(sku):
+        covers = peak.applies_to(figure.metric, figure.device, figure.labels)
+        if covers and in_base_units(best, figure.unit) > in_base_units(peak.number or 0.0, peak.unit):
+            message = f"the best of {best:g} {figure.unit} is above {peak.number:g} {peak.unit} ({peak.source})"
+            yield Problem(sku.file, key, "best-above-peak", message)
+
+
+def _peaks(sku: Sku) -> Iterator[Limit]:
+    """What no measurement of a rate can exceed."""
+    ceilings = (each for each in sku.all_limits if (each.key, each.breach) == ("ceiling", "invalid"))
+    return (each for each in ceilings if each.number and each.unit in SCALE)
 
 
 def _alike(one: Figure | Limit, limit: Limit) -> bool:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, InstanceOf, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    InstanceOf,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.fleet.series.comparisons import Comparison, Derivation
 from muster_criteria.labels import labelled
-from muster_criteria.sku_files.figures import Absent, Figure
+from muster_criteria.sku_files.figures import Absent, Figure, Peaks
 from muster_criteria.sku_files.learned import LearnedFile, with_learned, without
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.peaks import peaks_of
@@ -203,19 +212,27 @@ class Sku(Written):
     domain_nodes: Annotated[int, Field(ge=2)] | None = None
     sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
     inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
+    peaks: Annotated[tuple[Peaks, ...], BeforeValidator(as_tuple)] = ()
     figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple), Field(validate_default=True)] = ()
     versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)] = ()
     absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
     learned: tuple[LearnedFile, ...] = ()
     file: str
     digest: str
-    _peaks: tuple[Limit, ...] = PrivateAttr(())
+    _physical_peaks: tuple[Limit, ...] = PrivateAttr(())
     _on: dict[tuple[str, str], Sku] = PrivateAttr(default_factory=dict)
+
+    @field_validator("limits")
+    @classmethod
+    def _with_floors(cls, written: tuple[Limit, ...], info: ValidationInfo) -> tuple[Limit, ...]:
+        """What the file limits, and the floors of its figures."""
+        figures: tuple[Figure, ...] = info.data.get("figures", ())
+        return (*written, *(limit for figure in figures if (limit := figure.limit)))
 
     @model_validator(mode="after")
     def _derived(self) -> Sku:
-        self._peaks = peaks_of(self.figures, self.inventory, self.limits)
+        self._physical_peaks = peaks_of(self.peaks, self.figures, self.inventory, self.limits)
         self._on = {}
         for file in self.learned:
             limits = with_learned(self.limits, without(file, outdated(self, file)))
@@ -245,12 +262,12 @@ class Sku(Written):
     @property
     def all_limits(self) -> tuple[Limit, ...]:
         """Inventory expectations, limits, and what physics allows."""
-        return self.inventory + self.limits + self.peaks
+        return self.inventory + self.limits + self.physical_peaks
 
     @property
-    def peaks(self) -> tuple[Limit, ...]:
-        """The invalid ceilings that follow from the file's figures (see ``peaks``)."""
-        return self._peaks
+    def physical_peaks(self) -> tuple[Limit, ...]:
+        """The invalid ceilings that follow from the file's peaks, figures and inventory (see ``peaks_of``)."""
+        return self._physical_peaks
 
     def stage(self, stage: str) -> StagePlan:
         """The programme's plan of a stage. Raises SkuError where it has none."""

@@ -1,19 +1,21 @@
 """Physical peaks of a SKU's metrics, derived from its file: ceilings beyond which a value is invalid.
 
-Derived from the peaks of its figures, the generation and width of its PCIe link, its NVLinks, and for rates per clock
-from the peaks of the formats (docs/science.md#physical-peaks).
+Derived from the peaks of its data sheet and of its figures, the generation and width of its PCIe link, its NVLinks, and
+for rates per clock from the peaks of the formats (docs/science.md#physical-peaks).
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.sku_files.figures import Figure
+from muster_criteria.sku_files.figures import Figure, Peaks
 from muster_criteria.sku_files.limits import Limit
 
 MEANING = "measured something else"
+BURNT = "bf16"
+"""The format of ``gpu_burn``, whose rate has no label for it."""
 PCIE_LANE = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8}
 """GB/s of one lane in one direction by generation: GT/s, less its 128b/130b coding (PCI Express base specification)."""
 NVLINK_LINE = 26.562 / 25.0
@@ -23,11 +25,14 @@ DIRECTIONS = {"h2d": 1, "d2h": 1, "both": 2}
 """{label: directions of the link that a copy uses}; both at once are reported as their sum."""
 
 
-def peaks_of(figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequence[Limit]) -> tuple[Limit, ...]:
+def peaks_of(
+    peaks: Sequence[Peaks], figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequence[Limit]
+) -> tuple[Limit, ...]:
     """The ceilings of kind ``invalid`` that follow from a SKU's entries, without those that it has itself."""
     written = [limit for limit in limits if limit.key == "ceiling" and limit.breach == "invalid"]
+    rates = (*_of_data_sheet(peaks), *_of_figures(figures))
     found: list[Limit] = []
-    for peak in (*_of_figures(figures), *_of_pcie(inventory), *_of_nvlink(inventory), *_of_clocks(written)):
+    for peak in (*rates, *_of_pcie(inventory), *_of_nvlink(inventory), *_of_clocks((*written, *rates))):
         if not any(_implies(other, peak) for other in (*written, *found)):
             found.append(peak)
     return tuple(found)
@@ -40,12 +45,22 @@ def _implies(one: Limit, other: Limit) -> bool:
     return one.applies_to(other.metric, other.device, other.labels) and one.number <= other.number
 
 
+def _of_data_sheet(peaks: Sequence[Peaks]) -> Iterator[Limit]:
+    for each in peaks:
+        source = f"physical peak: {each.source}"
+        for dtype, rate in each.gemm_rate.items():
+            yield _ceiling("gemm_rate", "gpu", "TFLOPS", rate, source, each.date, {"dtype": dtype})
+            if dtype == BURNT:
+                yield _ceiling("burn_rate", "gpu", "TFLOPS", rate, source, each.date)
+        if each.memory_bandwidth:
+            yield _ceiling("memory_bandwidth", "gpu", "GB/s", each.memory_bandwidth, source, each.date)
+
+
 def _of_figures(figures: Sequence[Figure]) -> Iterator[Limit]:
     for figure in figures:
         if figure.peak is not None:
             source = f"physical peak: {figure.source}"
-            limit = _ceiling(figure.metric, figure.device, figure.unit, figure.peak, source, figure.date)
-            yield _invalid(limit, figure.labels)
+            yield _ceiling(figure.metric, figure.device, figure.unit, figure.peak, source, figure.date, figure.labels)
 
 
 def _of_pcie(inventory: Sequence[Limit]) -> Iterator[Limit]:
@@ -57,8 +72,7 @@ def _of_pcie(inventory: Sequence[Limit]) -> Iterator[Limit]:
         for direction, ways in DIRECTIONS.items():
             source = f"physical peak: PCIe generation {generation.number:g}, {width.number:g} lanes ({width.source})"
             most = ways * lane * float(width.number or 0)
-            limit = _ceiling(metric, "gpu", "GB/s", most, source, width.date)
-            yield _invalid(limit, {"direction": direction})
+            yield _ceiling(metric, "gpu", "GB/s", most, source, width.date, {"direction": direction})
 
 
 def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
@@ -70,28 +84,25 @@ def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
     for metric in ("peer_bandwidth", "peer_pair_bandwidth"):
         line = NVLINK_LINE * speed.number
         source = f"physical peak: {links.number:g} NVLinks of {line:.4g} GB/s in each direction ({speed.source})"
-        limit = _ceiling(metric, "gpu", "GB/s", links.number * line, source, speed.date)
-        yield _invalid(limit, {})
+        yield _ceiling(metric, "gpu", "GB/s", links.number * line, source, speed.date)
 
 
-def _of_clocks(written: Sequence[Limit]) -> Iterator[Limit]:
-    """Work per clock of each format, by that of one: at the same clock they are as their peak rates are."""
-    rates = {
-        each.labels["dtype"]: each for each in written if each.metric == "gemm_rate" and set(each.labels) == {"dtype"}
-    }
-    for known in (each for each in written if each.metric == "gemm_rate_per_clock" and set(each.labels) == {"dtype"}):
+def _of_clocks(peaks: Sequence[Limit]) -> Iterator[Limit]:
+    """Work per clock of each format, by that of one: at the same clock they are as their peak rates are.
+
+    Of several rates of a format the first one counts.
+    """
+    formats = [each for each in peaks if set(each.labels) == {"dtype"}]
+    rates = {each.labels["dtype"]: each for each in reversed(formats) if each.metric == "gemm_rate"}
+    for known in (each for each in formats if each.metric == "gemm_rate_per_clock"):
         base = rates.get(known.labels["dtype"])
         if base is None or not base.number or not known.number:
             continue
         for dtype, rate in rates.items():
             if rate.number and rate.device == known.device:
-                limit = known.model_copy(
-                    update={
-                        "value": known.number * rate.number / base.number,
-                        "source": f"{known.source}; by the peak of {dtype}: {rate.source}",
-                    }
-                )
-                yield _invalid(limit, {"dtype": dtype})
+                most = known.number * rate.number / base.number
+                source = f"{known.source}; by the peak of {dtype}: {rate.source}"
+                yield _ceiling(known.metric, known.device, known.unit, most, source, known.date, {"dtype": dtype})
 
 
 def _counted(inventory: Sequence[Limit], metric: str) -> Limit | None:
@@ -99,11 +110,10 @@ def _counted(inventory: Sequence[Limit], metric: str) -> Limit | None:
     return next((each for each in counts if each.number), None)
 
 
-def _ceiling(metric: str, device: str, unit: str, most: float, source: str, date: datetime.date) -> Limit:
-    written = {"metric": metric, "device": device, "unit": unit, "ceiling": most, "source": source, "date": date}
-    return Limit.model_validate(written)
-
-
-def _invalid(limit: Limit, labels: dict[str, str]) -> Limit:
-    update = {"breach": "invalid", "fault": FaultClass.SOFTWARE, "action": Action.FIX_SOFTWARE, "meaning": MEANING}
-    return limit.model_copy(update={"labels": labels, **update})
+def _ceiling(
+    metric: str, device: str, unit: str, most: float, source: str, date: datetime.date, labels: Mapping[str, str] = {}
+) -> Limit:
+    return Limit.model_validate({
+        "metric": metric, "device": device, "labels": labels, "unit": unit, "ceiling": most, "breach": "invalid",
+        "fault": FaultClass.SOFTWARE, "action": Action.FIX_SOFTWARE, "meaning": MEANING, "source": source, "date": date,
+    })  # fmt: skip

@@ -31,7 +31,7 @@ from muster_criteria.yaml_file import BadYaml
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
 """The SKU files that come with Muster; a fleet's own folders are searched first."""
 
-FAMILY_KEYS = ("policies", "sensors", "inventory", "limits", "block_limits", "versions", "absent")
+FAMILY_KEYS = ("policies", "sensors", "inventory", "peaks", "figures", "limits", "block_limits", "versions", "absent")
 """The keys that models may share; a family also has ``shows`` (``shown``)."""
 
 YAML_BYTES_MAX = 200_000

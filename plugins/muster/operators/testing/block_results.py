@@ -14,7 +14,6 @@ from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
 from muster.rules.certificate import WATCHED
 from muster_criteria.model import EVIDENCE, Action, Evidence, FaultClass, Finding, Severity
-from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.model import Sku
 
 if TYPE_CHECKING:
@@ -99,6 +98,7 @@ def results(
     from muster_criteria.cluster.fabric.floors import pair_limits
     from muster_criteria.cluster.judge import MemberResult
     from muster_criteria.cluster.ports import port_limits
+    from muster_criteria.cluster.training import dense_peaks
     from muster_criteria.cluster.watched import watch_limits
     from muster_criteria.stage.findings import evidence_finding
 
@@ -115,21 +115,12 @@ def results(
         members.append(MemberResult(
             name, member.result, member.why_missing, devices=sku.gpus,
             known=(*member.evidence, *pairs.get(name, ()), *mixed), level=store.runs.get(key, node=name).level,
-            sku=sku.name, sku_version=sku.revision, peaks=_peaks(sku), rack=node.rack, domain_nodes=sku.domain_nodes,
-            in_rounds=in_rounds.get(name, ()), port_limits=port_limits((*sku.limits, *sku.block.limits)),
-            pair_limits=pair_limits(sku.block.limits), watch_limits=watch_limits(sku.limits), left_out=member.left_out,
+            sku=sku.name, sku_version=sku.revision, peaks=dense_peaks(sku.all_limits), rack=node.rack,
+            domain_nodes=sku.domain_nodes, in_rounds=in_rounds.get(name, ()), left_out=member.left_out,
+            port_limits=port_limits((*sku.limits, *sku.block.limits)), pair_limits=pair_limits(sku.block.limits),
+            watch_limits=watch_limits(sku.limits),
         ))  # fmt: skip
     return members
-
-
-def _peaks(sku: Sku) -> dict[str, tuple[float, str]]:
-    """Dense peaks of a GPU in FLOP/s with their sources, by PyTorch's name of the number format."""
-    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-    return {
-        names[dtype]: (in_base_units(figure.peak, figure.unit), figure.source)
-        for figure in sku.figures
-        if figure.metric == "gemm_rate" and figure.peak and (dtype := figure.labels.get("dtype", "")) in names
-    }
 
 
 def differences(members: Sequence[str]) -> list[str]:
