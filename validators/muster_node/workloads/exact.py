@@ -107,7 +107,7 @@ def exact_product(torch: Any, a: Any, b: Any, dtype: str) -> Any:
 
 def limb_product(torch: Any, a: Any, b: Any, int_mm: Callable[[Any, Any], Any]) -> Any:
     """The int64 product of int64 matrices, put together from int8 products with int32 sums."""
-    right = _limbs(torch, b)
+    right = [right_operand(limb) for limb in _limbs(torch, b)]
     total = torch.zeros((a.shape[0], b.shape[1]), dtype=torch.int64, device=a.device)
     for i, one in enumerate(_limbs(torch, a)):
         for j, other in enumerate(right):
