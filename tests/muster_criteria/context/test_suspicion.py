@@ -72,12 +72,21 @@ def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> No
         assert not makes_suspect(dataclasses.replace(found, **harmless)), harmless
 
 
-def test_untested_memory_passes_no_gpu(case: MakeCase) -> None:
-    judgement = case("integrity").set("memory_coverage", "gpu2", value=80.0).judge()
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("memory_coverage", 80.0), ("memory_tested", 2.0)],
+    ids=["of what was free", "of all, most of which something else holds"],
+)
+def test_untested_memory_passes_no_gpu(case: MakeCase, metric: str, value: float) -> None:
+    judgement = case("integrity").set(metric, "gpu2", value=value).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert [(each.code, each.metric, each.device) for each in judgement.findings] == [
-        ("floor", "memory_coverage", "gpu2")
-    ]
+    assert [(each.code, each.metric, each.device) for each in judgement.findings] == [("floor", metric, "gpu2")]
+
+
+def test_without_the_size_of_the_memory_none_of_it_counts_as_tested(case: MakeCase) -> None:
+    judgement = case("integrity").drop("hbm_total", "gpu2").judge()
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert [(gap.what, gap.device) for gap in judgement.coverage.missing] == [("hbm_total", "gpu2")]
 
 
 def test_a_wrong_bit_in_the_tested_rest_fails_the_gpu(case: MakeCase) -> None:
