@@ -38,6 +38,7 @@ TEXTS = {
     "driver_version": "570",
     "fabric_state": "completed",
     "cuda_version": "12.8",
+    "gemm_accumulator": "float32",
 }
 NUMBERS = {
     "cpu_sockets": 1.0,

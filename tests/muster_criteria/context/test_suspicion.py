@@ -89,6 +89,16 @@ def test_without_the_size_of_the_memory_none_of_it_counts_as_tested(case: MakeCa
     assert [(gap.what, gap.device) for gap in judgement.coverage.missing] == [("hbm_total", "gpu2")]
 
 
+def test_a_pass_on_rounded_products_says_so(case: MakeCase) -> None:
+    made = case("integrity")
+    for row in made.rows("gemm_accumulator", dtype="bf16"):
+        row |= {"text": None, "note": "rounded to bfloat16"}
+    judgement = made.judge()
+    assert judgement.verdict is Verdict.PASS
+    (note,) = judgement.notes
+    assert "rounded to bfloat16" in note
+
+
 def test_a_wrong_bit_in_the_tested_rest_fails_the_gpu(case: MakeCase) -> None:
     made = case("integrity").set("memory_coverage", "gpu2", value=80.0)
     judgement = made.set("memory_mismatches", "gpu2", value=1.0, pattern="random").judge()

@@ -127,6 +127,14 @@ def test_one_wrong_product_among_many_of_the_same_operands_is_found(run_probe, c
     assert "0 of 10" in found.note
 
 
+def test_sums_that_came_rounded_are_not_called_compared(run_probe, cpus):
+    run = run_probe(ExactGemm, dtypes=["fp32", "bf16"], shapes=[[16, 16, 32]], rounds=1, modes=["alone"])
+    assert run.one("gemm_accumulator", cpus[0], dtype="fp32").text == "float32"
+    rounded = run.one("gemm_accumulator", cpus[0], dtype="bf16")
+    assert rounded.text is None
+    assert "bfloat16" in rounded.note
+
+
 def test_formats_that_a_device_lacks_are_named(run_probe, cpus):
     run = run_probe(ExactGemm, dtypes=["fp32", "tf32", "fp8"], shapes=[[16, 16, 32]], rounds=1)
     assert run.one("gemm_not_supported", cpus[0]).text == "tf32, fp8"
