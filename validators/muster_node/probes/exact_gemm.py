@@ -75,9 +75,7 @@ class ExactGemm(Probe):
         ),
         "gemm_pulses": Metric("count", "bursts of which every product was compared, by pattern"),
         "gemm_start_temperature": Metric("°C", "how warm the GPU was when its products began, by condition"),
-        "gemm_accumulator": Metric(
-            "text", "format in which sums came, where none of their bits were rounded away"
-        ),
+        "gemm_accumulator": Metric("text", "format in which sums came, where none of their bits were rounded away"),
         "gemm_not_supported": Metric("text", "requested number formats that the device does not multiply exactly"),
     }
     needs = ("torch",)
