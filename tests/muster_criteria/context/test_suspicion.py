@@ -55,9 +55,42 @@ def test_memory_behind_the_host_has_no_siblings_and_is_confirmed_by_itself(case:
 
 
 def test_reruns_of_another_format_say_nothing(case: MakeCase) -> None:
-    made = spoilt(case)
-    made.add("exact_gemm", "gemm_rerun", "gpu5", 0.0, "count", labels={"dtype": "fp64", "on": "gpu5"})
-    assert finding(made).variant is Variant.PLAIN
+    made = spoilt(case, gpu5=(10, 10), gpu6=(0, 2), gpu7=(0, 2))
+    for row in made.rows("gemm_rerun"):
+        row["labels"]["dtype"] = "fp64"
+    assert finding(made).variant is Variant.UNCONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("sku", "stage", "metric", "device"),
+    [
+        ("h100-sxm-8", "integrity", "gemm_mismatches", "gpu5"),
+        ("h100-sxm-8", "integrity", "memory_mismatches", "gpu5"),
+        ("h100-sxm-8", "integrity", "transfer_mismatches", "gpu5"),
+        ("h100-sxm-8", "burn_in", "memory_burn_mismatches", "memory"),
+        ("h100-sxm-8", "performance", "disk_mismatches", "disk:scratch"),
+        ("cpu-generic", "integrity", "round_trip_mismatches", "cpu1"),
+    ],
+)
+def test_no_part_is_replaced_for_what_no_rerun_confirms(
+    case: MakeCase, sku: str, stage: str, metric: str, device: str
+) -> None:
+    made = case(stage, sku).set(metric, device, value=1.0)
+    findings = [each for each in made.judge().findings if each.metric == metric]
+    assert findings
+    assert {(each.variant, each.action) for each in findings} == {(Variant.UNCONFIRMED, Action.RETEST)}
+
+
+def test_a_copy_that_is_wrong_again_at_either_end_names_neither(case: MakeCase) -> None:
+    made = case("integrity")
+    for gpu in ("gpu1", "gpu2"):
+        made.set("transfer_mismatches", gpu, value=1.0, direction="peer")
+        for on, wrong in (("gpu1", 3.0), ("gpu2", 3.0), ("gpu3", 0.0), ("gpu4", 0.0)):
+            labels = {"direction": "peer", "on": on}
+            made.add("transfers", "transfer_rerun", gpu, wrong, "count", labels=labels, samples=3)
+    assert {(each.device, each.variant, each.action) for each in made.judge().findings} == {
+        (gpu, Variant.UNCONFIRMED, Action.RETEST) for gpu in ("gpu1", "gpu2")
+    }
 
 
 def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> None:

@@ -214,8 +214,7 @@ def _run_again(
         for other in [device, *peers_of(device.id, suspects, alike)] if expected else ():
             seen = again.on(other, expected, context.params["reruns"] if other is device else 1)
             for name, rerun in seen.items():
-                total = reruns.setdefault((device.id, name), {}).setdefault(other.id, Rerun())
-                total.runs, total.wrong = total.runs + rerun.runs, total.wrong + rerun.wrong
+                reruns.setdefault((device.id, name), {}).setdefault(other.id, Rerun()).join(rerun)
 
 
 class _Runner:
