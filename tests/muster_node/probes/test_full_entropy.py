@@ -114,7 +114,7 @@ def test_the_simulated_gpu_that_corrupts_is_named(run_probe, tmp_path):
     assert wrong == {"gpu1"}
     assert "7 of 8" in run.one("full_entropy_mismatches", "gpu1", op="transformer step").note
     again = {m.labels["on"]: (m.value, m.samples) for m in run.all("full_entropy_rerun", op="transformer step")}
-    assert again == {"gpu1": (20, 20), "gpu2": (0, 2), "gpu3": (0, 2)}, "of both sets of operands"
+    assert again == {"gpu1": (20, 20), "gpu2": (0, 2), "gpu3": (0, 2)}  # of both sets of operands
     assert {m.device for m in run.all("full_entropy_rerun")} == {"gpu1"}
 
 
