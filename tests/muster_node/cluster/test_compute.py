@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from muster_node.cluster.block import PARAMS, block_of
-from muster_node.cluster.digest import digest
 from muster_node.cluster.exchange import ANYBODY, OPS, PERIOD, RANKS_MAX, Exchange, Payload, busbw_factor
 from muster_node.cluster.fabric import interface_of
 from muster_node.cluster.training import same_batch
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Compute
 from muster_node.probe import Probe, resolve_params
+from muster_node.workloads.digest import digest
 from muster_node.workloads.transformer import Shape, Transformer
 
 torch = pytest.importorskip("torch")
@@ -120,7 +120,7 @@ def test_places_and_tensors_count() -> None:
 def test_a_digest_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = torch.randn(1000)
     expected = digest(torch, [whole])
-    monkeypatch.setattr("muster_node.cluster.digest._CHUNK", 7)
+    monkeypatch.setattr("muster_node.workloads.digest._CHUNK", 7)
     assert digest(torch, [whole]) == digest(torch, [whole[:10], whole[10:]]) == expected
 
 

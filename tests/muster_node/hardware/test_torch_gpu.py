@@ -346,8 +346,7 @@ def test_only_the_layout_of_a_right_operand_changes(dtype: str, fast: int) -> No
     assert bool((laid.float() == drawn.float()).all())
 
 
-def _old_mm(a: Any, b: Any) -> str:
-    """PyTorch 2.7's."""
+def _old_mm(a: Any, b: Any) -> str:  # PyTorch 2.7's
     return "in bf16"
 
 
@@ -374,7 +373,7 @@ def test_a_wide_product_that_breaks_is_an_error_of_the_device_and_none_is_rounde
     with pytest.raises(RuntimeError):
         compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32")
     torch.mm = real
-    compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32")
+    compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32")  # the next is wide again
     assert torch.calls == [("mm", {"out_dtype": "fp32"})]
 
 

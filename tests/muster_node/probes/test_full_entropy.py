@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Device
 from muster_node.probes.full_entropy import FullEntropy, Ran, _facts, expected_digest, judge
 from muster_node.workloads.common import FORMATS
+from muster_node.workloads.digest import digest
 from muster_node.workloads.model_operations import Operations
 from muster_node.workloads.vote import dissenters
 from muster_simulator import create_machine, open_simulated

@@ -18,11 +18,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Hardware, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, precision_of, seed_of
+from muster_node.workloads.digest import digest
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.model_operations import Operation, Operations, golden_key
 from muster_node.workloads.rerun import DOC as RERUN_DOC

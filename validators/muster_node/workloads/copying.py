@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware.seam import Compute, Transfer
 from muster_node.probe import Context
 from muster_node.workloads.common import reason_of
+from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import WORD, random_words
 from muster_node.workloads.rerun import Rerun
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Optional
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
 from muster_node.workloads.common import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, report_reruns
