@@ -38,6 +38,7 @@ TEXTS = {
     "driver_version": "570",
     "fabric_state": "completed",
     "cuda_version": "12.8",
+    "gemm_accumulator": "float32",
 }
 NUMBERS = {
     "cpu_sockets": 1.0,
@@ -53,9 +54,11 @@ NUMBERS = {
     "burn_rate_per_clock": 461.0,
     "gemm_checked_elements": 1e6,
     "gemm_checked_fraction": 100.0,
-    "memory_tested": 8.0,
+    "memory_tested": {"memory": 8.0, "gpu": 76.0},
     "memory_coverage": 97.0,
     "memory_pattern_to_copy": 85.0,
+    "memory_burn_tested": 1.0,
+    "round_trip_cores": CPUS,
     "gemm_rate": {"cpu": 50.0, "node": 190.0, "gpu": {"bf16": 740.0, "tf32": 370.0, "fp8": 1200.0}},
     "gemm_peak_share": 60.0,
     "gemm_scaling": 95.0,

@@ -69,13 +69,15 @@ def test_memory_that_loses_what_it_was_sent_is_found(tmp_path: Path) -> None:
 def test_one_element_changed_on_the_way_is_found_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
+    import torch
+
     real, copies = SimulatedCompute.transfer, []
 
     def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
         real(self, transfers, nominal_bytes=nominal_bytes)
         copies.append(self.device.id)
         if len(copies) == 3:
-            transfers[0].target[5] += 1.0
+            transfers[0].target.view(torch.int32)[5] ^= 1 << 22  # a bit that no sum rounds away
 
     monkeypatch.setattr(SimulatedCompute, "transfer", flips)
     found = wrong(run(tmp_path, ops=[op], sizes=[LARGE], repeats=1))

@@ -121,8 +121,8 @@ class Injector:
         injector = self
 
         class Tampered(Exchange):
-            def __init__(self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any) -> None:
-                super().__init__(torch, op, rank, ranks, elements, device)
+            def __init__(self, torch: Any, op: str, rank: int, ranks: int, *rest: Any) -> None:
+                super().__init__(torch, op, rank, ranks, *rest)
                 self._honest = self.run
                 if rank == ranks - 1:
                     self.run = self._tampered

@@ -19,12 +19,12 @@ class Ring(Collective):
 
     carried = "a ring of copies between the modelled GPUs; NCCL did not run"
 
-    def __init__(self, torch: Any, computes: Sequence[Compute], op: str, elements: int) -> None:
+    def __init__(self, torch: Any, computes: Sequence[Compute], op: str, elements: int, seed: int) -> None:
         self._computes, self._op, self._count = computes, op, len(computes)
         self._nominal_bytes = elements // self._count * ELEMENT_BYTES
         (self._share,) = computes[0].physical(elements // self._count)
         self._members = [
-            Exchange(torch, op, rank, self._count, self._share * self._count, compute.torch_device)
+            Exchange(torch, op, rank, self._count, self._share * self._count, compute.torch_device, seed)
             for rank, compute in enumerate(computes)
         ]
         self._filled = [member.mine() for member in self._members]

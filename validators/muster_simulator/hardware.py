@@ -154,13 +154,13 @@ class SimulatedHardware(Hardware):
         noise = random.Random(self._dice.getrandbits(64))
         return SimulatedCompute(self, device, self.machine.gpus[self._slot(device)], noise)
 
-    def collective(self, op: str, elements: int) -> Collective:
+    def collective(self, op: str, elements: int, seed: int) -> Collective:
         """A ring of copies between all GPUs, in this process."""
         import torch
 
         from muster_simulator.collectives import Ring
 
-        return Ring(torch, [self.compute(gpu) for gpu in self.devices("gpu")], op, elements)
+        return Ring(torch, [self.compute(gpu) for gpu in self.devices("gpu")], op, elements, seed)
 
     @contextlib.contextmanager
     def loading(self, devices: list[Device]) -> Iterator[None]:

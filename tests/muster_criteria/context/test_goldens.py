@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster_criteria.context.goldens import Golden, Goldens, Sighting, consensus, digests_of, golden_id
-from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Judgement, Severity, Verdict
+from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Judgement, Lack, Severity, Verdict
 from tests.muster_criteria.nodes import Case, MakeCase
 
 KEY, OP = "driver=570; gpu_model=H100; torch=2.8", "attention"
@@ -160,6 +160,29 @@ class TestJudging:
 
     def test_the_first_of_a_kind_has_nothing_to_differ_from(self, case: MakeCase) -> None:
         assert measured(case).judge(goldens=Goldens()).verdict is Verdict.PASS
+
+    def test_a_gpu_that_no_other_can_be_compared_with_does_not_pass_unless_a_golden_judges_it(
+        self, case: MakeCase
+    ) -> None:
+        made = measured(case, gpu7="wrong")
+        for row in made.rows("golden_key", "gpu7"):
+            row["text"] = f"{KEY}; sms=114"
+        judgement = made.judge()
+        assert judgement.verdict is Verdict.PROVISIONAL
+        assert [(gap.code, gap.device) for gap in judgement.coverage.unjudged] == [(Lack.NOT_COMPARED, "gpu7")]
+        own = dataclasses.replace(GOLDEN, id=golden_id(f"{KEY}; sms=114", OP, simulated=False), digest="wrong")
+        assert made.judge(goldens=Goldens({own.id: own})).verdict is Verdict.PASS
+
+    def test_the_only_gpu_of_a_node_passes_with_a_note_until_there_is_a_golden(self, case: MakeCase) -> None:
+        made = measured(case)
+        made.raw["measurements"] = [
+            row for row in made.raw["measurements"]
+            if row["device"] == "gpu0" or not row["metric"].startswith(("golden", "full_entropy_digest"))
+        ]  # fmt: skip
+        judgement = made.judge()
+        assert judgement.verdict is Verdict.PASS
+        assert len(judgement.notes) == 1
+        assert not made.judge(goldens=PROMOTED).notes
 
     def test_a_device_that_contradicts_itself_has_no_vote(self, case: MakeCase) -> None:
         twice = measured(case).add("full_entropy", "full_entropy_digest", "gpu5", "x", "text", labels={"op": OP})

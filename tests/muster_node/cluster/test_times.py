@@ -68,7 +68,7 @@ def reported(local: int, monkeypatch: pytest.MonkeyPatch) -> Gathering:
     monkeypatch.setattr(cluster_collectives, "open_fabric", no_fabric)
     monkeypatch.setattr(_Rank, "_operation", operation)
     group = Gathering(local)
-    _Rank({"ops": OPS, "soak_minutes": 0})(cast("RankGroup", group))
+    _Rank({"ops": OPS, "soak_minutes": 0}, 1)(cast("RankGroup", group))
     return group
 
 

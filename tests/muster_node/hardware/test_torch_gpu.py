@@ -126,6 +126,7 @@ def _torch(**changes: Any) -> Any:
     )
     torch = SimpleNamespace(
         __version__="2.9",
+        version=SimpleNamespace(hip=None),
         cuda=cuda,
         device=lambda kind, index: (kind, index),
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace())),
@@ -256,6 +257,14 @@ def test_formats_go_by_compute_capability(torch: Any, capability: tuple[int, int
     assert not compute.supports("fp4")
 
 
+@pytest.mark.parametrize(("capability", "has"), [((9, 4), False), ((9, 5), True)], ids=["MI300X", "MI350X"])
+def test_the_fp8_of_the_mi300x_is_another_one(torch: Any, capability: tuple[int, int], has: bool) -> None:
+    torch.version.hip = "6.4"
+    torch.cuda.get_device_capability = lambda index: capability
+    assert _compute().supports("fp8") is has
+    assert _compute().supports("bf16")
+
+
 def test_each_format_takes_its_own_product(torch: Any) -> None:
     compute, cube = _compute(), (64, 64, 64)
     compute.matmul(Matrix("int8"), Matrix("int8"), nominal=cube)
@@ -337,12 +346,35 @@ def test_only_the_layout_of_a_right_operand_changes(dtype: str, fast: int) -> No
     assert bool((laid.float() == drawn.float()).all())
 
 
-def test_a_pytorch_without_wider_products_gives_its_own(torch: Any) -> None:
-    def old_mm(a: Any, b: Any) -> str:
-        return "in bf16"
+def _old_mm(a: Any, b: Any) -> str:  # PyTorch 2.7's
+    return "in bf16"
 
-    torch.mm = old_mm
+
+def _rocm_mm(a: Any, b: Any, out_dtype: Any = None) -> str:
+    """That of PyTorch 2.8 and 2.9 for ROCm (HIPBlas.cpp; PyTorch issue 154221)."""
+    if out_dtype:
+        raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
+    return "in bf16"
+
+
+@pytest.mark.parametrize("mm", [_old_mm, _rocm_mm])
+def test_a_pytorch_without_wider_products_gives_its_own(torch: Any, mm: Callable[..., str]) -> None:
+    torch.mm = mm
     assert _compute().matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32") == "in bf16"
+
+
+def test_a_wide_product_that_breaks_is_an_error_of_the_device_and_none_is_rounded_in_its_place(torch: Any) -> None:
+    compute, real = _compute(), torch.mm
+
+    def lost(a: Any, b: Any, **how: Any) -> str:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    torch.mm = lost
+    with pytest.raises(RuntimeError):
+        compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32")
+    torch.mm = real
+    compute.matmul(Matrix("bf16"), Matrix("bf16"), nominal=(1, 1, 1), out_dtype="fp32")  # the next is wide again
+    assert torch.calls == [("mm", {"out_dtype": "fp32"})]
 
 
 def test_copies_both_ways_are_on_streams_of_their_own_within_what_is_timed(torch: Any) -> None:

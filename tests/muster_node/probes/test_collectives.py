@@ -71,8 +71,8 @@ class Logging(Exchange):
 
     silent: tuple = ()
 
-    def __init__(self, torch, op, rank, ranks, elements, device):
-        super().__init__(torch, op, rank, ranks, elements, device)
+    def __init__(self, torch, op, rank, ranks, elements, *rest):
+        super().__init__(torch, op, rank, ranks, elements, *rest)
         honest, (call, choice) = self.run, CALLS[op]
         with_switch = os.environ.get("NCCL_NVLS_ENABLE") != "0"
         head = f"node:{rank}:{rank} [{rank}] NCCL INFO "

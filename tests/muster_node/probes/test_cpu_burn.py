@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Fact
 from muster_node.probe import Skip
 from muster_node.probes.cpu_burn import CpuBurn
+from muster_node.workloads.host_load import HostBurn, emit_checks
+from muster_node.workloads.rerun import Rerun
 
 pytestmark = pytest.mark.needs_torch
 
@@ -40,6 +43,8 @@ def test_a_healthy_burn(run_probe, cpus):
         assert rate.samples >= 1
         run.one("burn_rate_drop", cpu)
     assert run.one("memory_burn_mismatches", "memory").value == 0
+    assert not run.all("memory_burn_rerun")
+    assert 0 < run.one("memory_burn_tested", "memory").value <= 0.02
     assert run.one("host_product_mismatches", "node").value == 0
 
 
@@ -65,6 +70,8 @@ def test_memory_that_loses_a_word_during_the_burn(run_probe, cpus, monkeypatch):
     run = run_probe(CpuBurn, **SHORT)
     found = run.one("memory_burn_mismatches")
     assert found.value >= 1
+    again = run.one("memory_burn_rerun", "memory", on=cpus[0])
+    assert (again.value, again.samples) == (3, 3)
     assert found.note.startswith("word 17 (offset 0x88): wrote 0x")
 
 
@@ -81,6 +88,36 @@ def test_a_core_that_multiplies_otherwise_during_the_burn(run_probe, cpus, monke
     found = run_probe(CpuBurn, **SHORT).one("host_product_mismatches", "node")
     assert found.value == 1
     assert found.note.startswith(f"{cpus[0]}: 1 of ")
+
+
+def test_a_core_that_is_wrong_in_every_product_differs_from_the_others():
+    """Of which each product has the bits of its first: only other cores tell."""
+
+    def burn(cpu, first):
+        return HostBurn([1.0], 1, 0, [], cpu, 10, 0, first, 2**20, Rerun())
+
+    emitted = []
+    context = SimpleNamespace(emit=lambda metric, device, **fields: emitted.append((metric, fields)))
+    emit_checks(context, [burn("cpu0", "a"), burn("cpu1", "a"), burn("cpu2", "b")])
+    found = dict(emitted)["host_product_mismatches"]
+    assert found["value"] == 1
+    assert found["note"].startswith("cpu2: ")
+
+
+def test_all_cores_multiply_the_same_operands(run_probe, cpus, monkeypatch):
+    """So a core that always halves one element is found, though it agrees with itself."""
+    multiply = CpuCompute.matmul
+
+    def halves(self, a, b, **sizes):
+        product = multiply(self, a, b, **sizes)
+        if self.device.id == cpus[0]:
+            product[5, 7] /= 2
+        return product
+
+    assert run_probe(CpuBurn, **SHORT).one("host_product_mismatches", "node").value == 0
+    monkeypatch.setattr(CpuCompute, "matmul", halves)
+    found = run_probe(CpuBurn, **SHORT).one("host_product_mismatches", "node")
+    assert found.value == (len(cpus) if len(cpus) == 2 else min(1, len(cpus) - 1))  # two have no majority
 
 
 def test_no_memory_to_burn_is_skipped(run_probe):

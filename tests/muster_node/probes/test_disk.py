@@ -17,6 +17,7 @@ def test_this_disk_gives_back_what_it_got(run_probe, tmp_path):
     read = run.one("disk_read_rate")
     assert read.value > 1
     assert read.samples == 4
+    assert not run.all("disk_rerun")
     assert list((tmp_path / "disk").iterdir()) == [], "the scratch file must be gone"
 
 
@@ -35,7 +36,28 @@ def test_a_changed_block_is_counted(run_probe, monkeypatch):
         return honest(descriptor, digests, clock)
 
     monkeypatch.setattr(disk, "_read", tampered)
-    assert run_probe(Disk, mib=16).one("disk_mismatches").value == 1
+    run = run_probe(Disk, mib=16)
+    assert run.one("disk_mismatches").value == 1
+    again = run.one("disk_rerun", "disk:scratch", on="disk:scratch")
+    assert (again.value, again.samples) == (3, 3)
+
+
+def test_a_block_that_was_misread_once_is_read_again(run_probe, monkeypatch):
+    honest, reads = os.preadv, []
+
+    def misreads(descriptor, buffers, offset):
+        count = honest(descriptor, buffers, offset)
+        reads.append(offset)
+        if len(reads) == 2:
+            buffers[0][7] ^= 1
+        return count
+
+    monkeypatch.setattr(os, "preadv", misreads)
+    run = run_probe(Disk, mib=16)
+    assert run.one("disk_mismatches").value == 1
+    assert run.one("disk_read_rate").samples == 4
+    again = run.one("disk_rerun", "disk:scratch")
+    assert (again.value, again.samples) == (0, 3)
 
 
 def test_refuses_to_take_more_than_half_of_what_is_free(run_probe, tmp_path):

@@ -176,6 +176,17 @@ def test_walking_bits_put_every_cell_through_every_bit():
     assert set(seen.tolist()) == {-1}
 
 
+def test_random_words_put_every_bit_to_both_values():
+    import torch
+
+    (fills,) = sequences(torch, "random", 5, 1)
+    words = fills[0].words(torch.arange(4096))
+    ever, never = 0, 0
+    for word in words.tolist():
+        ever, never = ever | word & 2**64 - 1, never | ~word & 2**64 - 1
+    assert ever == never == 2**64 - 1
+
+
 def test_no_two_cells_share_an_address_word():
     import torch
 

@@ -13,9 +13,16 @@ BYTES_OF_A_ROW = 4096
 
 
 def int_mm(left, right):
-    """What the integer units of a GPU give, on any CPU."""
+    """What ``torch._int_mm`` gives on CUDA, on any CPU, with what it refuses there: sizes (ATen's Blas.cpp), and by
+    cuBLASLt on SM 8.0 a right operand that lies row by row (PyTorch issue 169956).
+    """
     import torch
 
+    (m, k), (_, n) = left.shape, right.shape
+    if m <= 16 or k % 8 or n % 8:
+        raise RuntimeError(f"self.size(0) needs to be greater than 16, and the others multiples of 8: {m}, {k}, {n}")
+    if right.stride(0) != 1:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasLtMatmul")
     return (left.to(torch.int32)) @ (right.to(torch.int32))
 
 
@@ -29,7 +36,7 @@ def sums():
 def test_every_byte_alone_changes_the_sums(sums):
     import torch
 
-    clean = torch.zeros((1, BYTES_OF_A_ROW), dtype=torch.int8)
+    clean = torch.zeros((BYTES_OF_A_ROW, BYTES_OF_A_ROW), dtype=torch.int8)
     spoilt = torch.eye(BYTES_OF_A_ROW, dtype=torch.int8) * torch.randint(1, 127, (BYTES_OF_A_ROW, 1), dtype=torch.int8)
     different = (sums(spoilt) != sums(clean)).any(dim=1)
     assert bool(different.all())
@@ -41,7 +48,7 @@ def test_no_four_strided_elements_with_one_mask_cancel(sums, dtype, stride):
     """Also where the changes run + − − +, which cancels in sums whose weights grow evenly with the place."""
     import torch
 
-    product = torch.randn((64, 128), generator=torch.Generator().manual_seed(stride)).mul(99).to(getattr(torch, dtype))
+    product = torch.randn((320, 128), generator=torch.Generator().manual_seed(stride)).mul(99).to(getattr(torch, dtype))
     wanted = sums(product)
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[product.element_size()]
     for bit in range(8 * product.element_size() - 1):
@@ -53,7 +60,7 @@ def test_no_four_strided_elements_with_one_mask_cancel(sums, dtype, stride):
 def test_rows_that_changed_places_show(sums):
     import torch
 
-    product = torch.arange(2 * 1024, dtype=torch.float32).view(2, 1024)
+    product = torch.arange(24 * 1024, dtype=torch.float32).view(24, 1024)
     assert bool((sums(product) != sums(product.flip(0))).any())
     assert bool((sums(product) != sums(product.roll(1))).any())
 
@@ -61,7 +68,7 @@ def test_rows_that_changed_places_show(sums):
 def test_the_sums_fit_into_int32(sums):
     import torch
 
-    extreme = torch.full((1, BYTES_OF_A_ROW), -128, dtype=torch.int8)
+    extreme = torch.full((24, BYTES_OF_A_ROW), -128, dtype=torch.int8)
     exact = extreme.to(torch.int64) @ sums._weights.to(torch.int64)
     assert torch.equal(sums(extreme).to(torch.int64), exact)
     assert 128 * 127 * BYTES_OF_A_ROW < 2**31
@@ -118,6 +125,14 @@ def test_one_wrong_product_among_many_of_the_same_operands_is_found(run_probe, c
     found = run.one("gemm_mismatches", cpus[0], dtype="fp32")
     assert found.value == 1
     assert "0 of 10" in found.note
+
+
+def test_sums_that_came_rounded_are_not_called_compared(run_probe, cpus):
+    run = run_probe(ExactGemm, dtypes=["fp32", "bf16"], shapes=[[16, 16, 32]], rounds=1, modes=["alone"])
+    assert run.one("gemm_accumulator", cpus[0], dtype="fp32").text == "float32"
+    rounded = run.one("gemm_accumulator", cpus[0], dtype="bf16")
+    assert rounded.text is None
+    assert "bfloat16" in rounded.note
 
 
 def test_formats_that_a_device_lacks_are_named(run_probe, cpus):

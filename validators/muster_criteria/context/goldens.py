@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, FaultClass, Finding, Severity, Variant, measurement_reference
+from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity, Variant, measurement_reference
 from muster_criteria.words import listed
 
 KEY, DIGEST = "golden_key", "full_entropy_digest"
@@ -152,6 +152,27 @@ def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
     """Returns a finding for each device whose digest differs from the golden, or from other nodes without a golden."""
     answers, simulated = digests_of(result), goldens.simulated or result.simulated
     return [*_against_goldens(answers, goldens, simulated), *_against_others(answers, goldens, simulated)]
+
+
+def uncompared(result: StageResult, goldens: Goldens) -> tuple[list[Gap], list[str]]:
+    """Returns gaps for devices whose bits were compared with their own alone: no other has their key, no golden judges.
+
+    For the only device of a node a note instead of a gap: it has no siblings, and a golden may never form.
+    """
+    keys = {each.device: each.text for each in result.measurements if each.metric == KEY and each.text}
+    shared = collections.Counter(keys.values())
+    simulated = goldens.simulated or result.simulated
+    left_out = {
+        each.device
+        for each in digests_of(result)
+        if shared[each.key] == 1 and golden_id(each.key, each.op, simulated=simulated) not in goldens.promoted
+    }
+    if len(keys) == 1:
+        return [], [
+            f"{each} has no sibling and no golden: its bits were compared with its own alone" for each in left_out
+        ]
+    why = "its golden key is that of no sibling, and has no golden: its bits were compared with its own alone"
+    return [Gap(Lack.NOT_COMPARED, why, DIGEST, each) for each in sorted(left_out)], []
 
 
 def _against_goldens(answers: Sequence[Digest], goldens: Goldens, simulated: bool) -> list[Finding]:

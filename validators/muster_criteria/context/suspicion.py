@@ -18,15 +18,14 @@ RERUNS = {
     "gemm_mismatches": "gemm_rerun",
     "full_entropy_mismatches": "full_entropy_rerun",
     "memory_mismatches": "memory_rerun",
+    "memory_burn_mismatches": "memory_burn_rerun",
+    "round_trip_mismatches": "round_trip_rerun",
+    "transfer_mismatches": "transfer_rerun",
+    "disk_mismatches": "disk_rerun",
 }
 """{metric of mismatches: metric of their reruns}; a rerun's label ``on`` is the device that ran it."""
 
-METRICS = frozenset(
-    {
-        *RERUNS, DIGEST, "round_trip_mismatches", "memory_burn_mismatches", "host_product_mismatches",
-        "pulse_mismatches", "transfer_mismatches",
-    }
-)  # fmt: skip
+METRICS = frozenset({*RERUNS, DIGEST, "host_product_mismatches", "pulse_mismatches"} - {"disk_mismatches"})
 """A critical finding of one of these is silent data corruption."""
 
 CORRUPTING = METRICS | {
@@ -64,7 +63,9 @@ def makes_suspect(finding: Finding) -> bool:
 
 
 def confirmed(findings: Iterable[Finding], rows: Iterable[Row]) -> list[Finding]:
-    """The findings; those of mismatches with reruns state whether the reruns confirm them."""
+    """The findings; those of corrupted data state whether reruns confirm them. What no rerun confirms is tested again
+    before a part is replaced.
+    """
     reruns: dict[_Where, list[Row]] = {}
     for row in rows:
         if row.metric in RERUNS.values() and row.value is not None and "on" in dict(row.labels):
@@ -74,10 +75,10 @@ def confirmed(findings: Iterable[Finding], rows: Iterable[Row]) -> list[Finding]
 
 
 def _with_reruns(finding: Finding, reruns: Mapping[_Where, Sequence[Row]]) -> Finding:
-    again = reruns.get((RERUNS.get(finding.metric, ""), finding.device, finding.labels), [])
-    if not again or finding.severity is not Severity.CRITICAL:
+    if finding.metric not in CORRUPTING or finding.severity is not Severity.CRITICAL:
         return finding
-    reason, sure = _conclusion(finding.device, again)
+    again = reruns.get((RERUNS.get(finding.metric, ""), finding.device, finding.labels), [])
+    reason, sure = _conclusion(finding.device, again) if again else ("no rerun tells whether it recurs", False)
     return dataclasses.replace(
         finding,
         summary=f"{finding.summary.rstrip('.')}; {'confirmed' if sure else 'unconfirmed'}: {reason}.",
@@ -94,12 +95,12 @@ def _conclusion(device: str, again: Sequence[Row]) -> tuple[str, bool]:
     clean, bad = ([on for on, row in peers.items() if bool(row.value) is is_wrong] for is_wrong in (False, True))
     outcome = f"wrong again in {wrong} of {runs} reruns" if wrong else f"intermittent, right in {runs} reruns"
     if bad:
-        return f"{outcome}, but {listed(bad)} computed it wrong too", False
+        return f"{outcome}, but wrong on {listed(bad)} too", False
     if kind_of(device) not in SIBLINGS:
         return outcome, bool(wrong)
     if len(clean) < PEERS_MIN:
         return f"{outcome}, and fewer than two siblings repeated it: run it again on peers", False
-    return f"{outcome}, and {listed(clean)} computed it right", bool(wrong)
+    return f"{outcome}, and right on {listed(clean)}", bool(wrong)
 
 
 def _own(device: str, again: Sequence[Row]) -> list[Row]:

@@ -52,6 +52,11 @@ class Tally:
         self.required += 1
         self.missing.append(gap)
 
+    def leave_unjudged(self, gap: Gap) -> None:
+        """Count one more requirement, which was measured and not judged."""
+        self.required += 1
+        self.unjudged.append(gap)
+
     def coverage(self) -> Coverage:
         """The tally as a value."""
         measured = self.required - len(self.missing)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.context.goldens import golden_findings
+from muster_criteria.context.goldens import golden_findings, uncompared
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
 from muster_criteria.device_events.judge import EventJudgement, judge_events
@@ -252,9 +252,12 @@ def _one(
     unseen = [gap for each, other in ran if each.repeat for gap in _unwatched(each, other, sku, wanted)]
     for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen):
         counted.miss(gap)
+    uncompared_gaps, uncompared_notes = uncompared(result, case.goldens)
+    for gap in uncompared_gaps:
+        counted.leave_unjudged(gap)
     return _Examined(
         counted.coverage(),
-        (*result.notes, *counted.notes, *events.notes, *versions.notes, *_not_learned(rows, sku)),
+        (*result.notes, *counted.notes, *uncompared_notes, *events.notes, *versions.notes, *_not_learned(rows, sku)),
         findings,
         observations,
         tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),

@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware.seam import RealClock
+from muster_node.workloads.digest import digest
 
 if TYPE_CHECKING:
     from muster_node.cluster.rank import RankGroup

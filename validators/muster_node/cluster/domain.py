@@ -56,7 +56,7 @@ def grow(context: Context, group: PeerGroup, ranks: Sequence[Device]) -> None:
         if way:
             os.environ[_VARIABLE] = _WAYS[way]
         try:
-            Ranks(group, ranks, context).run(_Growing(context.params, domains, way))
+            Ranks(group, ranks, context).run(_Growing(context.params, context.seed, domains, way))
         finally:
             os.environ.pop(_VARIABLE, None)
             if before is not None:
@@ -92,8 +92,8 @@ def _reported(context: Context) -> str:
 class _Growing:
     """One rank's part, in its own process."""
 
-    def __init__(self, params: Mapping[str, Any], domains: Mapping[str, Sequence[str]], way: str) -> None:
-        self._params, self._domains, self._way = params, domains, way
+    def __init__(self, params: Mapping[str, Any], seed: int, domains: Mapping[str, Sequence[str]], way: str) -> None:
+        self._params, self._seed, self._domains, self._way = params, seed, domains, way
 
     def __call__(self, group: RankGroup) -> None:
         torch = require_torch()
@@ -121,9 +121,8 @@ class _Growing:
         if mine is not None and len(mine[0]) > 1:
             ranks, within = mine
             size = elements_of(max(self._params["mib"]) * MIB, len(ranks))
-            exchange = Exchange(
-                torch, "all_reduce", ranks.index(group.rank), len(ranks), size, fabric.device, within, group.mark
-            )
+            rank, seed = ranks.index(group.rank), self._seed
+            exchange = Exchange(torch, "all_reduce", rank, len(ranks), size, fabric.device, seed, within, group.mark)
             seconds, wrong = self._repeats(torch, fabric, group, exchange, mine)
         here = group.gather({"seconds": seconds, "wrong": wrong}, here=True)
         nodes = group.gather(None if group.local else [max(each) for each in zip(*(one["seconds"] for one in here))])

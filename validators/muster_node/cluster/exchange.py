@@ -1,7 +1,9 @@
 """Collectives with a payload that every rank can check to the last bit, and that names the rank whose part was wrong.
 
-Payloads are small integers, so sums are exact in any order. Bus bandwidth is counted as nccl-tests counts it: S/t ×
-factor, where S is the size of the whole buffer (for all_gather and reduce_scatter that of all ranks).
+What is copied are random words. What is summed are integers times a power of two and a sign that all ranks have in
+common at a place, drawn from the test's seed: sums are exact in any order, and every bit of a word changes. Bus
+bandwidth is counted as nccl-tests counts it: S/t × factor, where S is the size of the whole buffer (for all_gather and
+reduce_scatter that of all ranks).
 """
 
 from __future__ import annotations
@@ -9,15 +11,21 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
+from muster_node.workloads.common import seed_of
+from muster_node.workloads.patterns import random_words
+
 ELEMENT_BYTES = 4
 ANYBODY = -1
 """The source of a wrong sum: which of its terms was wrong is unknown."""
 
 PERIOD = 4093
-"""Values are below it, and come again after as many places: a prime, so that the pieces in which a buffer is sent do
-not lie a multiple of it apart, since their sizes are powers of two."""
+"""Values come again after so many places: a prime, so that the pieces in which a buffer is sent do not lie a multiple
+of it apart, since their sizes are powers of two."""
 RANKS_MAX = PERIOD - 1
 """More would repeat each other's values. Sums over so many are below 2^24, which fp32 holds exactly."""
+_EXACT = 1 << 24
+_EXPONENTS = 64  # powers of two up and down: no sum is near the ends of what fp32 holds
+_SUMS = ("all_reduce", "reduce_scatter")
 
 Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]]]
 """Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
@@ -33,25 +41,49 @@ def elements_of(size_bytes: float, ranks: int) -> int:
     return max(1, int(size_bytes) // ELEMENT_BYTES // ranks) * ranks
 
 
-def payload(torch: Any, rank: int, low: int, elements: int, device: Any) -> Any:
-    """A rank's input values from place ``low`` on: other ones than every other rank's, and other ones at every place of
-    a period, so that swapped and reversed parts are wrong too.
+class Payload:
+    """What ranks send: of each other values than of every other, and other ones at every place of a period, so that
+    swapped and reversed parts are wrong too.
     """
-    return _repeated(_once(torch, rank, low, elements, device), elements)
 
+    def __init__(self, torch: Any, op: str, ranks: int, device: Any, seed: int) -> None:
+        self._torch, self._ranks, self._device, self._seed = torch, ranks, device, seed
+        self.dtype = torch.float32 if op in _SUMS else torch.int32
+        self._factors = self._drawn_factors() if op in _SUMS else None
 
-def total(torch: Any, ranks: int, low: int, elements: int, device: Any) -> Any:
-    """The sum of all ranks' values from place ``low`` on."""
-    once = _once(torch, 0, low, elements, device)
-    for rank in range(1, ranks):
-        once += _once(torch, rank, low, elements, device)
-    return _repeated(once, elements)
+    def of(self, rank: int, low: int, elements: int) -> Any:
+        """A rank's values from place ``low`` on."""
+        if self._factors is not None:
+            return self._scaled(self._integers(rank, low, elements), low, elements)
+        words = random_words(seed_of(self._seed, rank)).words(self._places(low, elements))
+        return _repeated((words >> 32).to(self._torch.int32), elements)
 
+    def total(self, low: int, elements: int) -> Any:
+        """The sum of all ranks' values from place ``low`` on."""
+        sums = self._integers(0, low, elements)
+        for rank in range(1, self._ranks):
+            sums += self._integers(rank, low, elements)
+        return self._scaled(sums, low, elements)
 
-def _once(torch: Any, rank: int, low: int, elements: int, device: Any) -> Any:
-    """The values of the first period at most."""
-    places = torch.arange(low, low + min(elements, PERIOD), device=device) % PERIOD
-    return ((places * (rank + 1) + rank) % PERIOD).float()
+    def _places(self, low: int, elements: int) -> Any:
+        """Those of the first period at most."""
+        return self._torch.arange(low, low + min(elements, PERIOD), device=self._device) % PERIOD
+
+    def _integers(self, rank: int, low: int, elements: int) -> Any:
+        return 1 + (self._places(low, elements) * (rank + 1) + rank) % PERIOD
+
+    def _drawn_factors(self) -> tuple[Any, Any]:
+        """By place of a period: an integer that leaves every sum exact, and a signed power of two in fp32."""
+        torch, words = self._torch, random_words(seed_of(self._seed)).words(self._places(0, PERIOD))
+        integers = 1 + (words >> 32 & 0x7FFFFFFF) % ((_EXACT - 1) // (PERIOD * self._ranks))
+        exponents = 127 - _EXPONENTS + (words >> 1 & 2 * _EXPONENTS - 1)
+        powers = (exponents << 23).to(torch.int32).view(torch.float32)
+        return integers, powers * (1 - 2 * (words & 1))
+
+    def _scaled(self, integers: Any, low: int, elements: int) -> Any:
+        assert self._factors is not None
+        factors, powers = (each.roll(-(low % PERIOD))[: len(integers)] for each in self._factors)
+        return _repeated((integers * factors).to(self._torch.float32) * powers, elements)
 
 
 def _repeated(once: Any, elements: int) -> Any:
@@ -62,11 +94,12 @@ class Exchange:
     """One collective over a whole buffer of ``elements`` (a multiple of the number of ranks)."""
 
     def __init__(
-        self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any, within: Any = None,
+        self, torch: Any, op: str, rank: int, ranks: int, elements: int, device: Any, seed: int, within: Any = None,
         mark: Callable[[str], None] = lambda activity: None,
     ) -> None:  # fmt: skip
-        """``within``: for an all_reduce, a group of torch.distributed of which ``rank`` is one of ``ranks``; None: all.
-        ``mark`` gets what is computed, before it is: gigabytes take a while on a CPU.
+        """``seed``: of the payload, one for all ranks. ``within``: for an all_reduce, a group of torch.distributed of
+        which ``rank`` is one of ``ranks``; None: all. ``mark`` gets what is computed, before it is: gigabytes take a
+        while on a CPU.
 
         Raises ValueError for an unknown operation, or more than ``RANKS_MAX`` ranks.
         """
@@ -77,6 +110,7 @@ class Exchange:
         self._rank, self._ranks, self._elements = rank, ranks, elements
         self._torch, self._device, self._within = torch, device, within
         mark(f"the payload of {op}")
+        self._payload = Payload(torch, op, ranks, device, seed)
         self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
         mark(f"the right answer of {op}")
         self._expected = _EXPECTED[op](self)
@@ -103,20 +137,24 @@ class Exchange:
     def payload(self, rank: int, part: slice | None = None) -> Any:
         """A rank's whole buffer, or a part of it, on the device."""
         low, end = (part.start, part.stop) if part else (0, self._elements)
-        return payload(self._torch, rank, low, end - low, self._device)
+        return self._payload.of(rank, low, end - low)
 
     def mine(self) -> Any:
         """This rank's whole buffer."""
         return self.payload(self._rank)
 
     def empty(self, elements: int) -> Any:
-        """A result buffer filled with values that no collective can produce."""
-        return self._torch.full((elements,), -1.0, device=self._device)
+        """A result buffer, cleared."""
+        return self.clear(self._torch.empty(elements, dtype=self._payload.dtype, device=self._device))
+
+    def clear(self, result: Any) -> Any:
+        """Fills a buffer with what no sum is, and no random word but one in 2^32."""
+        return result.fill_(float("nan") if result.is_floating_point() else -1)
 
     def total(self, part: slice | None = None) -> Any:
         """The sum of all ranks' buffers, or of a part of them."""
         low, end = (part.start, part.stop) if part else (0, self._elements)
-        return total(self._torch, self._ranks, low, end - low, self._device)
+        return self._payload.total(low, end - low)
 
     def all_reduce(self) -> Layout:
         """Every rank ends with the sum of all buffers."""
@@ -132,7 +170,7 @@ class Exchange:
         run = functools.partial(dist.all_gather, list(result.chunk(self._ranks)), part)
         if self._device.type == "cuda":
             run = functools.partial(dist.all_gather_into_tensor, result, part)
-        return lambda: result.fill_(-1.0), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+        return lambda: self.clear(result), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
 
     def reduce_scatter(self) -> Layout:
         """Each rank ends with its own part of the sum."""
@@ -140,13 +178,13 @@ class Exchange:
         run = functools.partial(dist.reduce_scatter, result, list(mine.chunk(self._ranks)))
         if self._device.type == "cuda":
             run = functools.partial(dist.reduce_scatter_tensor, result, mine)
-        return lambda: result.fill_(-1.0), run, result, [(ANYBODY, slice(None))]
+        return lambda: self.clear(result), run, result, [(ANYBODY, slice(None))]
 
     def all_to_all(self) -> Layout:
         """Each rank ends with the part of every rank's buffer that was meant for it."""
         mine, result = self.mine(), self.empty(self._elements)
         run = functools.partial(self._torch.distributed.all_to_all_single, result, mine)
-        return lambda: result.fill_(-1.0), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+        return lambda: self.clear(result), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
 
     def send_recv(self) -> Layout:
         """Each rank ends with its neighbour's buffer: round the ring, all at once."""
@@ -158,7 +196,7 @@ class Exchange:
             for request in dist.batch_isend_irecv(both):
                 request.wait()
 
-        return lambda: result.fill_(-1.0), run, result, [(behind, slice(None))]
+        return lambda: self.clear(result), run, result, [(behind, slice(None))]
 
     def expect_parts_for_me(self) -> Any:
         """What all_to_all must give this rank."""

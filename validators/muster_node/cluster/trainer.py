@@ -10,11 +10,11 @@ import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from muster_node.cluster.digest import digest
 from muster_node.cluster.pace import HostPace, StepTimes, pace_of, traced
 from muster_node.hardware.seam import Compute
 from muster_node.workloads import llama
 from muster_node.workloads.common import seed_of
+from muster_node.workloads.digest import digest
 
 if TYPE_CHECKING:
     from muster_node.cluster.fabric import Fabric

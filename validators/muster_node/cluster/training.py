@@ -7,9 +7,9 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from muster_node.cluster.digest import combined, digest
 from muster_node.hardware.seam import Device, Hardware
 from muster_node.workloads.common import seed_of
+from muster_node.workloads.digest import combined, digest
 from muster_node.workloads.transformer import Shape, Transformer
 
 Part = tuple[str, str]

@@ -332,8 +332,9 @@ class Hardware(abc.ABC):
         """
         return
 
-    def collective(self, op: str, elements: int) -> Collective | None:
-        """A collective of ``elements``, a multiple of the number of GPUs; None where NCCL runs one process a GPU."""
+    def collective(self, op: str, elements: int, seed: int) -> Collective | None:
+        """A collective of ``elements``, a multiple of the number of GPUs, whose payload is drawn from ``seed``; None
+        where NCCL runs one process a GPU."""
         return None
 
     def restore_setting(self, device: str, setting: str, facts: Sequence[Fact]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -53,6 +54,8 @@ _IDLE_S = 2.0  # after so long without timed work the sampling thread ends
 _POLL_S = 0.001  # a GPU rests from the end of one block until that is noticed and the next one is queued
 # Compute capability from which on tensor cores multiply the dtype.
 _SINCE = {"fp64": (0, 0), "fp32": (0, 0), "fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+_FP8_OF_AMD = (9, 5)  # earlier ones have an FP8 of their own (fnuz), and refuse OCP's e4m3
+_NO_WIDE_PRODUCT = "output type float is not supported for ROCm"  # HIPBlas.cpp of PyTorch 2.8 (its issue 154221)
 
 
 class CudaCompute(Compute):
@@ -70,6 +73,7 @@ class CudaCompute(Compute):
         self._sampler, self._near = _PaceSampler(pace), near
         self._streams: list[Any] = []
         self._one: Any = None  # the scale of fp8 products, made once: a kernel of its own within each would be timed
+        self._widens = True  # until PyTorch refuses: products of one device must not come in two formats
         # Partial sums in the operands' own precision would be neither exact nor what frameworks use for training.
         matmul = self._torch.backends.cuda.matmul
         matmul.allow_bf16_reduced_precision_reduction = False
@@ -80,7 +84,8 @@ class CudaCompute(Compute):
         return shape
 
     def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
-        """a @ b. PyTorch before 2.8 ignores ``out_dtype``; the product's dtype is the actual one.
+        """a @ b. PyTorch before 2.8, and for ROCm some later ones, ignore ``out_dtype``; the product's dtype is the
+        actual one.
 
         int8 gives int32; fp8 gives ``out_dtype`` or bf16, unscaled.
         """
@@ -95,9 +100,15 @@ class CudaCompute(Compute):
             scales = {"scale_a": self._one, "scale_b": self._one}
             product = torch._scaled_mm(a, columns, **scales, out_dtype=out_dtype or torch.bfloat16)
             return product[0] if isinstance(product, tuple) else product  # PyTorch 2.4 also returns the largest value
-        if out_dtype is not None and out_dtype != a.dtype:
-            with contextlib.suppress(TypeError):
+        if self._widens and out_dtype is not None and out_dtype != a.dtype:
+            try:
                 return torch.mm(a, b, out_dtype=out_dtype)
+            except TypeError:
+                self._widens = False
+            except RuntimeError as error:
+                if _NO_WIDE_PRODUCT not in str(error):
+                    raise
+                self._widens = False
         return torch.mm(a, b)
 
     def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
@@ -160,7 +171,8 @@ class CudaCompute(Compute):
 
     def supports(self, dtype: str) -> bool:
         """By compute capability."""
-        return dtype in _SINCE and tuple(self._torch.cuda.get_device_capability(self._index)) >= _SINCE[dtype]
+        since = _FP8_OF_AMD if dtype == "fp8" and self._torch.version.hip else _SINCE.get(dtype, (math.inf,))
+        return tuple(self._torch.cuda.get_device_capability(self._index)) >= since
 
 
 class _PaceSampler:

@@ -77,7 +77,7 @@ class _Work:
         # Between CPUs one rank loads the network of a node as well as several do.
         ranks = devices or [Device("cpu0", "cpu", 0)]
         with watched_ports(context):
-            Ranks(group, ranks, context).run(_Rank(context.params))
+            Ranks(group, ranks, context).run(_Rank(context.params, context.seed))
             grow(context, group, ranks)
         group.begin("finish")
         group.gather()
@@ -86,8 +86,8 @@ class _Work:
 class _Rank:
     """One rank's part, in its own process."""
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._params = params
+    def __init__(self, params: Mapping[str, Any], seed: int) -> None:
+        self._params, self._seed = params, seed
         self._times: dict[str, dict[str, list[float]]] = {}
 
     def __call__(self, group: RankGroup) -> None:
@@ -110,7 +110,7 @@ class _Rank:
         checks = 0
         for mib in self._params["mib"]:
             elements = elements_of(mib * MIB, ranks)
-            exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device, mark=group.mark)
+            exchange = Exchange(torch, op, group.rank, ranks, elements, fabric.device, self._seed, mark=group.mark)
             times: dict[str, list[float]] = {"waits": [], "seconds": []}
             for repeat in range(_WARMUP + self._params["repeats"]):
                 waited, seconds = _once(fabric, group, exchange, f"{op} of {mib:g} MiB, repeat {repeat}")
@@ -126,7 +126,7 @@ class _Rank:
         """One operation for minutes or hours; the first rank says when it is over."""
         op, mib, clock = self._params["ops"][0], max(self._params["mib"]), group.hardware.host_clock
         elements = elements_of(mib * MIB, group.world)
-        exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device, mark=group.mark)
+        exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device, self._seed, mark=group.mark)
         wrong: collections.Counter[int] = collections.Counter()
         minutes: dict[int, list[float]] = {}
         begun = clock.now()

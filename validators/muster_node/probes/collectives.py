@@ -60,7 +60,7 @@ class Collectives(Probe):
         gpus, cores = hardware.devices("gpu"), hardware.devices("core")
         if len(gpus) == 1:
             raise Skip("there is only one GPU")
-        if gpus and (own := hardware.collective(OPS[0], len(gpus))) is not None:
+        if gpus and (own := hardware.collective(OPS[0], len(gpus), context.seed)) is not None:
             if found := _or_why_not(context, {"nvls": "off"}, lambda: _in_this_process(context, gpus)):
                 _report(context, found, {"nvls": "off"}, None, own.carried)
             return
@@ -132,7 +132,7 @@ def _in_this_process(context: Context, gpus: list[Device]) -> list[_Measured]:
             if _BUFFERS * key[1] > room:
                 measured[0].left_out.append(key)
                 continue
-            collective = hardware.collective(op, elements)
+            collective = hardware.collective(op, elements, context.seed)
             assert collective is not None
             for repeat in range(_WARMUP + params["repeats"]):
                 taken, wrong = collective.run(), collective.wrong()
@@ -204,7 +204,7 @@ class _Rank:
 
     def __init__(self, torch: Any, context: Context, gpus: list[Device], nvls: bool) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params
-        self._scratch, self._gpus, self._nvls = context.scratch, gpus, nvls
+        self._scratch, self._seed, self._gpus, self._nvls = context.scratch, context.seed, gpus, nvls
         self._kind = "gpu" if gpus else "cpu"
 
     def __call__(self, worker: Worker) -> _Measured:
@@ -263,7 +263,9 @@ class _Rank:
                 if _BUFFERS * size > room:
                     measured.left_out.append((op, size))
                     continue
-                exchange = Exchange(self._torch, op, worker.index, worker.count, elements, compute.torch_device)
+                exchange = Exchange(
+                    self._torch, op, worker.index, worker.count, elements, compute.torch_device, self._seed
+                )
                 begin = _length(log)
                 measured.seconds[op, size] = self._times(exchange, size, op, measured)
                 measured.stretches[op, size] = (begin, _length(log))

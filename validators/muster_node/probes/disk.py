@@ -18,8 +18,11 @@ from collections.abc import Iterator
 from muster_node.hardware.seam import SCRATCH_DISK, Clock
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import MIB, seed_of, spread
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, report_reruns
 
 _BLOCK = 4 * MIB
+_RERUNS = 3
 
 
 class Disk(Probe):
@@ -36,6 +39,7 @@ class Disk(Probe):
         "disk_write_rate": Metric("MB/s", "bytes written per second, the final flush to the device included"),
         "disk_read_rate": Metric("MB/s", "bytes read per second"),
         "disk_mismatches": Metric("count", "blocks of 4 MiB that came back different"),
+        "disk_rerun": Metric("count", RERUN_DOC),
     }
 
     def run(self, context: Context) -> None:
@@ -55,7 +59,7 @@ class Disk(Probe):
             with _opened(path, os.O_WRONLY) as (descriptor, _):
                 written, digests = _write(descriptor, blocks, seed, clock)
             with _opened(path, os.O_RDONLY) as (descriptor, direct):
-                read, wrong = _read(descriptor, digests, clock)
+                read, wrong, again = _read(descriptor, digests, clock)
         finally:
             path.unlink(missing_ok=True)
         note = "" if direct else "the file system has no direct reads; the page cache was asked to drop the file first"
@@ -64,6 +68,7 @@ class Disk(Probe):
             value = blocks * _BLOCK / 1e6 / (sum(times.blocks) + times.flush)
             context.emit(metric, SCRATCH_DISK.id, value=value, samples=blocks, spread=spread(rates), note=note)
         context.emit("disk_mismatches", SCRATCH_DISK.id, value=wrong, samples=blocks)
+        report_reruns(context, "disk_rerun", SCRATCH_DISK.id, {}, {SCRATCH_DISK.id: again})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +127,20 @@ def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> tuple[_Time
     return _Times(seconds, clock.now() - start), digests
 
 
-def _read(descriptor: int, digests: list[bytes], clock: Clock) -> tuple[_Times, int]:
-    seconds, wrong = [], 0
+def _read(descriptor: int, digests: list[bytes], clock: Clock) -> tuple[_Times, int, Rerun]:
+    """Times, the number of wrong blocks, and the first of them read again."""
+    seconds, again = [], Rerun()  # type: list[float], Rerun
     with mmap.mmap(-1, _BLOCK) as buffer:
-        for digest in digests:
+
+        def differs(number: int) -> bool:
             start = clock.now()
-            count = os.readv(descriptor, [buffer])
+            count = os.preadv(descriptor, [buffer], number * _BLOCK)
             seconds.append(clock.now() - start)
-            wrong += count != _BLOCK or hashlib.sha256(buffer).digest() != digest
-    return _Times(seconds), wrong
+            return count != _BLOCK or hashlib.sha256(buffer).digest() != digests[number]
+
+        bad = [number for number in range(len(digests)) if differs(number)]
+        times = _Times(seconds[:])
+        for _ in range(_RERUNS if bad else 0):
+            os.posix_fadvise(descriptor, bad[0] * _BLOCK, _BLOCK, os.POSIX_FADV_DONTNEED)
+            again.add(differs(bad[0]))
+    return times, len(bad), again

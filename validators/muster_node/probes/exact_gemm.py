@@ -75,6 +75,7 @@ class ExactGemm(Probe):
         ),
         "gemm_pulses": Metric("count", "bursts of which every product was compared, by pattern"),
         "gemm_start_temperature": Metric("°C", "how warm the GPU was when its products began, by condition"),
+        "gemm_accumulator": Metric("text", "format in which sums came, where none of their bits were rounded away"),
         "gemm_not_supported": Metric("text", "requested number formats that the device does not multiply exactly"),
     }
     needs = ("torch",)
@@ -213,7 +214,7 @@ def _report(context: Context, device: Device, dtype: str, findings: list[Finding
     total = sum(finding.mismatches for finding in findings)
     error = next((finding.error for finding in findings if finding.error), "")
     if error and not total:  # correct products before an error do not clear the device
-        for metric in ("gemm_mismatches", "gemm_checked_elements", "gemm_checked_fraction"):
+        for metric in ("gemm_mismatches", "gemm_checked_elements", "gemm_checked_fraction", "gemm_accumulator"):
             context.emit(metric, device.id, labels=labels, note=error)
         return True
     checked, produced = sum(f.checked for f in findings), sum(f.produced for f in findings)
@@ -227,8 +228,17 @@ def _report(context: Context, device: Device, dtype: str, findings: list[Finding
     context.emit("gemm_mismatches", device.id, value=total, labels=labels, samples=products, note=note)
     context.emit("gemm_checked_elements", device.id, value=checked, labels=labels, samples=products)
     context.emit("gemm_checked_fraction", device.id, value=100.0 * checked / produced, labels=labels, samples=products)
+    _report_accumulator(context, device, labels, next(f.accumulator for f in findings if f.accumulator))
     _report_pace(context, device, dtype, findings)
     return True
+
+
+def _report_accumulator(context: Context, device: Device, labels: dict[str, str], name: str) -> None:
+    if name in ("bfloat16", "float16"):
+        note = f"this PyTorch rounds sums to {name}, and what that hides was not compared"
+        context.emit("gemm_accumulator", device.id, labels=labels, note=note)
+    else:
+        context.emit("gemm_accumulator", device.id, text=name, labels=labels)
 
 
 def _report_pace(context: Context, device: Device, dtype: str, findings: list[Finding]) -> None:

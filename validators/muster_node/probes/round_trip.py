@@ -1,21 +1,25 @@
 """Compress, expand and hash on every core: integer and branch work that floating-point tests do not reach.
 
 What comes back must be what went in, and every core must produce the same bytes from the same data: a core's digest is
-compared with that of the majority, so a fault that is consistent on one core shows too.
+compared with that of the majority, so a fault that is consistent on one core shows too. What was wrong is done again
+there and on two other cores. On a node with GPUs, whose cores no SKU file counts, only those that were wrong are named.
 """
 
 from __future__ import annotations
 
 import bz2
+import collections
 import hashlib
 import lzma
 import random
 import zlib
 from typing import Any, Callable
 
-from muster_node.hardware.seam import Worker
+from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, seed_of
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 from muster_node.workloads.vote import dissenters
 
 CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
@@ -24,6 +28,8 @@ CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "lzma": (lambda data: lzma.compress(data, preset=0), lzma.decompress),
 }
 HASH = "sha256"
+_RERUNS = 3
+_PLACES = 8  # cores and codecs whose round is repeated: where many more are wrong, none of them is the cause
 
 
 class RoundTrip(Probe):
@@ -38,29 +44,64 @@ class RoundTrip(Probe):
         "seconds": Param(0.0, "go on for at least so many seconds"),
     }
     metrics = {
-        "round_trip_mismatches": Metric("count", "rounds in which a core lost data or differed from the other cores")
+        "round_trip_mismatches": Metric("count", "rounds in which a core lost data or differed from the other cores"),
+        "round_trip_cores": Metric("count", "logical CPUs that made round trips", on="node"),
+        "round_trip_rerun": Metric("count", RERUN_DOC),
     }
 
     def run(self, context: Context) -> None:
         """Test all logical CPUs together, round by round, until rounds and seconds are reached."""
         clock, devices = context.hardware.clock, context.hardware.devices("cpu")
+        if not devices:
+            context.emit("round_trip_cores", "node", note="this machine offers no CPU to run on")
+            return
         wrong = {(device.id, codec): 0 for device in devices for codec in (*CODECS, HASH)}
         notes: dict[tuple[str, str], str] = {}
+        first: dict[tuple[str, str], tuple[_Trip, str]] = {}
         end, rounds = clock.now() + context.params["seconds"], 0
         while rounds < context.params["rounds"] or clock.now() < end:
             context.progress(f"round trips on all cores, round {rounds + 1}")
             trip = _Trip(seed_of(context.seed, rounds), int(context.params["mib"] * MIB))
             results = context.hardware.at_once(devices, trip)
             for codec in (*CODECS, HASH):
-                for index, problem in compare([result[codec] for result in results]).items():
-                    wrong[devices[index].id, codec] += 1
-                    notes.setdefault((devices[index].id, codec), f"round {rounds + 1}: {problem}")
+                given = [result[codec] for result in results]
+                for index, problem in compare(given).items():
+                    place = (devices[index].id, codec)
+                    wrong[place] += 1
+                    notes.setdefault(place, f"round {rounds + 1}: {problem}")
+                    first.setdefault(place, (trip, _of_most([digest for _, digest in given])))
             rounds += 1
-        for (device, codec), count in wrong.items():
+        context.emit("round_trip_cores", "node", value=len(devices), samples=rounds)
+        named = {place: count for place, count in wrong.items() if count or not context.hardware.devices("gpu")}
+        for (device, codec), count in named.items():
             note = notes.get((device, codec), "")
             context.emit(
                 "round_trip_mismatches", device, value=count, labels={"codec": codec}, samples=rounds, note=note
             )
+        _run_again(context, devices, first)
+
+
+def _run_again(context: Context, devices: list[Device], first: dict[tuple[str, str], tuple[_Trip, str]]) -> None:
+    """Repeats the first wrong round of each core and codec there, and on two cores without any.
+
+    ``first``: its work, and the digest that it must have.
+    """
+    suspects = {device for device, _ in first}
+    for (device, codec), (trip, right) in list(first.items())[:_PLACES]:
+        own = next(each for each in devices if each.id == device)
+        on: dict[str, Rerun] = {}
+        for other in [own, *peers_of(device, suspects, devices)]:
+            on[other.id] = Rerun()
+            for _ in range(_RERUNS if other is own else 1):
+                (result,) = context.hardware.at_once([other], trip)
+                on[other.id].add(result[codec] != (True, right))
+        report_reruns(context, "round_trip_rerun", device, {"codec": codec}, on)
+
+
+def _of_most(digests: list[str]) -> str:
+    """The digest of more than half, "" where there is none."""
+    digest, count = collections.Counter(digests).most_common(1)[0]
+    return digest if 2 * count > len(digests) else ""
 
 
 def compare(results: list[tuple[bool, str]]) -> dict[int, str]:

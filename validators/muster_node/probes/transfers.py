@@ -1,28 +1,26 @@
 """Copies between page-locked host memory, GPUs and their peers: rates, and a check of the received data.
 
 Every copy is digested at both ends, warm-up included, and goes into a buffer that was cleared before. Buffers stay for
-the whole probe, so that none of host memory is handed from a GPU to another that lies behind the other socket.
+the whole probe, so that none of host memory is handed from a GPU to another that lies behind the other socket. What was
+wrong is copied again, there and by two GPUs that had nothing wrong.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
-from muster_node.cluster.digest import digest
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Transfer
+from muster_node.hardware.seam import Device, Transfer
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import MIB, median, reason_of, seed_of, spread
-from muster_node.workloads.patterns import WORD, random_words
+from muster_node.workloads.copying import Copied, Copying, Route, Sent, filled
+from muster_node.workloads.patterns import WORD
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 
 HOST_DIRECTIONS = {"h2d": ("h2d",), "d2h": ("d2h",), "both": ("h2d", "d2h")}
 """What is measured on the way to the host, and the copies that are then under way at once."""
-_WARMUP = 1
-_RATED = 3
-"""Copies that a rate takes at least. On an H100, one of 256 MiB from the host ran at 45 GB/s and the median of three
-at 51 (docs/gpu-day.md): a single one would fail a GPU that is well."""
+_RERUNS = 3
 
 
 class Transfers(Probe):
@@ -49,6 +47,7 @@ class Transfers(Probe):
             "count",
             "copies that arrived with another digest, by direction; between GPUs at the end that errs more",
         ),
+        "transfer_rerun": Metric("count", RERUN_DOC),
         "peer_pair_mismatches": Metric("count", "copies that arrived here with another digest, by peer"),
     }
     needs = ("torch", "gpu")
@@ -63,113 +62,6 @@ class Transfers(Probe):
         _between(context, torch, gpus)
 
 
-@dataclasses.dataclass
-class _Copied:
-    """Results of one kind of copy: GB/s of each timed copy, number of copies, and number of wrong copies. ``lost``: why
-    the copies broke off, if they did: then they have no figures.
-    """
-
-    rates: list[float] = dataclasses.field(default_factory=list)
-    copies: int = 0
-    wrong: int = 0
-    example: str = ""
-    lost: str = ""
-
-    @classmethod
-    def never(cls, reason: str) -> _Copied:
-        """Copies that could not begin."""
-        return cls(lost=f"no copy could begin: {reason}")
-
-    @property
-    def without_rate(self) -> str:
-        """Why there is no rate, "" where there is one."""
-        return self.lost or (f"a rate takes {_RATED} timed copies" if len(self.rates) < _RATED else "")
-
-    def add(self, other: _Copied) -> None:
-        """Count another's copies too; the rates are not of one kind and stay apart."""
-        self.copies, self.wrong = self.copies + other.copies, self.wrong + other.wrong
-        self.example, self.lost = self.example or other.example, self.lost or other.lost
-
-
-@dataclasses.dataclass
-class _Sent:
-    """The data sent: words and their complement in turns, so that a stuck bit shows with every sender.
-
-    ``digests``: of the words, and of their complement.
-    """
-
-    words: Any
-    digests: tuple[str, str]
-
-    def turn(self) -> None:
-        """Switches between the words and their complement."""
-        self.words.bitwise_not_()
-        self.digests = self.digests[::-1]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Route:
-    """A copy that can be repeated, and what it sends."""
-
-    transfer: Transfer
-    sent: _Sent
-
-
-def _filled(torch: Any, source: Any, key: int) -> _Sent:
-    """Fills the source with pseudo-random words, since repeating data hides errors."""
-    source.copy_(random_words(key).words(torch.arange(source.numel(), dtype=torch.int64, device=source.device)))
-    plain = digest(torch, [source])
-    sent = _Sent(source, (plain, digest(torch, [source.bitwise_not_()])))
-    source.bitwise_not_()
-    return sent
-
-
-class _Copying:
-    """Repeats concurrent copies, and compares the received data each time."""
-
-    def __init__(self, torch: Any, context: Context, nominal_bytes: int) -> None:
-        self._torch, self._hardware, self._bytes = torch, context.hardware, nominal_bytes
-        self._repeats = int(context.params["repeats"])
-
-    def __call__(self, compute: Compute, routes: Sequence[_Route]) -> _Copied:
-        copied = _Copied()
-        with self._hardware.loading([compute.device]):
-            try:
-                for number in range(_WARMUP + self._repeats):
-                    self._once(compute, routes, copied, number >= _WARMUP)
-            except RuntimeError as error:  # what PyTorch raises when a device has gone
-                copied.lost = f"the copies broke off: {reason_of(error)}"
-        return copied
-
-    def _once(self, compute: Compute, routes: Sequence[_Route], copied: _Copied, counts: bool) -> None:
-        for route in routes:
-            route.sent.turn()
-            route.transfer.target.zero_()
-            if route.sent.words.is_cuda:  # a copy waits for its source's GPU, which the timer does not
-                self._torch.cuda.synchronize(route.sent.words.device)
-        with compute.timer() as timing:
-            compute.transfer([route.transfer for route in routes], nominal_bytes=self._bytes)
-        if counts:
-            copied.rates.append(len(routes) * self._bytes / timing.seconds / 1e9)
-        for route in routes:
-            self._compare(route, copied)
-
-    def _compare(self, route: _Route, copied: _Copied) -> None:
-        copied.copies += 1
-        if digest(self._torch, [route.transfer.target]) != route.sent.digests[0]:
-            copied.wrong += 1
-            copied.example = copied.example or _difference(route.transfer)
-
-
-def _difference(transfer: Transfer) -> str:
-    """Where the two ends differ, for people."""
-    places = (transfer.target.cpu() != transfer.source.cpu()).nonzero().flatten()
-    if not places.numel():
-        return "the digests differ, and the words are the same on a second look"
-    first = int(places[0]) * WORD
-    return f"{places.numel()} of {transfer.target.numel()} words differ, the first at 0x{first:x}"
-
-
 def _whole_words(mib: float) -> int:
     return int(mib * MIB) // WORD * WORD
 
@@ -179,26 +71,33 @@ class _HostLink:
 
     def __init__(self, torch: Any, context: Context, device: Device) -> None:
         nominal_bytes = _whole_words(context.params["mib"])
-        self._compute, self._copying = context.hardware.compute(device), _Copying(torch, context, nominal_bytes)
+        self._compute, self._copying = context.hardware.compute(device), Copying(torch, context, nominal_bytes)
         shape = self._compute.physical(nominal_bytes // WORD)
         self._routes = {
             direction: self._new_route(torch, direction, shape, context.seed) for direction in ("h2d", "d2h")
         }
 
-    def _new_route(self, torch: Any, direction: str, shape: tuple[int, ...], seed: int) -> _Route:
+    def _new_route(self, torch: Any, direction: str, shape: tuple[int, ...], seed: int) -> Route:
         compute = self._compute
         ends = [compute.host_buffer(*shape), torch.empty(shape, dtype=torch.int64, device=compute.torch_device)]
         source, target = ends if direction == "h2d" else ends[::-1]
-        sent = _filled(torch, source, seed_of(seed, compute.device.id, direction))
-        return _Route(Transfer(direction, target, source), sent)
+        sent = filled(torch, source, seed_of(seed, compute.device.id, direction))
+        return Route(Transfer(direction, target, source), sent)
 
-    def measure(self, ready: Callable[[], Any]) -> dict[str, _Copied]:
+    def measure(self, ready: Callable[[], Any]) -> dict[str, Copied]:
         """Both directions alone and at once; ``ready`` is called before each."""
         found = {}
-        for name, directions in HOST_DIRECTIONS.items():
+        for name in HOST_DIRECTIONS:
             ready()
-            found[name] = self._copying(self._compute, [self._routes[direction] for direction in directions])
+            found[name] = self._copying(self._compute, self._routes_of(name))
         return found
+
+    def again(self, name: str, times: int) -> Rerun:
+        """Repeats copies of a direction."""
+        return self._copying.again(self._compute, self._routes_of(name), times)
+
+    def _routes_of(self, name: str) -> list[Route]:
+        return [self._routes[direction] for direction in HOST_DIRECTIONS[name]]
 
 
 _Link = TypeVar("_Link")
@@ -217,7 +116,7 @@ def _each(gpus: list[Device], make: Callable[[Device], _Link]) -> tuple[dict[Dev
 
 def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
     links, errors = _each(gpus, lambda gpu: _HostLink(torch, context, gpu))
-    counted = {gpu: {name: _Copied.never(error) for name in HOST_DIRECTIONS} for gpu, error in errors.items()}
+    counted = {gpu: {name: Copied.never(error) for name in HOST_DIRECTIONS} for gpu, error in errors.items()}
     for gpu, link in links.items():
         context.progress(f"copies between the host and {gpu.id}")
         counted[gpu] = link.measure(lambda: None)
@@ -228,7 +127,7 @@ def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
     at_once = context.hardware.at_once(
         working,
         lambda worker: links[worker.device].measure(worker.ready),
-        late=lambda _, why: {name: _Copied.never(why) for name in HOST_DIRECTIONS},
+        late=lambda _, why: {name: Copied.never(why) for name in HOST_DIRECTIONS},
     )
     together = {**{gpu: counted[gpu] for gpu in errors}, **dict(zip(working, at_once))}
     for gpu in gpus:
@@ -237,14 +136,20 @@ def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
         for direction, copied in counted[gpu].items():
             copied.add(found[direction])
             _emit_mismatches(context, "transfer_mismatches", gpu, copied, {"direction": direction})
+    for direction in HOST_DIRECTIONS:
+        suspects = {gpu.id for gpu in gpus if counted[gpu][direction].wrong or counted[gpu][direction].lost}
+        for gpu in (each for each in gpus if counted[each][direction].wrong and not counted[each][direction].lost):
+            on = {peer.id: links[peer].again(direction, 1) for peer in peers_of(gpu.id, suspects, gpus)}
+            on[gpu.id] = links[gpu].again(direction, _RERUNS)
+            report_reruns(context, "transfer_rerun", gpu.id, {"direction": direction}, on)
 
 
-def _emit_host_rates(context: Context, metric: str, gpu: Device, found: dict[str, _Copied]) -> None:
+def _emit_host_rates(context: Context, metric: str, gpu: Device, found: dict[str, Copied]) -> None:
     for direction, copied in found.items():
         _emit_rate(context, metric, gpu, copied, {"direction": direction})
 
 
-def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labels: dict[str, str]) -> None:
+def _emit_rate(context: Context, metric: str, gpu: Device, copied: Copied, labels: dict[str, str]) -> None:
     rates, why_not = copied.rates, copied.without_rate
     if why_not:
         context.emit(metric, gpu.id, labels=labels, samples=len(rates), note=why_not)
@@ -252,7 +157,7 @@ def _emit_rate(context: Context, metric: str, gpu: Device, copied: _Copied, labe
         context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
 
-def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: _Copied, labels: dict[str, str]) -> None:
+def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: Copied, labels: dict[str, str]) -> None:
     # Mismatches before the end count; matches clear nothing.
     value = None if copied.lost and not copied.wrong else copied.wrong
     note = "; ".join(filter(None, (copied.example, copied.lost)))
@@ -265,15 +170,22 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
         context.emit("peer_bandwidth", gpus[0].id, note="there is no other GPU that answers")
         return
     nominal_bytes = _whole_words(context.params["peer_mib"])
-    copying = _Copying(torch, context, nominal_bytes)
+    copying = Copying(torch, context, nominal_bytes)
 
-    def ends(gpu: Device) -> tuple[_Sent, Any]:
+    def ends(gpu: Device) -> tuple[Sent, Any]:
         compute = context.hardware.compute(gpu)
         source, target = (
             torch.empty(compute.physical(nominal_bytes // WORD), dtype=torch.int64, device=compute.torch_device)
             for _ in range(2)
         )
-        return _filled(torch, source, seed_of(context.seed, gpu.id, "peer")), target
+        return filled(torch, source, seed_of(context.seed, gpu.id, "peer")), target
+
+    def route(to: Device, peer: Device) -> Route:
+        sent, target = buffers[peer][0], buffers[to][1]
+        return Route(Transfer("peer", target, sent.words, peer), sent)
+
+    def again(to: Device, peer: Device, times: int) -> Rerun:
+        return copying.again(context.hardware.compute(to), [route(to, peer)], times)
 
     buffers, errors = _each(gpus, ends)
     found = {}
@@ -282,11 +194,9 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
         for peer in (each for each in gpus if each != gpu):
             broken = next((each for each in (gpu, peer) if each in errors), None)
             if broken is not None:
-                copied = _Copied.never(f"{broken.id}: {errors[broken]}")
+                copied = Copied.never(f"{broken.id}: {errors[broken]}")
             else:
-                sent, target = buffers[peer][0], buffers[gpu][1]
-                route = _Route(Transfer("peer", target, sent.words, peer), sent)
-                copied = copying(context.hardware.compute(gpu), [route])
+                copied = copying(context.hardware.compute(gpu), [route(gpu, peer)])
             _emit_rate(context, "peer_pair_bandwidth", gpu, copied, {"peer": peer.id})
             _emit_mismatches(context, "peer_pair_mismatches", gpu, copied, {"peer": peer.id})
             found[gpu.id, peer.id] = copied
@@ -295,9 +205,11 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
     for gpu in gpus:
         _emit_peers(context, gpu, found, set() if gpu.id in broken_gpus else broken_gpus)
     _emit_blame(context, gpus, found, broken_gpus)
+    working = [gpu for gpu in gpus if gpu.id not in broken_gpus]
+    _again_between(context, working, {pair: copied.wrong for pair, copied in found.items()}, again)
 
 
-def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], _Copied], broken: set[str]) -> None:
+def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], Copied], broken: set[str]) -> None:
     """The slower way's median over a GPU's peers, if there is a figure for each.
 
     ``found``: by (receiver, sender). A GPU that sends slowly hardly moves the median of what any of its peers receives.
@@ -320,29 +232,62 @@ def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], _Cop
     context.emit("peer_bandwidth", gpu.id, value=value, samples=samples, note=note)
 
 
-def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str], _Copied], broken: set[str]) -> None:
+def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str], Copied], broken: set[str]) -> None:
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
-    for device, wrong in blamed({pair: copied.wrong for pair, copied in found.items()}).items():
+    charged = blamed({pair: copied.wrong for pair, copied in found.items()})
+    for device, pairs in charged.items():
         apart = broken - {device}
         own = {pair: copied for pair, copied in found.items() if device in pair and not apart & set(pair)}
         lost = next((copied.lost for copied in own.values() if copied.lost), "")
-        pairs = sorted("{} to {}".format(*pair[::-1]) for pair, copied in own.items() if copied.wrong)
-        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*pairs, lost]))
+        ways = sorted("{} to {}".format(*pair[::-1]) for pair, copied in own.items() if copied.wrong)
+        tie = "at either end" if any(pair in charged[_other(pair, device)] for pair in pairs) else ""
+        wrong = sum(pairs.values())
+        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*ways, tie, lost]))
         labels = {"direction": "peer"}
         context.emit("transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note)
 
 
-def blamed(wrong: dict[tuple[str, str], int]) -> dict[str, int]:
-    """{device: wrong copies attributed to it}, from {(receiver, sender): wrong copies}.
+def _again_between(
+    context: Context,
+    gpus: list[Device],
+    wrong: dict[tuple[str, str], int],
+    again: Callable[[Device, Device, int], Rerun],
+) -> None:
+    """Repeats wrong copies between GPUs: on the end that they are charged to, on both where they are charged to both;
+    and one copy between two GPUs that are charged with none.
+    """
+    charged, of = blamed(wrong), {gpu.id: gpu for gpu in gpus}
+    suspects = {device for device, pairs in charged.items() if pairs}
+    for gpu in (each for each in gpus if each.id in suspects):
+        on: dict[str, Rerun] = {}
+        for to, peer in charged[gpu.id]:
+            rerun = again(of[to], of[peer], _RERUNS)
+            for end in (to, peer):
+                if (to, peer) in charged[end]:
+                    on.setdefault(end, Rerun()).join(rerun)
+        siblings = peers_of(gpu.id, suspects, gpus)
+        if len(siblings) == 2:
+            on.update(dict.fromkeys((each.id for each in siblings), again(siblings[0], siblings[1], 1)))
+        report_reruns(context, "transfer_rerun", gpu.id, {"direction": "peer"}, on)
 
-    A faulty device has wrong copies with many peers: each pair counts for the end with more wrong pairs,
-    or for both if they have equally many.
+
+def _other(pair: tuple[str, str], device: str) -> str:
+    return pair[1] if pair[0] == device else pair[0]
+
+
+def blamed(wrong: dict[tuple[str, str], int]) -> dict[str, dict[tuple[str, str], int]]:
+    """{device: {pair: wrong copies charged to the device}}, from {(receiver, sender): wrong copies}.
+
+    A faulty device has wrong copies with many peers: each pair is charged to the end with more wrong pairs,
+    or to both if they have equally many.
     """
     devices = dict.fromkeys(device for pair in wrong for device in pair)
     pairs = {device: sum(1 for pair, count in wrong.items() if count and device in pair) for device in devices}
-    answers = dict.fromkeys(devices, 0)
-    for pair, count in wrong.items():
-        most = max(pairs[device] for device in pair)
-        for device in pair:
-            answers[device] += count if pairs[device] == most else 0
-    return answers
+    return {
+        device: {
+            pair: count
+            for pair, count in wrong.items()
+            if count and device in pair and pairs[device] == max(pairs[each] for each in pair)
+        }
+        for device in devices
+    }

@@ -49,6 +49,11 @@ def right_operand(b: Any) -> Any:
     return b.t().contiguous().t() if b.element_size() == 1 else b
 
 
+def accumulator_of(torch: Any, dtype: str) -> Any:
+    """PyTorch's type of what products are summed in: they are compared in it, before any rounding."""
+    return {"fp64": torch.float64, "int8": torch.int32}.get(dtype, torch.float32)
+
+
 def best_devices(hardware: Hardware) -> list[Device]:
     """Every device of the best kind there is."""
     return hardware.devices("gpu") or hardware.devices("cpu")

@@ -11,7 +11,7 @@ import math
 from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
-from muster_node.workloads.common import FORMATS, right_operand
+from muster_node.workloads.common import FORMATS, accumulator_of, right_operand
 
 _BIT_VIEWS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 _LIMB_BITS = 7  # a signed limb of 7 bits fits int8, and 2^17 products of two fit int32
@@ -107,7 +107,7 @@ def exact_product(torch: Any, a: Any, b: Any, dtype: str) -> Any:
 
 def limb_product(torch: Any, a: Any, b: Any, int_mm: Callable[[Any, Any], Any]) -> Any:
     """The int64 product of int64 matrices, put together from int8 products with int32 sums."""
-    right = _limbs(torch, b)
+    right = [right_operand(limb) for limb in _limbs(torch, b)]
     total = torch.zeros((a.shape[0], b.shape[1]), dtype=torch.int64, device=a.device)
     for i, one in enumerate(_limbs(torch, a)):
         for j, other in enumerate(right):
@@ -127,9 +127,8 @@ def _limbs(torch: Any, values: Any) -> list[Any]:
 
 
 def multiply(torch: Any, compute: Compute, operands: Operands, nominal: tuple[int, int, int]) -> Any:
-    """The product under test, in fp32 where the device can give that (its accumulator, before any rounding)."""
-    out_dtype = {"fp64": torch.float64, "int8": torch.int32}.get(operands.dtype, torch.float32)
-    return compute.matmul(*operands.scaled, nominal=nominal, out_dtype=out_dtype)
+    """The product under test, in its accumulator's format where the device can give that."""
+    return compute.matmul(*operands.scaled, nominal=nominal, out_dtype=accumulator_of(torch, operands.dtype))
 
 
 def different_bits(torch: Any, product: Any, expected: Any) -> Any:

@@ -62,6 +62,7 @@ class Finding:
     again: Rerun = dataclasses.field(default_factory=Rerun)
     paces: dict[Shape, Pace] = dataclasses.field(default_factory=dict)
     bursts: int = 0
+    accumulator: str = ""  # the format in which products came
     error: str = ""
 
     @contextlib.contextmanager
@@ -125,6 +126,7 @@ class Vector:
     def _settle(self, batch: list[tuple[Any, Any]], reruns: int, finding: Finding) -> None:
         flags = self._torch.stack([differs for _, differs in batch]).tolist()
         for (product, _), wrong in zip(batch, flags):
+            finding.accumulator = str(product.dtype).replace("torch.", "")
             finding.products += 1
             finding.produced += product.numel()
             finding.checked += self._expected.numel()

@@ -13,7 +13,11 @@ from typing import Any, Callable, Optional
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
 from muster_node.workloads.common import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
+from muster_node.workloads.rerun import DOC as RERUN_DOC
+from muster_node.workloads.rerun import Rerun, report_reruns
+from muster_node.workloads.vote import dissenters
 
 _SIZE = 512
 _WINDOWS = 30  # windows over the burn: ten in each third
@@ -21,11 +25,14 @@ _WINDOW_MIN_S = 0.1
 _FREE_SHARE = 0.8
 _REGION_BYTES = 64 * MIB  # memory checked after each window: beyond a core's share of cache, quicker than a window
 _TICK_S = 0.5
+_RERUNS = 3
 
 CHECKS = {
     "memory_burn_mismatches": Metric("count", "words of memory that did not hold what was written"),
+    "memory_burn_rerun": Metric("count", RERUN_DOC),
+    "memory_burn_tested": Metric("GiB", "memory of the host that was written and checked"),
     "host_product_mismatches": Metric(
-        "count", "products of a core that differ from its first one of the same operands"
+        "count", "products of a core that differ from its first, and cores whose first differs from that of most"
     ),
 }
 """What a burn of CPUs finds wrong."""
@@ -41,7 +48,10 @@ Burns = Optional["Future[list[HostBurn]]"]
 
 @dataclasses.dataclass(frozen=True)
 class HostBurn:
-    """One CPU's burn: GFLOPS window by window, memory passes, and words and products that were wrong."""
+    """One CPU's burn: GFLOPS window by window, memory passes, and words and products that were wrong.
+
+    ``first``: the digest of its first product, which has the operands of every other CPU's.
+    """
 
     rates: list[float]
     memory_checks: int
@@ -50,6 +60,9 @@ class HostBurn:
     cpu: str
     products: int
     unlike: int
+    first: str
+    tested_bytes: int
+    again: Rerun
 
 
 class HostBurning:
@@ -79,7 +92,7 @@ class HostBurning:
         if memory_bytes > _FREE_SHARE * compute.free_memory():
             raise Skip(f"{self._memory_gib:.1f} GiB to check while burning are not free")
         seed = seed_of(self._seed, worker.device.id)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed_of(self._seed, "the operands of every core"))
         dtype = getattr(torch, self._dtype)
         a, b = (torch.randn((_SIZE, _SIZE), generator=generator, dtype=dtype) for _ in range(2))
         worker.ready()
@@ -87,7 +100,7 @@ class HostBurning:
         regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
         window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
         rates: list[float] = []
-        mismatches, examples = 0, []  # type: int, list[str]
+        mismatches, examples, again = 0, [], Rerun()  # type: int, list[str], Rerun
         first, total, unlike = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE)), 0, 0
         end = clock.now() + self._seconds
         while not rates or (clock.now() < end and not self._stopped()):
@@ -99,10 +112,16 @@ class HostBurning:
                 products, busy = products + 1, busy + timing.seconds
             total += products
             rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
-            wrong, found = regions[len(rates) % len(regions)].test([random_words(seed + len(rates))])
+            region, fill = regions[len(rates) % len(regions)], random_words(seed + len(rates))
+            wrong, found = region.test([fill])
             mismatches += wrong
             examples += found[: max(0, EXAMPLES - len(examples))]
-        return HostBurn(rates, len(rates), mismatches, examples, worker.device.id, total, unlike)
+            for _ in range(_RERUNS if wrong and not again.runs else 0):
+                again.add(bool(region.test([fill])[0]))
+        return HostBurn(
+            rates, len(rates), mismatches, examples, worker.device.id, total, unlike, digest(torch, [first]),
+            sizes[0] * min(len(rates), len(regions)), again,
+        )  # fmt: skip
 
 
 def _sizes(total: int) -> list[int]:
@@ -113,10 +132,12 @@ def _sizes(total: int) -> list[int]:
 def emit_checks(context: Context, burns: list[HostBurn]) -> None:
     """What was wrong in memory and products, of all CPUs together."""
     wrong = [f"{burn.cpu}: {burn.unlike} of {burn.products} products" for burn in burns if burn.unlike]
+    apart = dissenters([burn.first for burn in burns], "cores")
+    wrong += [f"{burns[index].cpu}: {reason}" for index, reason in apart.items()]
     context.emit(
         "host_product_mismatches",
         "node",
-        value=sum(burn.unlike for burn in burns),
+        value=sum(burn.unlike for burn in burns) + len(apart),
         samples=sum(burn.products for burn in burns),
         note="; ".join(wrong[:EXAMPLES]),
     )
@@ -127,6 +148,8 @@ def emit_checks(context: Context, burns: list[HostBurn]) -> None:
         samples=sum(burn.memory_checks for burn in burns),
         note="; ".join([example for burn in burns for example in burn.examples][:EXAMPLES]),
     )
+    report_reruns(context, "memory_burn_rerun", "memory", {}, {burn.cpu: burn.again for burn in burns})
+    context.emit("memory_burn_tested", "memory", value=sum(burn.tested_bytes for burn in burns) / GIB)
 
 
 @contextlib.contextmanager
@@ -166,4 +189,5 @@ def emit_burns(context: Context, burns: Burns) -> None:
             return
     context.emit("host_burn_rate", "node", note=why)
     context.emit("memory_burn_mismatches", "memory", note=why)
+    context.emit("memory_burn_tested", "memory", note=why)
     context.emit("host_product_mismatches", "node", note=why)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
-from muster_node.workloads.common import FORMATS, right_operand, seed_of
+from muster_node.workloads.common import FORMATS, accumulator_of, right_operand, seed_of
 from muster_node.workloads.transformer import Shape, Transformer
 
 Operation = Callable[[], list[Any]]
 """A function that runs once and returns all that it computed."""
 
-VERSION = 2
+VERSION = 3
 """Version of the operations here and of their digest; it is raised when either changes, since digests change then."""
 
 # m, n, k of projections and of both halves of a feed-forward block at 4096 tokens of an 8-billion-parameter model.
@@ -45,12 +45,16 @@ class Operations:
         self._torch, self._compute, self._seed, self._kind = torch, compute, seed, compute.device.kind
         self._float = getattr(torch, _FLOATS[self._kind])
 
-    def named(self, dtypes: list[str]) -> Iterator[tuple[str, Operation]]:
+    def products(self, dtypes: list[str]) -> Iterator[tuple[str, Operation]]:
         """Name and operation, one after the other: only one holds its operands at a time."""
         for dtype in dtypes:
             if self._compute.supports(dtype):
                 for shape in GEMM_SHAPES[self._kind]:
                     yield f"gemm {dtype} {'x'.join(map(str, shape))}", self._gemm(dtype, shape)
+
+    def named(self, dtypes: list[str]) -> Iterator[tuple[str, Operation]]:
+        """As ``products``, and after them all that is no single product."""
+        yield from self.products(dtypes)
         yield "attention", self._attention()
         yield "layer norm", self._rows(lambda x: self._torch.nn.functional.layer_norm(x, x.shape[-1:]))
         yield "softmax", self._rows(lambda x: self._torch.softmax(x, -1))
@@ -75,7 +79,8 @@ class Operations:
         if dtype == "int8":
             a, b = ((x * 16).clamp(-127, 127) for x in (a, b))
         a, b = a.to(target), right_operand(b.to(target))
-        return lambda: [self._compute.matmul(a, b, nominal=shape)]
+        out_dtype = accumulator_of(self._torch, dtype)
+        return lambda: [self._compute.matmul(a, b, nominal=shape, out_dtype=out_dtype)]
 
     def _attention(self) -> Operation:
         batch, heads, tokens, head = _ATTENTION[self._kind]

@@ -256,7 +256,8 @@ def random_words(key: int) -> Fill:
 
     def words(index: Any) -> Any:
         mixed = (index + key) * -7046029254386353131
-        mixed = (mixed ^ (mixed >> 29)) * -4658895280553007687
-        return mixed ^ (mixed >> 32)
+        # Shifting right copies the sign, which would leave the topmost bit the same in all words.
+        mixed = (mixed ^ (mixed >> 29 & (1 << 35) - 1)) * -4658895280553007687
+        return mixed ^ (mixed >> 32 & (1 << 32) - 1)
 
     return Fill(words, stride=lambda period: _SHIFT)

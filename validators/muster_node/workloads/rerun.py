@@ -28,6 +28,10 @@ class Rerun:
         self.runs += 1
         self.wrong += int(wrong)
 
+    def join(self, other: Rerun) -> None:
+        """Count another's runs too."""
+        self.runs, self.wrong = self.runs + other.runs, self.wrong + other.wrong
+
 
 def peers_of(wrong: str, suspects: Collection[str], devices: list[Device]) -> list[Device]:
     """The next two siblings in slot order that are not suspect themselves."""
