@@ -55,7 +55,6 @@ NUMBERS = {
     "gemm_checked_fraction": 100.0,
     "memory_tested": 8.0,
     "memory_coverage": 97.0,
-    "memory_pattern_to_copy": 85.0,
     "gemm_rate": {"cpu": 50.0, "node": 190.0, "gpu": {"bf16": 740.0, "tf32": 370.0, "fp8": 1200.0}},
     "gemm_peak_share": 60.0,
     "gemm_scaling": 95.0,
