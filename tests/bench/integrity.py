@@ -17,23 +17,28 @@ import dataclasses
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.host.machine import HostHardware
-from muster_node.hardware.seam import Hardware
+from muster_node.hardware.pytorch import require_torch
+from muster_node.hardware.seam import Compute, Hardware, Worker
 from muster_node.probe import Context, Probe, Skip, resolve_params
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
-from muster_node.workloads.common import FORMATS, best_devices, seed_of
+from muster_node.workloads.common import FORMATS, GIB, best_devices, precision_of, seed_of
+from muster_node.workloads.exact import fitting_shape
+from muster_node.workloads.exact_vector import BATCH, RANGES, Finding, Vector
+from muster_node.workloads.patterns import BLOCK_BYTES, PATTERNS, Region, sequences
+from muster_node.workloads.products import products_in
 from tests.bench.detectors import (
     BLOCK_MOVE,
     COLLECTIVE,
     HOST_COPY,
     MEMORY,
     PEER_COPY,
-    ROUNDS,
     TRIAL_SHAPES,
     copies_of,
     detector_of,
@@ -43,11 +48,13 @@ from tests.bench.detectors import (
 from tests.support.injector import KINDS, Injector, OneDevice
 
 BARS = {"bf16": 0.95, "fp16": 0.95, "tf32": 0.95, "fp64": 0.95, "fp8": 0.90, "int8": 0.90}
-MEMORY_BARS = {"memory_pattern_to_copy": 0.80, "memory_coverage": 0.95}
+PATTERN_TO_COPY = "memory_pattern_to_copy"
+MEMORY_BARS = {PATTERN_TO_COPY: 0.80, "memory_coverage": 0.95}
 NO_FAULT = "none"
 DRAWS = 8  # a shift of a constant pattern changes nothing, and is no trial
-RATE_SHAPES = {"cpu": [256, 256, 2048], "gpu": [4096, 4096, 16384]}
+RATE_SHAPES = {"cpu": (256, 256, 2048), "gpu": (4096, 4096, 16384)}
 DWELL_S = {"cpu": 0.2, "gpu": 2.0}
+COPIES = 3
 # As much as may be of a GPU; on a CPU far more than its caches hold, and no more than a shared machine can spare.
 RATE_MEMORY: dict[str, dict[str, Any]] = {"cpu": {"fraction": 0.25, "max_gib": 0.25}, "gpu": {"fraction": 0.97}}
 
@@ -138,26 +145,76 @@ def rates(scores: Scores) -> dict[str, float]:
 
 def ratios(machine: Hardware, dtypes: list[str], seed: int) -> dict[str, tuple[float, str]]:
     """Number format → verified rate over raw rate, and shape, K and rates in words."""
-    kind = best_devices(machine)[0].kind
-    params = {"dtypes": dtypes, "shapes": [RATE_SHAPES[kind]], "rounds": ROUNDS, "modes": ["alone"],
-              "dwell_s": DWELL_S[kind]}  # fmt: skip
-    emitted = run(ExactGemm, OneDevice(machine), seed, params)
-    checked = {row["labels"]["dtype"]: row["value"] for name, row in emitted if name == "gemm_checked_fraction"}
-    return {
-        row["labels"]["dtype"]: (
-            row["value"] / 100.0,
-            f"{row['labels']['shape']}, {row['note']}, {checked[row['labels']['dtype']]:g} % of elements checked",
-        )
-        for metric, row in emitted
-        if metric == "gemm_verified_to_raw"
-    }
+    return {dtype: _on_best(machine, lambda compute, dtype=dtype: _paces(compute, dtype, seed)) for dtype in dtypes}
+
+
+def _on_best(machine: Hardware, work: Callable[[Compute], tuple[float, str]]) -> tuple[float, str]:
+    """What ``work`` returns on the best device, while the others rest."""
+
+    def alone(worker: Worker) -> tuple[float, str]:
+        worker.ready()
+        return work(machine.compute(worker.device))
+
+    (found,) = machine.at_once(best_devices(machine)[:1], alone)
+    return found
+
+
+def _paces(compute: Compute, dtype: str, seed: int) -> tuple[float, str]:
+    """Rate of products with operands made and all elements checked over that of products alone."""
+    torch, kind, finding = require_torch(), compute.device.kind, Finding("alone")
+    m, n, k = fitting_shape(dtype, RATE_SHAPES[kind])
+    work = verified_s = raw_s = 0.0
+    with precision_of(torch, dtype):
+        for number, span in enumerate(RANGES):
+            with compute.timer() as preparing:
+                vector = Vector(torch, compute, dtype, (m, n, k), span, seed_of(seed, dtype, number))
+                vector.check_first(0, finding)
+            with compute.timer() as once:
+                vector.raw(1)
+            products = max(BATCH, products_in(DWELL_S[kind], once.seconds))
+            with compute.timer() as before:
+                vector.raw(products // 4)
+            with compute.timer() as checking:
+                vector.check(products, 0, finding)
+            with compute.timer() as after:
+                vector.raw(products // 4)
+            raw_s += (before.seconds + after.seconds) / (2 * (products // 4)) * products
+            verified_s += preparing.seconds + checking.seconds
+            work += 2e-9 * m * n * k * products
+    rates = f"{work / verified_s:.4g} GFLOPS checked, {work / raw_s:.4g} GFLOPS raw"
+    checked = 100.0 * finding.checked / finding.produced
+    return raw_s / verified_s, f"{m}x{n}x{k}, {rates}, {checked:g} % of elements checked"
 
 
 def memory(machine: Hardware, seed: int) -> dict[str, tuple[float, str]]:
     """Rate of all patterns over that of copies, and coverage of the free memory: share, and what is behind it."""
     params = {"walk": 1, **RATE_MEMORY[best_devices(machine)[0].kind]}
     emitted = run(MemoryPattern, OneDevice(machine), seed, params)
-    return {metric: (row["value"] / 100.0, row["note"]) for metric, row in emitted if metric in MEMORY_BARS}
+    (tested,) = (row["value"] for metric, row in emitted if metric == "memory_tested")
+    return {
+        PATTERN_TO_COPY: _on_best(machine, lambda compute: _patterns_and_copies(compute, int(tested * GIB), seed)),
+        **{metric: (row["value"] / 100.0, row["note"]) for metric, row in emitted if metric in MEMORY_BARS},
+    }
+
+
+def _patterns_and_copies(compute: Compute, nominal_bytes: int, seed: int) -> tuple[float, str]:
+    """Rate at which all patterns write and read so much memory over that at which the device copies it."""
+    torch, passes = require_torch(), 0
+    region = Region(torch, compute, nominal_bytes, BLOCK_BYTES[compute.device.kind])
+    with compute.timer() as testing:
+        for pattern in PATTERNS:
+            for fills in sequences(torch, pattern, seed_of(seed, pattern), 1):
+                region.run(pattern, fills)
+                # Each fill is written and read once; blocks that are moved are read and written once more.
+                passes += 4 if pattern == "block_move" else 2 * len(fills)
+    lower, upper = region.words[: len(region.words) // 2], region.words[-(len(region.words) // 2) :]
+    compute.copy(lower, upper, nominal_bytes=region.nominal_bytes // 2)
+    with compute.timer() as copying:
+        for _ in range(COPIES):
+            compute.copy(lower, upper, nominal_bytes=region.nominal_bytes // 2)
+    rate = passes * region.nominal_bytes / testing.seconds
+    copied = COPIES * region.nominal_bytes / copying.seconds
+    return rate / copied, f"{rate / 1e9:.4g} GB/s written and read, {copied / 1e9:.4g} GB/s when copied"
 
 
 def device_name(machine: Hardware) -> str:

@@ -53,7 +53,7 @@ def test_a_blind_detector_fails_the_benchmark_with_a_sentence(monkeypatch, capsy
     monkeypatch.setattr(ProductCheck, "differs", lambda self, product: (product != product).any())
     monkeypatch.setattr(integrity, "supported", lambda machine, seed: ["fp32"])
     monkeypatch.setattr(integrity, "KINDS", {"one_bit": KINDS["one_bit"]})
-    monkeypatch.setattr(integrity, "RATE_SHAPES", {"cpu": [16, 16, 32]})
+    monkeypatch.setattr(integrity, "RATE_SHAPES", {"cpu": (16, 16, 32)})
     monkeypatch.setattr(integrity, "DWELL_S", {"cpu": 0.001})
     monkeypatch.setattr(integrity, "RATE_MEMORY", {"cpu": {"max_gib": 1 / 64}})
     monkeypatch.setattr(sys, "argv", ["integrity", "--trials", "2"])

@@ -56,7 +56,6 @@ NUMBERS = {
     "gemm_checked_fraction": 100.0,
     "memory_tested": {"memory": 8.0, "gpu": 76.0},
     "memory_coverage": 97.0,
-    "memory_pattern_to_copy": 85.0,
     "memory_burn_tested": 1.0,
     "round_trip_cores": CPUS,
     "gemm_rate": {"cpu": 50.0, "node": 190.0, "gpu": {"bf16": 740.0, "tf32": 370.0, "fp8": 1200.0}},

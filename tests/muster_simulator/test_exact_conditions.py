@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from muster_node.hardware.seam import RealClock, Timing
+from muster_node.hardware.seam import Device, RealClock, Timing
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_node.tools.run import gpu_temperatures
 from muster_node.workloads.exact_conditions import Soak
 from muster_node.workloads.exact_vector import Vector, heaviest
 from muster_node.workloads.products import BUSY_BLOCK_S
@@ -182,57 +183,54 @@ def test_load_is_made_of_the_heaviest_products() -> None:
     assert heaviest([[9, 9, 9], [8, 8, 8]], "cpu", "fp32") == (9, 9, 9)
 
 
-def _starts(measured: list[Measured], condition: str, dtype: str) -> list[float]:
-    found = _values(measured, "gemm_start_temperature", condition=condition, dtype=dtype)
-    assert list(found) == GPUS
-    return [value for value in found.values() if value is not None]
+Starts = dict[tuple[str, str], list[float]]
+"""By condition and format: how warm each GPU was when its products began."""
 
 
-def test_cold_is_cold_after_a_burn_soaked_is_warm_and_both_are_reported(tmp_path: Path) -> None:
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    """Filled while exact products run."""
+    found, at_once = collections.defaultdict[tuple[str, str], list[float]](list), exact_gemm._at_once
+
+    def noting(context: Context, devices: list[Device], condition: str, dtype: str, *rest: Any) -> None:
+        warm = gpu_temperatures(context.hardware)
+        found[condition, dtype] += [warm[device.id] for device in devices]
+        at_once(context, devices, condition, dtype, *rest)
+
+    monkeypatch.setattr(exact_gemm, "_at_once", noting)
+    return found
+
+
+def test_cold_is_cold_after_a_burn_and_soaked_is_warm(tmp_path: Path, starts: Starts) -> None:
     create_machine(tmp_path / "node", seed=4)
     hardware = SimulatedHardware(tmp_path / "node")
     soak(hardware, 300.0)
     while min(reading(hardware, "temperature", gpu) for gpu in GPUS) <= 50:
         soak(hardware, 60.0)  # on a busy host they cool between soak and reading
-    measured = _run(hardware, tmp_path, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=120.0, pulse_s=1.0)
+    _run(hardware, tmp_path, dtypes=["bf16", "fp64"], shapes=[SHAPE], rounds=1, soak_s=120.0, pulse_s=1.0)
+    assert all(len(each) == len(GPUS) for each in starts.values())
     for dtype in ("bf16", "fp64"):  # the second format too, whose turn was after the soak once
-        assert max(_starts(measured, "cold", dtype)) <= 45
-        assert min(_starts(measured, "soaked", dtype)) > 50
+        assert max(starts["cold", dtype]) <= 45
+        assert min(starts["soaked", dtype]) > 50
         for pattern in PATTERNS:
-            assert min(_starts(measured, "pulsed " + pattern, dtype)) > 50
-    assert not any(one.note for one in measured if one.metric == "gemm_start_temperature")
+            assert min(starts["pulsed " + pattern, dtype]) > 50
 
 
-def test_the_wait_is_limited_and_a_warm_start_is_noted(build: Build, tmp_path: Path) -> None:
+def test_the_wait_is_limited(build: Build, tmp_path: Path, starts: Starts) -> None:
     hardware = build(4)
     soak(hardware, 600.0)
-    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"], cool_limit_s=0.0)
-    assert min(_starts(measured, "cold", "bf16")) > 45
-    notes = {one.note for one in measured if one.metric == "gemm_start_temperature"}
-    assert len(notes) == 1
-    assert notes.pop().startswith("the hottest GPU was still at ")
+    _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"], cool_limit_s=0.0)
+    assert min(starts["cold", "bf16"]) > 45
 
 
-def test_without_cold_tests_there_is_no_wait(build: Build, tmp_path: Path) -> None:
+def test_without_cold_tests_there_is_no_wait(build: Build, tmp_path: Path, starts: Starts) -> None:
     """Level demo: all at once, as they are found."""
     hardware = build(4)
     soak(hardware, 600.0)
     begun = hardware.clock.now()
-    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["together"])
+    _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["together"])
     assert hardware.clock.now() - begun < 2
-    assert min(_starts(measured, "as found", "bf16")) > 45
-
-
-def test_a_gpu_without_a_sensor_is_reported_as_such(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hardware = build(4)
-    telemetry = hardware.telemetry
-    monkeypatch.setattr(hardware, "telemetry", lambda: [one for one in telemetry() if one.device != "gpu3"])
-    measured = _run(hardware, tmp_path, dtypes=["bf16"], shapes=[SHAPE], rounds=1, modes=["alone"])
-    (unknown,) = (one for one in measured if one.metric == "gemm_start_temperature" and one.value is None)
-    assert unknown.device == "gpu3"
-    assert unknown.note
+    assert min(starts["as found", "bf16"]) > 45
 
 
 def test_a_wrong_product_while_cold_is_reported_though_the_test_fails_later(

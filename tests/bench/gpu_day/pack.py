@@ -36,7 +36,7 @@ REHEARSED: dict[str, dict[str, Any]] = {
 JOBS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "rates": {
         "gemm": {
-            "gemm_rate": {"dtypes": ["bf16"], "seconds": 10, "warmup_s": 5, "search_s": 15},
+            "gemm_rate": {"dtypes": ["bf16"], "seconds": 10, "warmup_s": 5},
             "memory_bandwidth": {"seconds": 5},
             "transfers": {"repeats": 5},
         },

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.programme import stage_calls
+from muster_criteria.sku_files.programme import needs, stage_calls
+from muster_criteria.stages import LEVELS
 from muster_node.probe import resolve_params
 from muster_node.probes.exact_gemm import ExactGemm
+from muster_node.workloads.pulses import PATTERNS
 
 GPUS = 8
 MINUTE, HOUR = 60.0, 3600.0
@@ -50,6 +52,15 @@ def test_above_demo_all_conditions_are_there(h100: Sku, level: str) -> None:
     assert set(params["modes"]) == {"alone", "together"}
     assert params["soak_s"] > 0
     assert params["pulse_s"] > 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_that_pulses_asks_for_bursts_of_each_format_in_both_patterns(h100: Sku, level: str) -> None:
+    """Other products clear a format too: without this, bursts that never came would go unnoticed."""
+    params = _call(h100, level).params
+    asked = {need.labels for need in needs(h100, "integrity", level) if need.requirement.metric == "gemm_pulses"}
+    pulsed = params["dtypes"] if params["pulse_s"] else ()
+    assert asked == {(("dtype", dtype), ("pattern", pattern)) for dtype in pulsed for pattern in PATTERNS}
 
 
 def test_pulses_are_timed_for_every_format_in_both_patterns() -> None:

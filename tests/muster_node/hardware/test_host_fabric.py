@@ -1,4 +1,4 @@
-"""Fabric ports, fabric manager and PCIe neighbours out of a recorded /sys; what is missing is noted, never zero."""
+"""Fabric ports, fabric manager and NUMA nodes out of a recorded /sys; what is missing is noted, never zero."""
 
 from __future__ import annotations
 
@@ -122,29 +122,9 @@ def test_a_machine_without_ports_has_none(tmp_path: Path) -> None:
     assert list(fabric.port_facts(Files(tmp_path))) == []
 
 
-@pytest.mark.parametrize(
-    ("address", "nearest"),
-    [
-        ("00000000:1B:00.0", "mlx5_0 (same PCIe switch)"),
-        ("0000:20:00.0", "mlx5_1 (same PCIe switch)"),
-        ("0000:9a:00.0", None),
-        ("0000:77:00.0", None),
-    ],
-)
-def test_the_nearest_nic_is_the_one_with_most_of_the_path_in_common(
-    machine: Files, address: str, nearest: str | None
-) -> None:
-    facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": address})}
-    assert facts["nearest_nic"].text == nearest
-    assert facts["nearest_nic"].note == ("" if nearest else NOT_SUPPORTED)
-
-
-def test_a_gpu_under_the_same_root_complex_is_distinguished(machine: Files, tmp_path: Path) -> None:
-    for adapter in ("mlx5_0", "mlx5_2"):
-        (tmp_path / "sys/class/infiniband" / adapter / "device").unlink()
-    facts = {fact.name: fact for fact in fabric.topology(machine, {"gpu0": "0000:1b:00"})}
-    assert str(facts["nearest_nic"].text).startswith("mlx5_1 ")
-    assert facts["gpu_numa_node"].value == 0
+def test_a_gpu_has_the_numa_node_that_the_kernel_states(machine: Files) -> None:
+    (numa_node,) = fabric.topology(machine, {"gpu0": "00000000:1B:00.0"})
+    assert (numa_node.name, numa_node.device, numa_node.value) == ("gpu_numa_node", "gpu0", 0)
 
 
 def test_numa_nodes_unknown_to_the_kernel_are_noted(machine: Files) -> None:

@@ -6,11 +6,10 @@ are scaled by random powers of two, which stays exact and sweeps the exponent ra
 ranges of values only. Outputs that round (bf16, fp16) are compared with the exact value rounded to nearest even.
 
 The exact answer is worked out once for a set of operands and serves many products of it (``product_check``), so that
-looking at every element costs next to nothing compared with multiplying. How much it does cost is measured in the
-same run.
+looking at every element costs next to nothing compared with multiplying.
 
 Conditions: cold (each device alone, after a wait until all are cool), soaked (all together, after unchecked load),
-pulsed (all together in bursts). Each GPU's temperature at the begin is reported with them.
+pulsed (all together in bursts).
 
 A product that was wrong is computed again on the same device at once, and afterwards on two of its siblings.
 
@@ -26,12 +25,12 @@ from typing import Any, Callable
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.tools.run import COOL_PARAMS, cool_down, gpu_temperatures
+from muster_node.tools.run import COOL_PARAMS, cool_down
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_conditions import Pulsed, Soak, emit_start_temperature
-from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Pace, Shape, Vector
+from muster_node.workloads.exact_conditions import Pulsed, Soak
+from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector
 from muster_node.workloads.pulses import NO_BURST, PATTERNS
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -54,9 +53,7 @@ class ExactGemm(Probe):
         "rounds": Param(4, "products for each format and shape; operand ranges take turns, so 4 covers all"),
         "seconds": Param(0.0, "go on for at least so many seconds for each format, device and mode"),
         "modes": Param(["alone", "together"], "each device in turn, all at once, or both"),
-        "dwell_s": Param(
-            0.0, "device seconds for which each set of operands is multiplied again; above 0 the raw rate is timed too"
-        ),
+        "dwell_s": Param(0.0, "device seconds for which each set of operands is multiplied again"),
         "soak_s": Param(0.0, "load on all devices before they are tested together: cold alone, soaked together"),
         "pulse_s": Param(0.0, "how long to pulse with each format in phase, then as long in anti-phase; 0: not at all"),
         "pulse_ms": PULSE_PARAMS["pulse_ms"],
@@ -70,11 +67,7 @@ class ExactGemm(Probe):
         "gemm_rerun": Metric("count", RERUN_DOC),
         "gemm_checked_elements": Metric("count", "elements compared"),
         "gemm_checked_fraction": Metric("%", "share of all elements of all counted products that were compared"),
-        "gemm_verified_to_raw": Metric(
-            "%", "rate of products with operands made and all elements checked, against that of products alone"
-        ),
         "gemm_pulses": Metric("count", "bursts of which every product was compared, by pattern"),
-        "gemm_start_temperature": Metric("°C", "how warm the GPU was when its products began, by condition"),
         "gemm_accumulator": Metric("text", "format in which sums came, where none of their bits were rounded away"),
         "gemm_not_supported": Metric("text", "requested number formats that the device does not multiply exactly"),
     }
@@ -143,11 +136,12 @@ class ExactGemm(Probe):
 def _cold(torch: Any, context: Context, devices: list[Device], found: dict[str, _Found]) -> None:
     """Each device by itself, format after format, so that the others rest meanwhile."""
     context.progress("waiting until the devices are cool")
-    note = cool_down(context)
+    if warm := cool_down(context):
+        context.progress(warm)
     for dtype, findings in found.items():
         with precision_of(torch, dtype):
             for device in devices:
-                _at_once(context, [device], _COLD, dtype, _Screen(torch, context, dtype, "alone"), findings, note)
+                _at_once(context, [device], _COLD, dtype, _Screen(torch, context, dtype, "alone"), findings)
 
 
 def _soaked(torch: Any, context: Context, devices: list[Device], dtype: str) -> float:
@@ -175,19 +169,16 @@ def _at_once(
     dtype: str,
     work: Callable[[Worker], Finding | None],
     findings: _Found,
-    note: str = "",
 ) -> None:
-    """One turn of these devices under a condition, with how warm they were when it began."""
+    """One turn of these devices under a condition."""
     context.progress(
         "exact {} products, {}, on {}".format(dtype, condition, ", ".join(device.id for device in devices))
     )
-    warm, labels = gpu_temperatures(context.hardware), {"condition": condition, "dtype": dtype}
     with context.hardware.loading(devices):
         found = context.hardware.at_once(devices, work, late=lambda _, why: Finding("hung", error=why))
         for device, finding in zip(devices, found):
             if finding is not None:
                 findings[device.id].append(finding)
-                emit_start_temperature(context, device, warm.get(device.id), labels, note)
 
 
 def _report_pulses(context: Context, devices: list[Device], dtype: str, pattern: str, findings: _Found) -> None:
@@ -229,7 +220,6 @@ def _report(context: Context, device: Device, dtype: str, findings: list[Finding
     context.emit("gemm_checked_elements", device.id, value=checked, labels=labels, samples=products)
     context.emit("gemm_checked_fraction", device.id, value=100.0 * checked / produced, labels=labels, samples=products)
     _report_accumulator(context, device, labels, next(f.accumulator for f in findings if f.accumulator))
-    _report_pace(context, device, dtype, findings)
     return True
 
 
@@ -239,22 +229,6 @@ def _report_accumulator(context: Context, device: Device, labels: dict[str, str]
         context.emit("gemm_accumulator", device.id, labels=labels, note=note)
     else:
         context.emit("gemm_accumulator", device.id, text=name, labels=labels)
-
-
-def _report_pace(context: Context, device: Device, dtype: str, findings: list[Finding]) -> None:
-    for shape in {shape: None for finding in findings for shape in finding.paces}:
-        paces = [finding.paces[shape] for finding in findings if shape in finding.paces]
-        verified, raw = sum(pace.verified_s for pace in paces), sum(pace.raw_s for pace in paces)
-        products = sum(pace.products for pace in paces)
-        work = 2e-9 * math.prod(shape) * products
-        context.emit(
-            "gemm_verified_to_raw",
-            device.id,
-            value=100.0 * raw / verified,
-            labels={"dtype": dtype, "shape": "x".join(map(str, shape))},
-            samples=products,
-            note=f"K = {shape[2]}: {work / verified:.4g} GFLOPS checked, {work / raw:.4g} GFLOPS raw",
-        )
 
 
 class _Screen:
@@ -285,29 +259,17 @@ class _Screen:
             number += 1
 
     def _screen(self, compute: Compute, shape: Shape, span: str, seed: int, finding: Finding) -> None:
-        """One set of operands: one product, or as many as fill the time, with the raw rate taken before and after."""
+        """One set of operands: one product, and as many more as fill the time."""
         reruns = self._params["reruns"]
+        vector = Vector(self._torch, compute, self._dtype, shape, span, seed)
+        vector.check_first(reruns, finding)
         if not self._params["dwell_s"]:
-            Vector(self._torch, compute, self._dtype, shape, span, seed).check_first(reruns, finding)
             return
-        with compute.timer() as preparing:
-            vector = Vector(self._torch, compute, self._dtype, shape, span, seed)
-            vector.check_first(reruns, finding)
         with compute.timer() as once:
             vector.raw(1)
         wanted = math.ceil(self._params["dwell_s"] / max(once.seconds, 1e-9))
-        products = min(max(wanted, BATCH), _MOST_PRODUCTS)
-        quarter = max(1, products // 4)
-        with compute.timer() as before:
-            vector.raw(quarter)
-        with compute.timer() as checking:
-            vector.check(products, reruns, finding)
-        with compute.timer() as after:
-            vector.raw(quarter)
-        pace = finding.paces.setdefault(shape, Pace())
-        pace.raw_s += (before.seconds + after.seconds) / (2 * quarter) * products
-        pace.verified_s += preparing.seconds + checking.seconds
-        pace.products += products
+        with compute.timer():
+            vector.check(min(max(wanted, BATCH), _MOST_PRODUCTS), reruns, finding)
 
 
 class _Repeat:

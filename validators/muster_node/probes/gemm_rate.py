@@ -1,10 +1,9 @@
-"""Rates of matrix products: on each core alone and on all together, or on each GPU alone and on all at once.
+"""Rates of matrix products: on each core alone and on all together, or on all GPUs at once.
 
 One block of products is timed after another, after a warm-up; the figure is the median block. On CPUs it is also
 reported as a share of what clock and vector width could give with two fused multiply-add units a core, an assumption
 that holds for server cores since 2017; a core that splits wide vectors (512 bits in two halves) reaches half of it at
-most. On GPUs caches are flushed before each product, and the rate is also reported as a share of the best that a search
-over other shapes finds in the same library.
+most. On GPUs caches are flushed before each product.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Timing, Worker
+from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
-from muster_node.workloads.common import FORMATS, median, precision_of, quantile, seed_of, spread
+from muster_node.workloads.common import FORMATS, median, precision_of, seed_of, spread
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.products import Products, Shape
+from muster_node.workloads.products import Products
 
 FMA_UNITS = 2
 FLOP_PER_FMA = 2
@@ -28,14 +27,7 @@ DTYPES = {"cpu": ["fp64", "fp32", "bf16"], "gpu": ["bf16", "tf32", "fp8"]}
 SIZES = {"cpu": 768, "gpu": 8192}
 _GIGA = {"cpu": 1e9, "gpu": 1e12}  # CPUs read in GFLOPS, GPUs in TFLOPS
 _FLUSH_MIB = {"cpu": 0, "gpu": 256}  # beyond the L2 cache of every GPU there is, as mamf-finder does it
-_MIN_BLOCKS, _MIN_BLOCKS_SEARCHED = 5, 3
-_BURST_S = 5.0  # of the first work after a rest (docs/science.md#gemm-rates)
-_P5 = 0.05
-# The best that are published for single GPUs, and shapes of real models (docs/science.md#gemm-rates), and cubes.
-SEARCHED = (
-    (8192, 8192, 8192), (4096, 4096, 4096), (16384, 8192, 8192), (2048, 2048, 13312), (1024, 10240, 5120),
-    (1792, 16128, 3072), (4096, 14336, 4096), (8192, 8192, 28672), (4096, 4096, 14336), (8192, 4096, 16384),
-)  # fmt: skip
+_MIN_BLOCKS = 5
 
 
 class GemmRate(Probe):
@@ -49,8 +41,6 @@ class GemmRate(Probe):
         "size": Param(None, "m = n = k; None takes one that suits the kind of device"),
         "seconds": Param(1.0, "timed work for each format and device, in device seconds"),
         "warmup_s": Param(0.3, "work before timing starts, in device seconds"),
-        "alone_s": Param(0.0, "timed work for each format and GPU alone, in device seconds; 0: not at all"),
-        "search_s": Param(0.0, "timed work of the search for a better shape, for each format and GPU; 0: no search"),
     }
     metrics = {
         "gemm_rate": Metric(
@@ -64,19 +54,14 @@ class GemmRate(Probe):
         "gemm_clock": Metric("MHz", "mean clock while measuring"),
         "gemm_power": Metric("W", "mean power while measuring"),
         "gemm_temperature": Metric("°C", "mean core temperature while measuring, which explains part of the clock"),
-        "gemm_rate_p5": Metric("TFLOPS", "rate that 95 % of the blocks reach"),
-        "gemm_rate_alone": Metric("TFLOPS", "median rate of a GPU while the others rest"),
-        "gemm_sustained_to_burst": Metric("%", "median rate against that of the first five seconds after a rest"),
-        "gemm_rate_to_best": Metric("%", "rate against the best of a search over shapes, which the note names"),
         **cpu_shares.METRICS,
     }
     needs = ("torch",)
 
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
-        """For each format: warm-up, blocks and search on all at once; then each alone, if so, as long to warm up."""
-        together = params["warmup_s"] + params["seconds"] + params["search_s"]
-        return float((together + 2 * params["alone_s"] * devices) * len(params["dtypes"] or [""]))
+        """For each format: warm-up and blocks, on all at once."""
+        return float((params["warmup_s"] + params["seconds"]) * len(params["dtypes"] or [""]))
 
     def run(self, context: Context) -> None:
         """Measure every format. Raises Skip where no device has any of them."""
@@ -93,36 +78,19 @@ class GemmRate(Probe):
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Rates of one device in its unit, block by block, as are rates per GHz; means of what is known of its pace.
-
-    ``burst``: rates of the blocks that came first. ``best``: the best of the shapes that were tried, and which it was.
-    """
+    """Rates of one device in its unit, block by block, as are rates per GHz; means of what is known of its pace."""
 
     blocks: list[float]
     clock_mhz: float | None
     power_w: float | None
     core_c: float | None
     per_ghz: list[float]
-    burst: list[float]
-    best: tuple[float, str] | None = None
 
 
 def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
-    gpus, labels, params = context.hardware.devices("gpu"), {"dtype": dtype}, context.params
-    alone: dict[str, Any] = {}
-    for device in gpus if params["alone_s"] else ():
-        context.progress(f"{dtype} products on {device.id}")
-        alone.update(_measure(context, torch, dtype, [device], _Times(params["alone_s"], params["alone_s"])))
-    for name, rates in alone.items():
-        if error_of(rates):
-            context.emit("gemm_rate_alone", name, labels=labels, note=error_of(rates))
-            continue
-        blocks = rates.blocks
-        value = median(blocks)
-        context.emit("gemm_rate_alone", name, value=value, labels=labels, samples=len(blocks), spread=spread(blocks))
+    labels = {"dtype": dtype}
     context.progress(f"{dtype} products on all GPUs")
-    times = _Times(params["warmup_s"], params["seconds"], params["search_s"])
-    found = _measure(context, torch, dtype, gpus, times)
+    found = _measure(context, torch, dtype, context.hardware.devices("gpu"))
     for name, rates in found.items():
         if error_of(rates):
             context.emit("gemm_rate", name, labels=labels, note=error_of(rates))
@@ -135,11 +103,6 @@ def _on_gpus(context: Context, torch: Any, dtype: str) -> bool:
 def _emit_others(context: Context, device: str, labels: dict[str, str], rates: _Rates) -> None:
     """Metrics of a GPU other than its rate."""
     emit, samples = context.emit, len(rates.blocks)
-    rate = median(rates.blocks)
-    emit("gemm_rate_p5", device, value=quantile(rates.blocks, _P5), labels=labels, samples=samples)
-    burst = 100.0 * rate / median(rates.burst) if rates.burst else None
-    note = "" if rates.burst else "there was no warm-up"
-    emit("gemm_sustained_to_burst", device, value=burst, labels=labels, samples=len(rates.burst), note=note)
     if rates.per_ghz:
         # Block by block: a clock that jumps between throttled and free has no typical value to divide by.
         emit("gemm_rate_per_clock", device, value=median(rates.per_ghz), labels=labels, samples=len(rates.per_ghz))
@@ -149,18 +112,13 @@ def _emit_others(context: Context, device: str, labels: dict[str, str], rates: _
     ):
         note = "" if value else f"the GPU reports no {what}"
         emit(metric, device, value=value, labels=labels, samples=samples, note=note)
-    if rates.best:
-        best, shape = rates.best
-        note = f"best: {best:.1f} TFLOPS at {shape}"
-        emit("gemm_rate_to_best", device, value=100.0 * rate / best, labels=labels, samples=samples, note=note)
 
 
 def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
     alone: dict[str, Any] = {}
-    times = _Times(context.params["warmup_s"], context.params["seconds"])
     for device in context.hardware.devices("cpu"):
         context.progress(f"{dtype} products on {device.id}")
-        alone.update(_measure(context, torch, dtype, [device], times))
+        alone.update(_measure(context, torch, dtype, [device]))
     peak, why_not = _peak_gflops(context, dtype)
     labels = {"dtype": dtype}
     for device_id, rates in alone.items():
@@ -171,7 +129,7 @@ def _on_cores(context: Context, torch: Any, dtype: str) -> bool:
         return False
     cores = context.hardware.devices("core") or context.hardware.devices("cpu")
     context.progress(f"{dtype} products on all cores")
-    together = _measure(context, torch, dtype, cores, times)
+    together = _measure(context, torch, dtype, cores)
     rounds = [sum(blocks) for blocks in zip(*(rates.blocks for rates in together.values()))]
     rate = sum(median(rates.blocks) for rates in together.values())
     single = sum(median(alone[device_id].blocks) for device_id in together)
@@ -198,70 +156,38 @@ def _peak_gflops(context: Context, dtype: str) -> tuple[float | None, str]:
     return clock.value / 1000.0 * width.value / FORMATS[dtype].bits * FMA_UNITS * FLOP_PER_FMA, clock.note
 
 
-@dataclasses.dataclass(frozen=True)
-class _Times:
-    """Device seconds of each part of the work."""
-
-    warmup_s: float
-    timed_s: float
-    search_s: float = 0.0
-
-
-def _measure(context: Context, torch: Any, dtype: str, devices: list[Device], times: _Times) -> dict[str, Any]:
+def _measure(context: Context, torch: Any, dtype: str, devices: list[Device]) -> dict[str, Any]:
     """_Rates, or the DeviceError, of every device that multiplies the format."""
     with context.hardware.loading(devices):
-        found = on_each(context.hardware, devices, _Rating(torch, context, dtype, times))
+        found = on_each(context.hardware, devices, _Rating(torch, context, dtype))
     return {device.id: rates for device, rates in zip(devices, found) if rates is not None}
 
 
 class _Rating:
-    """The work of one device: warm up, then timed blocks; then other shapes, if they are to be searched."""
+    """The work of one device: warm up, then timed blocks."""
 
-    def __init__(self, torch: Any, context: Context, dtype: str, times: _Times) -> None:
+    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
         self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
-        self._params, self._seed, self._times = context.params, context.seed, times
+        self._params, self._seed = context.params, context.seed
 
     def __call__(self, worker: Worker) -> _Rates | None:
         compute, kind = self._hardware.compute(worker.device), worker.device.kind
         if not compute.supports(self._dtype):
             worker.ready()
             return None
-        size = self._params["size"] or SIZES[kind]
-        products = self._products(compute, (size, size, size))
+        size, seed = self._params["size"] or SIZES[kind], seed_of(self._seed, worker.device.id)
+        products = Products(self._torch, compute, self._dtype, (size, size, size), seed, _FLUSH_MIB[kind])
         worker.ready()
-        warm = products.blocks(self._times.warmup_s, 0)
-        timings = products.blocks(self._times.timed_s, _MIN_BLOCKS)
+        products.blocks(self._params["warmup_s"], 0)
+        timings = products.blocks(self._params["seconds"], _MIN_BLOCKS)
         work = products.flop * products.per_block / _GIGA[kind]
-        del products  # its operands, before those of other shapes
         return _Rates(
             blocks=[work / timing.seconds for timing in timings],
             clock_mhz=_mean([timing.mean_clock_mhz for timing in timings]),
             power_w=_mean([timing.mean_power_w for timing in timings]),
             core_c=_mean([timing.mean_core_c for timing in timings]),
             per_ghz=[work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz],
-            burst=[work / timing.seconds for timing in _first(warm, _BURST_S)],
-            best=self._search(compute) if self._times.search_s else None,
         )
-
-    def _products(self, compute: Compute, shape: Shape) -> Products:
-        seed = seed_of(self._seed, compute.device.id)
-        return Products(self._torch, compute, self._dtype, shape, seed, _FLUSH_MIB[compute.device.kind])
-
-    def _search(self, compute: Compute) -> tuple[float, str]:
-        """The best median of all shapes, each for an equal part of the time and as warm as the work before left it."""
-        found = []
-        for shape in SEARCHED:
-            products = self._products(compute, shape)
-            timings = products.blocks(self._times.search_s / len(SEARCHED), _MIN_BLOCKS_SEARCHED)
-            work = products.flop * products.per_block / _GIGA[compute.device.kind]
-            found.append((median([work / timing.seconds for timing in timings]), "x".join(map(str, shape))))
-        return max(found)
-
-
-def _first(timings: list[Timing], seconds: float) -> list[Timing]:
-    """Those that began within the first ``seconds``."""
-    before = [sum(earlier.seconds for earlier in timings[:place]) for place in range(len(timings))]
-    return [timing for timing, start in zip(timings, before) if start < seconds]
 
 
 def _mean(readings: list[float | None]) -> float | None:

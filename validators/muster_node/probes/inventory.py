@@ -72,7 +72,6 @@ class Inventory(Probe):
         "application_clock": Metric("MHz", "clock that jobs are given, by domain", on="gpu"),
         "max_clock": Metric("MHz", "highest clock, by domain", on="gpu"),
         "gpu_numa_node": Metric("count", "NUMA node closest to the GPU", on="gpu"),
-        "nearest_nic": Metric("text", "fabric ports nearest to the GPU on PCIe, and how near", on="gpu"),
         "power_limit": Metric("W", "power limit in force", on="gpu"),
         "power_limit_default": Metric("W", "power limit after a reset", on="gpu"),
         "power_limit_min": Metric("W", "lowest power limit that may be set", on="gpu"),

@@ -3,8 +3,7 @@
 Physical addresses are unknown without root; a mismatch is reported by its place in the buffer, the words written and
 read, and the direction in which bits went. A run that found some is run again in the same memory and on two siblings.
 
-How much of the free memory was covered is measured, and so is the rate at which it was written and read, as a share of
-the rate at which the same device copies the same memory.
+How much of the free memory was covered is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 _MIN_BYTES = 16 * MIB
 # Beyond it the host's kernel starts to reclaim, and kills processes that allocate more; a GPU needs room to compare in.
 _FRACTION_MAX = {"cpu": 0.9, "gpu": 0.99}
-_COPIES = 3
 
 
 class MemoryPattern(Probe):
@@ -48,9 +46,6 @@ class MemoryPattern(Probe):
         "memory_rerun": Metric("count", RERUN_DOC),
         "memory_tested": Metric("GiB", "memory that all patterns went over"),
         "memory_coverage": Metric("%", "share of the memory that was free when the test began"),
-        "memory_pattern_to_copy": Metric(
-            "%", "rate of writing and reading against that at which the device copies the same memory, both in the note"
-        ),
     }
     needs = ("torch",)
 
@@ -87,7 +82,7 @@ def _check(params: Mapping[str, Any], kind: str) -> None:
 
 @dataclasses.dataclass
 class _Tested:
-    """What one worker found; ``reruns``: by pattern and device. Rates are in bytes per second.
+    """What one worker found; ``reruns``: by pattern and device.
 
     ``error``: what PyTorch raised on the device, which ended its test.
     """
@@ -95,9 +90,6 @@ class _Tested:
     nominal_bytes: int
     free_bytes: int
     rounds: int = 0
-    seconds: float = 0.0
-    moved_bytes: int = 0
-    copy_rate: float = 0.0
     mismatches: dict[str, int] = dataclasses.field(default_factory=dict)
     examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     keys: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -139,7 +131,6 @@ class _Tester:
             for pattern in self._params["patterns"]:
                 self._one(pattern, region, compute, tested)
             tested.rounds += 1
-        tested.copy_rate = region.copy_rate(_COPIES)
 
     def again_on(self, peer: Device, nominal_bytes: int, tested: _Tested) -> None:
         """Repeats the failed patterns of ``tested`` on a sibling: the same keys, on ``nominal_bytes`` of memory."""
@@ -159,15 +150,12 @@ class _Tester:
 
     def _one(self, pattern: str, region: Region, compute: Compute, tested: _Tested) -> None:
         key = seed_of(self._seed, compute.device.id, pattern, tested.rounds)
-        before = region.moved_bytes
-        with compute.timer() as timing:
+        with compute.timer():
             wrong = 0
             for fills in sequences(self._torch, pattern, key, self._params["walk"]):
                 count, examples = region.run(pattern, fills)
                 wrong += count
                 tested.examples.setdefault(pattern, []).extend(examples)
-        tested.seconds += timing.seconds
-        tested.moved_bytes += region.moved_bytes - before
         tested.mismatches[pattern] = tested.mismatches.get(pattern, 0) + wrong
         if wrong and pattern not in tested.keys:
             tested.keys[pattern] = key
@@ -216,13 +204,3 @@ def _report(context: Context, device: str, found: list[_Tested], free: int, tota
         note += f"; {max(0.0, total_gib - free / GIB):.3g} of {total_gib:.4g} GiB in all were taken before"
     context.emit("memory_tested", device, value=tested_bytes / GIB, samples=rounds)
     context.emit("memory_coverage", device, value=100.0 * tested_bytes / free, samples=rounds, note=note)
-    _report_rate(context, device, found)
-
-
-def _report_rate(context: Context, device: str, found: list[_Tested]) -> None:
-    if not all(tested.seconds > 0 and tested.copy_rate > 0 for tested in found):
-        return
-    rate, copied = sum(t.moved_bytes / t.seconds for t in found), sum(t.copy_rate for t in found)
-    samples = min(tested.rounds for tested in found)
-    note = f"{rate / 1e9:.4g} GB/s written and read, {copied / 1e9:.4g} GB/s when copied"
-    context.emit("memory_pattern_to_copy", device, value=100.0 * rate / copied, samples=samples, note=note)

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster_node.hardware.seam import Compute, Device, Worker
+from muster_node.hardware.seam import Compute, Worker
 from muster_node.probe import Context
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.exact_vector import Finding, Vector, heaviest
 from muster_node.workloads.products import BUSY_BLOCK_S, products_in
 from muster_node.workloads.pulses import Rhythm
-
-
-def emit_start_temperature(
-    context: Context, device: Device, celsius: float | None, labels: dict[str, str], note: str
-) -> None:
-    """Reports a GPU's temperature before the products of a format under a condition; nothing for other devices."""
-    if device.kind == "gpu":
-        why = note if celsius is not None else note or "the GPU reports no temperature"
-        context.emit("gemm_start_temperature", device.id, value=celsius, labels=labels, note=why)
 
 
 class Soak:

@@ -39,15 +39,6 @@ def heaviest(shapes: Sequence[Sequence[int]] | None, kind: str, dtype: str) -> S
 
 
 @dataclasses.dataclass
-class Pace:
-    """Device seconds that so many products of one shape took with all that checks them, and would have taken alone."""
-
-    products: int = 0
-    verified_s: float = 0.0
-    raw_s: float = 0.0
-
-
-@dataclasses.dataclass
 class Finding:
     """What one worker found: products and elements, the first few wrong ones in words, and what ended it early."""
 
@@ -60,7 +51,6 @@ class Finding:
     examples: list[str] = dataclasses.field(default_factory=list)
     wrong: list[tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
     again: Rerun = dataclasses.field(default_factory=Rerun)
-    paces: dict[Shape, Pace] = dataclasses.field(default_factory=dict)
     bursts: int = 0
     accumulator: str = ""  # the format in which products came
     error: str = ""

@@ -49,10 +49,7 @@ class Fill:
 
 
 class Region:
-    """A buffer of int64 words on one device, filled and compared block by block.
-
-    ``moved_bytes`` counts what has been written and read so far, in bytes of the nominal buffer.
-    """
+    """A buffer of int64 words on one device, filled and compared block by block."""
 
     def __init__(self, torch: Any, compute: Compute, nominal_bytes: int, block_bytes: int) -> None:
         self._torch, self._compute = torch, compute
@@ -62,7 +59,6 @@ class Region:
         rows = physical // self.period
         # What does not fill a row is left out: on real hardware, where both sizes are one, it is not counted either.
         self.nominal_bytes = (rows * self.period if physical == words else words) * WORD
-        self.moved_bytes = 0
         self._buffer = torch.empty(rows * self.period, dtype=torch.int64, device=compute.torch_device)
         self._rows = torch.arange(rows, dtype=torch.int64, device=compute.torch_device)
         self._block = max(1, min(block_bytes // WORD // self.period, rows // _ROWS_MIN))
@@ -106,24 +102,12 @@ class Region:
             high = min(low + step, rows - step)
             self._copy(self._lines(low, high), self._lines(low + step, high + step))
         self._copy(self._lines(rows - step, rows), kept)
-        self.moved_bytes += 2 * self.nominal_bytes
         wrong, examples = 0, []  # type: int, list[str]
         for low in range(0, rows - step, step):
             wrong += self._compare(laid, low, min(low + step, rows - step), examples, step)
         wrong += self._compare(laid, rows - step, rows, examples, step - rows)
         self._passed(1)
         return wrong, examples
-
-    def copy_rate(self, repeats: int) -> float:
-        """Bytes per second, read and written, at which the device copies one half of the buffer to the other."""
-        half = len(self._rows) // 2
-        lower, upper = self._lines(0, half), self._lines(half, 2 * half)
-        self._copy(lower, upper)
-        with self._compute.timer() as timing:
-            for _ in range(repeats):
-                self._copy(lower, upper)
-        moved = 2 * repeats * self.nominal_bytes * half / len(self._rows)
-        return moved / timing.seconds if timing.seconds > 0 else 0.0
 
     def _write(self, laid: _Laid) -> None:
         for low, high in self._spans:
@@ -162,7 +146,6 @@ class Region:
         self._compute.copy(target, source, nominal_bytes=nominal)
 
     def _passed(self, times: int) -> None:
-        self.moved_bytes += times * self.nominal_bytes
         self._buffer = self._compute.touch(self._buffer, nominal_bytes=times * self.nominal_bytes)
 
 

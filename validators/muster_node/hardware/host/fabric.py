@@ -1,8 +1,7 @@
-"""A node's side of the fabric: InfiniBand and RoCE ports, and which NIC is closest to which GPU."""
+"""A node's side of the fabric: InfiniBand and RoCE ports, and the NUMA node of each GPU."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from muster_node.hardware.events import normal_pci
@@ -90,33 +89,7 @@ def port_links(files: Files) -> dict[str, bool]:
 
 
 def topology(files: Files, gpus: dict[str, str]) -> Iterator[Fact]:
-    """For each GPU (device → PCI address) its NUMA node and the fabric ports that sit nearest to it on PCIe."""
-    nics = {adapter: _path(files, f"{_IB}/{adapter}/device") for adapter in files.names(_IB)}
+    """For each GPU (device → PCI address) its NUMA node."""
     for device, address in gpus.items():
-        base = f"/sys/bus/pci/devices/{normal_pci(address)}.0"
-        node = files.number(base + "/numa_node")
+        node = files.number(f"/sys/bus/pci/devices/{normal_pci(address)}.0/numa_node")
         yield fact("gpu_numa_node", device, "count", node if node is not None and node >= 0 else None)
-        own = _path(files, base)
-        near = {adapter: _shared(own, path) for adapter, path in nics.items() if path} if own else {}
-        closest = max(near.values(), default=0)
-        names = sorted(adapter for adapter, depth in near.items() if depth == closest)
-        nearest = "{} ({})".format(", ".join(names), _distance(closest)) if names and closest else None
-        yield text_fact("nearest_nic", device, nearest)
-
-
-def _path(files: Files, path: str) -> list[str]:
-    """The PCI functions from the root complex down to a device; empty where the device is not there."""
-    if not files.exists(path):
-        return []
-    parts = files.real(path).split(os.sep)
-    return [part for part in parts if part.count(":") == 2 or (part.startswith("pci") and ":" in part)]
-
-
-def _shared(one: list[str], other: list[str]) -> int:
-    """How many steps from the root two paths have in common."""
-    return next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
-
-
-def _distance(shared: int) -> str:
-    """One common step is the root complex only; each further one is a bridge or switch below it."""
-    return "same PCIe switch" if shared > 2 else "same root port" if shared == 2 else "same root complex"

@@ -7,7 +7,7 @@ import os
 from muster_node.hardware.host import parse
 from muster_node.hardware.host.sysfs import Files, output_of
 from muster_node.hardware.seam import Clock, GpuUse, Usage
-from muster_node.processes import Process, parse_stat
+from muster_node.processes import Process, parse_stat, table
 
 BUSY_SHARE = 0.5
 """A process counts as busy from half of one core: below that lie the daemons of an idle machine."""
@@ -37,7 +37,7 @@ def _users(files: Files) -> list[str]:
 def _our_terminals(files: Files) -> set[str]:
     """Terminals of this process and its ancestors: the login that started this process is not a foreign user."""
     terminals = set()
-    for pid in _ancestors(_processes(files)):
+    for pid in _ancestors(table(str(files.root / "proc"))):
         try:
             terminal = os.readlink(f"{str(files.root).rstrip('/')}/proc/{pid}/fd/0")
         except OSError:
@@ -67,9 +67,9 @@ def _busy(files: Files, clock: Clock) -> list[str]:
 
 
 def _busy_once(files: Files, clock: Clock) -> dict[int, tuple[str, float]]:
-    before, start = _processes(files), clock.now()
+    before, start = table(str(files.root / "proc")), clock.now()
     clock.sleep(_WINDOW_S)
-    after, elapsed = _processes(files), clock.now() - start
+    after, elapsed = table(str(files.root / "proc")), clock.now() - start
     ours = _our_tree(after)
     ticks_per_s = float(os.sysconf("SC_CLK_TCK"))
     busy = {}
@@ -80,11 +80,6 @@ def _busy_once(files: Files, clock: Clock) -> dict[int, tuple[str, float]]:
         if share >= BUSY_SHARE:
             busy[pid] = (process.name, share)
     return busy
-
-
-def _processes(files: Files) -> dict[int, Process]:
-    found = (parse_stat(files.text(f"/proc/{pid}/stat")) for pid in files.names("/proc", "[0-9]*"))
-    return {process.pid: process for process in found if process is not None}
 
 
 def _ancestors(processes: dict[int, Process]) -> set[int]:
