@@ -11,8 +11,9 @@
 set -u
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
 . "${MUSTER_EPILOG_CONF:-/etc/slurm/muster_epilog.conf}" || exit 0
-# Kernel messages that no earlier epilog has read.
-: "${XIDS:=journalctl --dmesg --quiet --output cat --cursor-file=/var/lib/muster-epilog.cursor --grep 'NVRM: Xid'}"
+# Kernel messages that no earlier epilog has read. In this format a line break in a message is indented, so that what a
+# user wrote in one (the kernel repeats options of mounts) begins no line.
+: "${XIDS:=journalctl --dmesg --quiet --output short-monotonic --no-hostname --cursor-file=/var/lib/muster-epilog.cursor --grep 'NVRM: Xid'}"
 
 send() { # one report, JSON
     folder=$(mktemp -d) || return
@@ -37,7 +38,7 @@ report_crash() {
 report_xids() {
     # Each message once, in their order, since what some codes need is said by their text; without what JSON would escape.
     eval "$XIDS" | LC_ALL=C sed -n -e 's/["\\]//g' -e 's/[^ -~]/ /g' \
-        -e 's/.*NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\1 \2/p' | LC_ALL=C awk '!seen[$0]++ && ++sent <= 50' |
+        -e 's/^\(\[ *[0-9.]*\] kernel: \)\{0,1\}NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\2 \3/p' | LC_ALL=C awk '!seen[$0]++ && ++sent <= 50' |
         while read -r code text; do
             send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
                 \"value\": \"${text:+$text }(after job $SLURM_JOB_ID of $SLURM_JOB_USER)\"}"

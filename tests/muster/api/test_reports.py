@@ -271,8 +271,14 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
         "NVRM: Xid (PCI:0000:3a:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
         f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
         f"NVRM: Xid (PCI:0018:01:00): 149, {link}{'.' * 500}", "NVRM: Xid (PCI:0018:01:00): 8",
+        "[ 1843.308145] kernel: NVRM: Xid (PCI:0000:3b:00): 95, Uncontained",  # journalctl -o short-monotonic
     ]  # fmt: skip
-    log.write_text("\n".join([*lines, lines[0], "usb 1-1: new device"]))
+    forged = "NVRM: Xid (PCI:0000:3b:00): 62, chosen by a user"
+    log.write_text("\n".join([
+        *lines, lines[0], "usb 1-1: new device", f"tmpfs: Unknown parameter '{forged}'",
+        "[    9.500000] kernel: tmpfs: Unknown parameter '", f"{' ' * 24}{forged}'",
+        f"[    9.500000] kernel: tmpfs: Unknown parameter '[    9.500000] kernel: {forged}'",
+    ]))  # fmt: skip
     conf = epilog_settings(tmp_path, served, f"XIDS='cat {log}'")
     job = {"SLURMD_NODENAME": NODE, "SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "MUSTER_EPILOG_CONF": str(conf)}
     subprocess.run([EXAMPLES / "slurm_epilog.sh", "wait"], env={**os.environ, **job}, check=True, timeout=60)
@@ -280,7 +286,7 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
     assert {(each.check, each.value, each.severity) for each in store.health.of_node(NODE)} == {
         ("xid/48", f"DBE said twice {after}", "RESET"), ("xid/79", f"pid=1, lost {after}", "REBOOT"),
         ("xid/154", f"{needed} {after}", "RESET"), ("xid/149", f"{(link + '.' * 500)[:300]} {after}", "RESET"),
-        ("xid/8", after, "MONITOR"),
+        ("xid/8", after, "MONITOR"), ("xid/95", f"Uncontained {after}", "RESET"),
     }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def test_machines_that_share_a_home_directory_do_not_share_a_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
-    monkeypatch.setattr(jobdir, "file_system_of", lambda path, mountinfo: "nfs4")
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "nfs4")
     first, second = (Fence(jobdir.fence_dir(node)) for node in ("node-1", "node-2"))
     first.enter(9, "job-1", tmp_path, lambda: None)
     second.enter(5, "job-2", tmp_path, lambda: None)  # neither fenced by token 9 nor waiting for job-1
@@ -51,7 +51,7 @@ def test_on_a_local_disk_all_names_of_a_machine_share_its_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
-    monkeypatch.setattr(jobdir, "file_system_of", lambda path, mountinfo: "ext4")
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "ext4")
     assert jobdir.fence_dir("node-1") == jobdir.fence_dir("alias") == tmp_path
     monkeypatch.setenv("MUSTER_FENCE", "/var/lib/muster")
     assert jobdir.fence_dir("node-1") == Path("/var/lib/muster")
@@ -101,7 +101,7 @@ def test_what_root_makes_belongs_to_the_user_who_has_to_remove_it(
     user = 65534
     os.chown(tmp_path, user, user)
     monkeypatch.setenv("MUSTER_WORK", str(tmp_path))
-    monkeypatch.setattr(jobdir, "file_system_of", lambda path, mountinfo: "nfs4")
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "nfs4")
     fence, job = Fence(jobdir.fence_dir("node-1")), jobdir.JobDir(tmp_path / "jobs" / "1")
     assert job.open()
     job.scratch_for(0, "disk")

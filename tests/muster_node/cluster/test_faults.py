@@ -32,6 +32,13 @@ def test_ranks_use_the_network_interface_of_the_block(tmp_path: Path, monkeypatc
     assert "lo=lo" in faults._run([sys.executable, "-c", shown], tmp_path, group())
 
 
+def test_torchruns_id_names_nothing_of_the_blocks_secret(tmp_path: Path) -> None:
+    shown = "import os, sys; sys.exit(os.environ['PET_RDZV_ID'])"
+    told = faults._run([sys.executable, "-c", shown], tmp_path, group())
+    assert len(told.split()[-1]) == 64
+    assert "abab" not in told
+
+
 def test_torchrun_gives_others_the_address_at_which_they_reach_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,3 +49,4 @@ def test_torchrun_gives_others_the_address_at_which_they_reach_the_node(
     faults.fault_run(context, group(), 1)
     (command,) = commands
     assert command[command.index("--local-addr") + 1] == "127.0.0.1"
+    assert "ab" * 4 not in " ".join(command)

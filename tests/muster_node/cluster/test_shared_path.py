@@ -210,7 +210,7 @@ def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: p
 def test_what_a_rank_of_another_node_still_writes_is_removed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, remove, late = tmp_path / f"muster-{'0f' * 8}", shutil.rmtree, [1.0, 2.0]
+    (folder, _), remove, late = checkpoint.folders_of(str(tmp_path), "0f" * 16), shutil.rmtree, [1.0, 2.0]
 
     def written_meanwhile(path: Path, ignore_errors: bool) -> None:
         remove(path, ignore_errors=ignore_errors)
@@ -233,8 +233,8 @@ def test_a_block_that_loses_a_member_leaves_no_checkpoint(
 ) -> None:
     """Its ranks are killed while they save: the first node's own process removes what they wrote."""
     session = "0f" * 16
-    mine, other = saved(tmp_path / f"muster-{session[:16]}", 1.0), saved(tmp_path / f"muster-{'1e' * 8}", 1.0)
-    faults = saved(tmp_path / f"muster-faults-{session[:16]}", 1.0)
+    mine, faults = (saved(folder, 1.0) for folder in checkpoint.folders_of(str(tmp_path), session))
+    other = saved(tmp_path / f"muster-{'1e' * 8}", 1.0)
 
     def lost(*given: Any) -> None:
         raise RuntimeError("the other members gave this node up")

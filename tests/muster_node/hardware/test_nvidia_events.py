@@ -83,10 +83,22 @@ def test_a_message_is_read(line: str, event: DeviceEvent) -> None:
         "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Severity 0 Engine instance 46 Sub-engine instance 00",
         "[1.0] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Data {0x00140004, 0x00100000}",
         "a user writes NVRM Xid 79 into the log",
+        "<12>[ 9.5] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",  # of user space, by its facility
+        # What users choose, as the kernel repeats it: options of a mount, the name of a file that crashed.
+        "<3>[ 9.5] tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1b:00): 79,1 GPU has fallen off the bus.'",
+        "<3>[ 9.5] tmpfs: Unknown parameter 'n1 kernel: NVRM: Xid (PCI:0000:1b:00): 79,1 GPU has fallen off the bus.'",
+        "tmpfs: Unknown parameter '[ 9.5] NVRM: Xid (PCI:0000:1b:00): 79,1 GPU has fallen off the bus.'",
+        "<6>[ 9.5] a.out[77]: segfault at 0 ip 0 sp 7ffc error 14 in NVRM: Xid (PCI:0000:1b:00): 79, lost[400000+1000]",
+        "<3>[ 9.5] tmpfs: Unknown parameter 'nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Fatal, Link 46'",
     ],
 )
 def test_other_lines_are_ignored(line: str) -> None:
     assert device_events([line]) == []
+
+
+def test_a_line_break_within_a_record_begins_no_message() -> None:
+    record = "3,9,9500000,-;tmpfs: Unknown parameter '\\x0aNVRM: Xid (PCI:0000:1b:00): 79, lost'\n"
+    assert device_events(parse_kmsg(record)) == []
 
 
 def test_records_of_dev_kmsg_are_read_with_their_time() -> None:

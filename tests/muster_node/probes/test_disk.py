@@ -4,10 +4,27 @@ import os
 
 import pytest
 
+from muster_node.agent import jobdir
 from muster_node.hardware import open_hardware
 from muster_node.probe import Skip
 from muster_node.probes import disk
 from muster_node.probes.disk import Disk
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    """Wherever the tests' folder lies."""
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "ext4")
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ramfs", "nfs4", "fuse.sshfs"])
+def test_memory_and_another_machines_disk_are_not_measured(run_probe, monkeypatch, kind):
+    monkeypatch.setattr(jobdir, "file_system", lambda path: kind)
+    run = run_probe(Disk, mib=4)
+    for metric in Disk.metrics:
+        found = run.one(metric, "disk:scratch")
+        assert (found.value, found.samples) == (None, 0)
+        assert kind in found.note
 
 
 def test_this_disk_gives_back_what_it_got(run_probe, tmp_path):

@@ -6,8 +6,23 @@ import stat
 
 import pytest
 
+from muster_node.agent import jobdir
 from muster_node.probe import Skip
 from muster_node.probes.fio import TESTS, Fio
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    """Wherever the tests' folder lies."""
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "ext4")
+
+
+def test_memory_is_no_disk(run_probe, stand_in, monkeypatch, tmp_path):
+    stand_in(WRITES)
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "tmpfs")
+    with pytest.raises(Skip, match="tmpfs"):
+        run_probe(Fio, mib=8, directory=str(tmp_path))
+    assert not list(tmp_path.glob("*.asked"))
 
 
 @pytest.fixture

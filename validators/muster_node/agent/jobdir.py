@@ -58,12 +58,16 @@ def fence_dir(node: str) -> pathlib.Path:
     if given:
         return pathlib.Path(given)
     work = work_dir()
+    return work / "nodes" / safe_name(node) if file_system(work).startswith(SHARED_FILE_SYSTEMS) else work
+
+
+def file_system(path: pathlib.Path) -> str:
+    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" where it is unknown."""
     try:
         mounts = pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        mounts = ""
-    shared = file_system_of(os.path.realpath(work), mounts).startswith(SHARED_FILE_SYSTEMS)
-    return work / "nodes" / safe_name(node) if shared else work
+        return ""
+    return file_system_of(os.path.realpath(path), mounts)
 
 
 def file_system_of(path: str, mountinfo: str) -> str:

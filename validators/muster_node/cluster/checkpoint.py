@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import hashlib
 import math
 import os
 import pathlib
@@ -115,8 +116,10 @@ def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
 
 
 def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
-    """Where a block keeps its checkpoints in the shared path, and those of its run with faults."""
-    return pathlib.Path(path) / f"muster-{session[:16]}", pathlib.Path(path) / f"muster-faults-{session[:16]}"
+    """Where a block keeps its checkpoints in the shared path, and those of its run with faults: names that everybody
+    may read, and of the session's secret nothing."""
+    name = hashlib.sha256(b"shared path " + session.encode()).hexdigest()[:16]
+    return pathlib.Path(path) / f"muster-{name}", pathlib.Path(path) / f"muster-faults-{name}"
 
 
 def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:

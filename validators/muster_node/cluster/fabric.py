@@ -59,14 +59,11 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
-    store = None
-    if group.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, group.world, True, limit, wait_for_workers=False)
-    port = group.gather(store.port if store is not None else None)[0]
+    store = listening_store(dist, group.local_address, group.world, limit) if group.rank == 0 else None
+    address, port = group.gather((group.local_address, store.port) if store is not None else None)[0]
     with group.waiting("torch.distributed's rendezvous"):
         if store is None:
-            local = group.names[0] == block.name
-            store = dist.TCPStore("127.0.0.1" if local else block.master_addr, port, group.world, False, limit)
+            store = dist.TCPStore(address, port, group.world, False, limit)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(_backend(device), store=store, rank=group.rank, world_size=group.world, timeout=limit)
@@ -75,6 +72,16 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     yield fabric
     # Only at a good end: taking a group down waits for partners, and after a failure this process ends anyway.
     dist.destroy_process_group()
+
+
+def listening_store(dist: Any, address: str, world: int, limit: datetime.timedelta) -> Any:
+    """torch's TCPStore for ``world`` ranks, on a port that the kernel chooses, at this address alone.
+
+    Everybody who reaches a store may write into it, and whatever address it is given it listens at all of them.
+    """
+    listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    port, handle = listener.getsockname()[1], listener.detach()
+    return dist.TCPStore(address, port, world, True, limit, wait_for_workers=False, master_listen_fd=handle)
 
 
 def _require(torch: Any, device: Any) -> None:

@@ -6,6 +6,7 @@ Everything goes through the shared path, since a node that restarts has nothing 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -64,7 +65,7 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
         sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(group.names)),
         "--nproc-per-node", str(ranks), "--node-rank", str(group.names.index(block.name)),
         "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--local-addr", group.local_address,
-        "--rdzv-id", f"muster-{block.session[:16]}", "--rdzv-conf", f"join_timeout={_JOIN_S},is_host={int(master)}",
+        "--rdzv-conf", f"join_timeout={_JOIN_S},is_host={int(master)}",
         "--max-restarts", str(RESTARTS), "--monitor-interval", str(_MONITOR_S),
         "-m", "muster_node.cluster.elastic", json.dumps(
             {"folder": str(folder), "node": block.name, "steps": context.params["fault_steps"], "seed": context.seed}
@@ -87,6 +88,8 @@ def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str
     package = pathlib.Path(muster_node.__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
     environment["OMP_NUM_THREADS"] = "1"
+    # Under this key the agents' pickles lie in a store that is open to the network. Arguments of a program are public.
+    environment["PET_RDZV_ID"] = hashlib.sha256(b"torchrun " + group.block.session.encode()).hexdigest()
     # Agents count restarts each by itself, and in their own store ranks would find addresses of the last attempt.
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     choose_interface(group.block.interface or interface_of(group.local_address), environment)

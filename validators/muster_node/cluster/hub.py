@@ -42,8 +42,8 @@ _LINGER_S = 2.0
 _GRACE_S = 0.5
 """Seconds during which the hub waits, after the first lost member, for others that were lost at the same moment."""
 
-_HELLO_S = 5.0
-_UNKNOWN_PEERS_MAX = 64
+HELLO_S = 5.0
+UNKNOWN_PEERS_MAX = 64
 _LOOPBACK = ("127.", "::1")
 
 
@@ -88,7 +88,7 @@ def listen(port: int) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        listener = socket.create_server(("", port), family=family, backlog=_UNKNOWN_PEERS_MAX, dualstack_ipv6=both)
+        listener = socket.create_server(("", port), family=family, backlog=UNKNOWN_PEERS_MAX, dualstack_ipv6=both)
     except OSError as error:
         reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
         raise OSError(f"the members cannot meet on port {port} of this node: {reason}") from error
@@ -175,7 +175,7 @@ class Hub(threading.Thread):
             self._mark_lost(peer.name, f"its process ended in phase {peer.phase}: {gone}")
 
     def _accept(self) -> None:
-        while len(self._unknown_peers) < _UNKNOWN_PEERS_MAX:
+        while len(self._unknown_peers) < UNKNOWN_PEERS_MAX:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -187,7 +187,7 @@ class Hub(threading.Thread):
             messages = unknown_peer.link.receive()
         except Gone:
             messages = [{"kind": "gone"}]
-        if not messages and self._clock.now() - unknown_peer.since < _HELLO_S:
+        if not messages and self._clock.now() - unknown_peer.since < HELLO_S:
             return
         self._unknown_peers.remove(unknown_peer)
         refusal = self._refusal(messages[0]) if messages else "it sent nothing"

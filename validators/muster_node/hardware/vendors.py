@@ -76,8 +76,10 @@ class Gpus(abc.ABC):
 class Vendor:
     """One vendor. ``pci_id``: its number on the PCI bus, as sysfs writes it.
 
-    ``open_gpus``: its GPUs, None where this machine has no driver library of the vendor. ``event_of``: a line of the
-    kernel log as the driver's own message with a code, None for any other line. ``loads``: in the line that the driver
+    ``open_gpus``: its GPUs, None where this machine has no driver library of the vendor. ``event_of``: a message of
+    the kernel log, from its first character on, and its seconds since boot, as an event of the driver's with a code;
+    None for any other. The kernel repeats what users write, such as mount options, so only a message that begins as the
+    driver's do is one. ``loads``: in the line that the driver
     logs when it is loaded, "" where it logs none. ``services``: what systemd should run.
     ``tools``: optional programs, and what to do where one is not installed. ``metrics``: those facts of the inventory
     that only this vendor's GPUs have.
@@ -86,7 +88,7 @@ class Vendor:
     name: str
     pci_id: str
     open_gpus: Callable[[], Gpus | None]
-    event_of: Callable[[str], DeviceEvent | None]
+    event_of: Callable[[str, float | None], DeviceEvent | None]
     loads: str = ""
     services: tuple[str, ...] = ()
     tools: Mapping[str, str] = dataclasses.field(default_factory=dict)

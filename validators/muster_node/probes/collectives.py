@@ -16,6 +16,7 @@ import pathlib
 from typing import Any, Callable
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
+from muster_node.cluster.fabric import listening_store
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
@@ -247,7 +248,7 @@ class _Rank:
         dist = self._torch.distributed
         port_file = self._scratch / ("port-nvls" if self._nvls else "port-plain")
         if worker.index == 0:
-            store = dist.TCPStore("127.0.0.1", 0, worker.count, True, _TIMEOUT, wait_for_workers=False)
+            store = listening_store(dist, "127.0.0.1", worker.count, _TIMEOUT)
             _write_port(port_file, store.port)
             return store
         port = _await_port(port_file, self._hardware.clock)

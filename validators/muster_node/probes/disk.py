@@ -15,6 +15,7 @@ import pathlib
 import random
 from collections.abc import Iterator
 
+from muster_node.agent import jobdir
 from muster_node.hardware.seam import SCRATCH_DISK, Clock
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads.common import MIB, seed_of, spread
@@ -23,6 +24,7 @@ from muster_node.workloads.rerun import Rerun, report_reruns
 
 _BLOCK = 4 * MIB
 _RERUNS = 3
+_MEMORY = ("tmpfs", "ramfs")
 
 
 class Disk(Probe):
@@ -44,11 +46,12 @@ class Disk(Probe):
 
     def run(self, context: Context) -> None:
         """Measure. Raises Skip where less than twice the file's size is free or the directory cannot be written."""
-        if not context.hardware.devices("disk"):
-            for metric in self.metrics:
-                context.emit(metric, SCRATCH_DISK.id, samples=0, note="the machine has no disk of its own")
-            return
         directory = pathlib.Path(context.params["directory"] or context.scratch)
+        why = no_disk(directory) if context.hardware.devices("disk") else "the machine has no disk of its own"
+        if why:
+            for metric in self.metrics:
+                context.emit(metric, SCRATCH_DISK.id, samples=0, note=why)
+            return
         blocks = max(1, int(context.params["mib"]) * MIB // _BLOCK)
         check_room(directory, blocks * _BLOCK)
         path = directory / f"muster-disk-{os.getpid()}.scratch"
@@ -77,6 +80,16 @@ class _Times:
 
     blocks: list[float]
     flush: float = 0.0
+
+
+def no_disk(directory: pathlib.Path) -> str:
+    """Why what is written there reaches no disk of this machine; "" if it may. Memory too takes direct writes."""
+    kind = jobdir.file_system(directory)
+    if kind in _MEMORY:
+        return f"{directory} lies in memory ({kind}): no disk was tested"
+    if kind.startswith(jobdir.SHARED_FILE_SYSTEMS):
+        return f"{directory} lies on another machine ({kind}): no disk of this one was tested"
+    return ""
 
 
 def check_room(directory: pathlib.Path, size: int) -> None:

@@ -10,8 +10,8 @@ import os
 import pathlib
 
 from muster_node.hardware.seam import SCRATCH_DISK
-from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.probes.disk import check_room
+from muster_node.probe import Context, Metric, Param, Probe, Skip
+from muster_node.probes.disk import check_room, no_disk
 from muster_node.tools.fio import FioRun, parse_fio
 from muster_node.tools.output import BadOutput
 from muster_node.tools.run import real_only, result_of
@@ -47,13 +47,15 @@ class Fio(Probe):
     needs = ("tool:fio",)
 
     def run(self, context: Context) -> None:
-        """Run every test. Raises Skip on simulated hardware or without room, RuntimeError if one gave no result."""
+        """Run every test. Raises Skip if simulated, without a disk or room; RuntimeError if one gave no result."""
         real_only(context)
         params = context.params
         unknown = [test for test in params["tests"] if test not in TESTS]
         if unknown:
             raise ValueError("there is no test {!r} (there are: {})".format(unknown[0], ", ".join(TESTS)))
         directory = pathlib.Path(params["directory"] or context.scratch)
+        if why := no_disk(directory):
+            raise Skip(why)
         check_room(directory, int(params["mib"] * MIB))
         path = directory / f"muster-fio-{os.getpid()}.scratch"
         broken = []

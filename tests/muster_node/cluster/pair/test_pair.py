@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import socket
@@ -182,7 +183,8 @@ def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path)
     rows: list[dict[str, object]] = []
     serving = threading.Thread(target=run, args=(given[0], tmp_path / "serve", rows))
     serving.start()
-    for knock in (b"GET / HTTP/1.0\r\n\r\n", b'{"kind": "hello", "secret": "wrong"}\n', b"\xff" * 100 + b"\n"):
+    hello = b'{"kind": "hello", "secret": "%s"}\n'
+    for knock in (b"GET / HTTP/1.0\r\n\r\n", hello % b"wrong", hello % b"\\ud800", b"\xff" * 100 + b"\n"):
         for _ in range(50):
             try:
                 with socket.create_connection(("127.0.0.1", given[0]["port"]), timeout=5) as stranger:
@@ -193,8 +195,17 @@ def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path)
                 time.sleep(0.1)
             except ConnectionResetError:
                 break
-    found: list[dict[str, object]] = []
-    run(given[1], tmp_path / "join", found)
+    met = threading.Event()
+
+    def drip(stranger: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is turned away
+            while not met.wait(0.2):
+                stranger.sendall(b"{")
+
+    with socket.create_connection(("127.0.0.1", given[0]["port"]), timeout=5) as slow:
+        threading.Thread(target=drip, args=(slow,), daemon=True).start()
+        run(given[1], tmp_path / "join", [])
+        met.set()
     serving.join(60)
     assert figures(rows, "pair_bandwidth")["r0", 0] > 0
 

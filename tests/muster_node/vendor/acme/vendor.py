@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from muster_node.hardware.events import DeviceEvent, normal_pci, time_of
+from muster_node.hardware.events import DeviceEvent, normal_pci
 from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
 from muster_node.hardware.vendors import Gpus, Vendor
 from muster_node.probe import Metric, Skip
@@ -69,12 +69,12 @@ class AcmeGpus(Gpus):
         return False
 
 
-def event_of(line: str) -> DeviceEvent | None:
+def event_of(message: str, at: float | None) -> DeviceEvent | None:
     """A fault, by its number."""
-    found = _FAULT.search(line)
+    found = _FAULT.match(message)
     if found is None:
         return None
-    return DeviceEvent("acme", int(found.group(2)), normal_pci(found.group(1)), "", found.group(3), time_of(line))
+    return DeviceEvent("acme", int(found.group(2)), normal_pci(found.group(1)), "", found.group(3), at)
 
 
 VENDOR = Vendor(

@@ -10,14 +10,14 @@ import contextlib
 import hmac
 import json
 import socket
+from collections.abc import Iterable
 from typing import Any
 
-from muster_node.cluster.hub import listen
-from muster_node.cluster.wire import own_address
+from muster_node.cluster.hub import HELLO_S, UNKNOWN_PEERS_MAX, listen
+from muster_node.cluster.wire import UNKNOWN_PEER_LINE_MAX, Gone, Link, own_address, wait_for
 from muster_node.hardware.seam import Clock
 
 LINE_MAX = 64 * 1024
-STRANGERS_MAX = 100
 _RETRY_S = 0.2
 
 
@@ -78,27 +78,46 @@ class Meeting:
 def serve(port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
     """Waits for the partner, at all addresses: the name by which it knows this node may be the loopback's here.
 
-    Others who connect are turned away. Raises PartnerLost, or OSError for a taken port.
+    Others who connect are turned away, and keep it from nothing. Raises PartnerLost, or OSError for a taken port.
     """
     until = clock.now() + join_s
+    callers: dict[Link, float] = {}
     with listen(port) as listener:
-        for _ in range(STRANGERS_MAX):
-            listener.settimeout(max(0.01, until - clock.now()))
-            try:
-                connection, _ = listener.accept()
-            except socket.timeout:
-                break
-            meeting = Meeting(connection, min(limit_s, 5.0))
-            try:
-                known = hmac.compare_digest(str(meeting.hear("hello").get("secret")).encode(), secret.encode())
-            except PartnerLost:
-                known = False
-            if known:
-                meeting = Meeting(connection, limit_s)
-                meeting.tell("welcome")
-                return meeting
-            meeting.close()
+        while clock.now() < until:
+            wait_for(callers, _RETRY_S, listener)
+            if len(callers) < UNKNOWN_PEERS_MAX:
+                with contextlib.suppress(OSError):
+                    callers[Link(listener.accept()[0], UNKNOWN_PEER_LINE_MAX)] = clock.now()
+            for caller, since in list(callers.items()):
+                known = _knows(caller, secret)
+                if known is None and clock.now() - since < HELLO_S:
+                    continue
+                del callers[caller]
+                if known:
+                    _dismiss(callers)
+                    meeting = Meeting(caller.socket, limit_s)
+                    meeting.tell("welcome")
+                    return meeting
+                caller.close()
+    _dismiss(callers)
     raise PartnerLost(f"the partner did not come within {join_s:g} s")
+
+
+def _dismiss(callers: Iterable[Link]) -> None:
+    for caller in callers:
+        caller.close()
+
+
+def _knows(caller: Link, secret: str) -> bool | None:
+    """Whether it is the partner; None while it has said nothing."""
+    try:
+        messages = caller.receive()
+    except Gone:
+        return False
+    if not messages:
+        return None
+    said = str(messages[0].get("secret")).encode("utf-8", "backslashreplace")
+    return messages[0]["kind"] == "hello" and hmac.compare_digest(said, secret.encode())
 
 
 def join(address: str, port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:

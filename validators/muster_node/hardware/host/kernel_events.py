@@ -41,9 +41,13 @@ TROUBLE = re.compile(
 refuses a policy whose examples they miss."""
 
 _LINE = re.compile(
-    r"(?:<(\d{1,4})>)?\s*(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:\S+ kernel: )?(.*)$", re.DOTALL
+    r"(?:<(\d{1,4})>)?\s*(?:(?:\w{3} [ \d]\d [\d:.]+|\d{4}-\d\d-\d\d\S+) \S+ kernel: )?"
+    r"(?:\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]\s?)?"
+    r"(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:\S+ kernel: )?(.*)$",
+    re.DOTALL,
 )
-"""Priority, time, and of some kernels the task or CPU that printed it (CONFIG_PRINTK_CALLER), then the message."""
+"""Priority, syslog's date and host, the date of ``dmesg -T``, time, and of some kernels the task or CPU that printed it
+(CONFIG_PRINTK_CALLER), then the message."""
 _RECORD = re.compile(r"^(.*?)\{(\d+)\}")
 _MACHINE_CHECK = re.compile(r"^(?:mce: )?\[Hardware Error\]: ")
 _DETAIL = re.compile(r"^\S+ \S+: (?:AER: )?\s{2,}\S|^\S+ \S+: AER:\s+(?:TLP Header|Error of this Agent)")
@@ -67,7 +71,16 @@ class KernelEvent:
 
 def device_event(line: str) -> DeviceEvent | None:
     """A line as a vendor's driver reports an error under a code of its own; None for any other line."""
-    return next((event for vendor in vendors() if (event := vendor.event_of(line)) is not None), None)
+    found = _LINE.match(line)
+    if found is None or _of_user_space(found.group(1)):
+        return None
+    at = float(found.group(2)) if found.group(2) else None
+    return next((event for vendor in vendors() if (event := vendor.event_of(found.group(3), at)) is not None), None)
+
+
+def _of_user_space(number: str | None) -> bool:
+    """Whether something in user space wrote the line into the kernel's log: its facility is not the kernel's, 0."""
+    return number is not None and int(number) >> 3 > 0
 
 
 def device_events(lines: Iterable[str]) -> list[DeviceEvent]:
@@ -93,8 +106,8 @@ def _records(lines: Iterable[str]) -> list[KernelEvent]:
         if found is None or not found.group(3).strip() or device_event(line) is not None:
             continue
         number, at = found.group(1), float(found.group(2)) if found.group(2) else None
-        if number is not None and int(number) >> 3:
-            continue  # not the kernel's own: something in user space wrote into its log
+        if _of_user_space(number):
+            continue
         priority = None if number is None else int(number) & 7
         text = found.group(3).rstrip()
         place = _place(text, at, records, open_by_key)

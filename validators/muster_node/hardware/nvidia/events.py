@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from muster_node.hardware.events import DeviceEvent, normal_pci, shape_of, time_of
+from muster_node.hardware.events import DeviceEvent, normal_pci, shape_of
 
 XID = "xid"
 SXID = "sxid"
@@ -25,15 +25,14 @@ _WORDS = re.compile(r"\bLink -?\d+ \(0x([0-9a-f]+) 0x([0-9a-f]+)", re.IGNORECASE
 """Their first two words: policies decide by the sub-code, bits 25 to 20 of the first, and by the second, the status."""
 
 
-def event_of(line: str) -> DeviceEvent | None:
-    """An XID or SXID; None for any other line."""
-    at = time_of(line)
-    xid = _XID.search(line)
+def event_of(message: str, at: float | None) -> DeviceEvent | None:
+    """An XID or SXID; None for any other message."""
+    xid = _XID.match(message)
     if xid:
         address, instance, code, text = (part.strip() for part in xid.groups())
         text = _xid_text(int(code), text, instance)
         return DeviceEvent(XID, int(code), normal_pci(address), "", text, at, form=_form(int(code), text))
-    sxid = _SXID.search(line)
+    sxid = _SXID.match(message)
     if sxid and not _SXID_DETAIL.match(sxid.group(4)):
         switch = sxid.group(1)[len("nvidia-") :]
         return DeviceEvent(SXID, int(sxid.group(3)), normal_pci(sxid.group(2)), switch, sxid.group(4).strip(), at)
