@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.model.nodes import Node, Pause
+from muster.model.nodes import Lemon, Node, Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.gate import Admit, Decision, Limits, NeedsPerson, Refuse, decide
+from muster.rules.gate import Admit, Decision, Limits, NeedsPerson, Refuse, against, decide, stage_of
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.stages import LEVELS
@@ -206,3 +206,72 @@ def test_a_paused_node_enters_only_by_a_person_and_one_that_serves_is_as_before(
     assert isinstance(decision_for(at=node()), Admit)
     assert isinstance(decision_for(at=entering), NeedsPerson)
     assert isinstance(decision_for(at=serving), Admit)
+
+
+@pytest.mark.parametrize("known", [{"fails_again": "it failed twice"}, {"rack_held": "its rack is held"}])
+def test_what_keeps_a_node_from_entering_ends_no_service(known: dict[str, str]) -> None:
+    serving, entering = node(State.PRODUCTION), node()
+    assert decide(entering, WELL, (), (), limits=LIMITS, now=NOW, **known) == NeedsPerson(tuple(known.values()))
+    assert decide(serving, WELL, (), (), limits=LIMITS, now=NOW, **known) == Admit()
+    lemon = {"lemon": Lemon("Ada", NOW, "it hangs")}
+    assert isinstance(decision_for(at=dataclasses.replace(entering, **lemon)), NeedsPerson)
+    assert isinstance(decision_for(at=dataclasses.replace(serving, **lemon)), Admit)
+
+
+def test_a_repair_that_no_test_has_proved_is_a_persons() -> None:
+    for state in (State.CLUSTER_VALIDATION, State.PRODUCTION):
+        unproved = ["the repair of gpu3 is not proved"]
+        decision = decide(node(state), WELL, (), (), limits=LIMITS, now=NOW, unproved=unproved)
+        assert decision == NeedsPerson(tuple(unproved))
+
+
+def test_a_simulated_pass_admits_no_real_node() -> None:
+    verdicts = [*WELL[1:], dataclasses.replace(WELL[0], simulated=True)]
+    assert isinstance(decision_for(verdicts), NeedsPerson)
+    assert decision_for(verdicts, at=dataclasses.replace(node(), simulated=True)) == Admit()
+
+
+def test_an_open_critical_finding_is_refused_without_a_fail_too() -> None:
+    assert isinstance(decision_for(findings=[found()]), Refuse)
+    for other in (found(waived="by Ada"), found(Severity.WARNING)):
+        assert isinstance(decision_for(findings=[other]), NeedsPerson)
+
+
+def test_with_what_a_person_keeps_a_node_it_serves_on_and_does_not_enter_again() -> None:
+    failed = stage_verdict("thermal", Verdict.FAIL, age=0)
+    finding = found(decided_by=failed)
+    for state, then in ((State.PRODUCTION, NeedsPerson), (State.CLUSTER_VALIDATION, Refuse)):
+        kept = decide(
+            node(state), [*WELL, failed], [finding], (), limits=LIMITS, now=NOW, kept=[stage_of(failed)]
+        )  # fmt: skip
+        assert isinstance(kept, then)
+
+
+@pytest.mark.parametrize(
+    ("severity", "waived", "accepted", "kept", "stands"),
+    [
+        (Severity.CRITICAL, "", False, False, True),
+        (Severity.CRITICAL, "", True, False, True),
+        (Severity.CRITICAL, "", False, True, False),
+        (Severity.CRITICAL, "by Ada", False, False, False),
+        (Severity.WARNING, "", False, False, True),
+        (Severity.WARNING, "", True, False, False),
+        (Severity.INFO, "", False, False, False),
+    ],
+)
+def test_what_stands_against_a_service_whatever_another_test_finds(
+    severity: Severity, waived: str, accepted: bool, kept: bool, stands: bool
+) -> None:
+    """Who accepts warnings of a stage accepts no failure of it."""
+    open_ = found(severity, waived)
+    known = [stage_of(open_)]
+    left = against(WELL, [open_], accepted=known if accepted else (), kept=known if kept else ())
+    assert bool(left) == stands
+
+
+def test_a_fail_stands_against_a_service_until_a_person_keeps_the_node_with_it() -> None:
+    failed = stage_verdict("thermal", Verdict.FAIL, age=0)
+    of = [stage_of(failed)]
+    assert against([*WELL, failed], (), accepted=of, kept=())
+    assert not against([*WELL, failed], (), accepted=(), kept=of)
+    assert not against(WELL, (), accepted=(), kept=())

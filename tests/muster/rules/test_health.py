@@ -107,6 +107,14 @@ def test_half_a_rack_at_once_is_the_racks() -> None:
     assert health.common(said, fleet, POLICY, T0) == [], "who may drain no node keeps none from being drained"
 
 
+def test_what_is_over_or_of_a_node_out_of_service_is_not_shown_at_once() -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in range(6)]
+    assert health.common([seen(each.name) for each in fleet[:3]], fleet, POLICY, T0)
+    over = Track(False, at(-60), at(-60), over=True)
+    for third in (seen("n2", track=over), seen("gone")):
+        assert not health.common([*(seen(each.name) for each in fleet[:2]), third], fleet, POLICY, T0)
+
+
 def test_a_leaf_is_a_place_and_one_node_none() -> None:
     fleet = [node(f"n{each}", leaf="l1" if each < 6 else "l2") for each in range(20)]
     assert health.common([seen("n0"), seen("n0", device="gpu1")], fleet, POLICY, T0) == []
@@ -154,6 +162,14 @@ def test_what_is_remembered_never_counts_more_within_a_time_than_was_seen_and_is
     assert within[0] <= within[1]
     if now <= 86_400:
         assert sum(times for _, times in kept) == sum(times for _, times in all_)
+
+
+def test_of_more_times_than_are_kept_none_is_forgotten() -> None:
+    kept: list[tuple[float, int]] = []
+    for minute in range(health.RECENT_MAX + 10):
+        kept = health.remember(kept, 60.0 * minute, 3)
+    assert len(kept) == health.RECENT_MAX
+    assert kept[0] == (0.0, 3 * 11)
 
 
 def test_what_a_clock_ahead_has_written_is_no_burst() -> None:

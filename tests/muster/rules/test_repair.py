@@ -82,6 +82,27 @@ def test_a_part_is_followed_to_another_slot() -> None:
     assert found.rung is Rung.REBOOT
 
 
+@pytest.mark.parametrize(("before", "now"), [("gpu S-3", ""), ("", "gpu S-3")])
+def test_where_one_of_two_faults_does_not_name_its_part_the_place_tells(before: str, now: str) -> None:
+    """A GPU that is lost may have no serial any more; its budget goes on."""
+    fault = Fault("gpu_memory", "gpu3", now)
+    found = chosen(tried("reset_gpu", fault=dataclasses.replace(fault, part=before)), fault=fault)
+    assert isinstance(found, Act)
+    assert found.rung is Rung.REBOOT
+    elsewhere = chosen(tried("reset_gpu", fault=Fault("gpu_memory", "gpu5", before)), fault=fault)
+    assert elsewhere.rung is Rung.RESET_GPU
+
+
+@pytest.mark.parametrize(("most", "kind"), [(1, Person), (2, Act)])
+def test_restarts_have_a_budget_of_their_own(most: int, kind: type) -> None:
+    lost = Fault("gpu_lost", "gpu3")
+    text = TEXT.replace("enabled: []", ALL_ON).replace("restarts_max: 2", f"restarts_max: {most}")
+    policy = policy_file.parse(RepairPolicy, text.encode(), "repair.yaml")
+    found = chosen(tried("reboot", fault=lost), fault=lost, policy=policy)
+    assert isinstance(found, kind)
+    assert found.rung is Rung.POWER_CYCLE
+
+
 def test_the_same_fault_after_two_restarts_is_a_persons() -> None:
     lost = Fault("gpu_lost", "gpu3")
     text = TEXT.replace("enabled: []", ALL_ON).replace("repairs_max: 2", "repairs_max: 9")
@@ -134,7 +155,7 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
     ("changes", "kind"),
     [
         ({"history": None}, Person), ({"idle": False}, Wait), ({"idle": None}, Wait), ({"leased": False}, Wait),
-        ({"simulated": True}, Act), ({"simulated": True, "fault": Fault("gpu_lost")}, Person),
+        ({"bmc": False}, Act), ({"simulated": True}, Act), ({"simulated": True, "fault": Fault("gpu_lost")}, Person),
         ({"reachable": False}, Person), ({"labels": {}}, Person),
         ({"labels": {"repair": "auto", "repair_owner": "jira"}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
@@ -238,7 +259,8 @@ def test_the_tests_after_a_repair_prove_it_and_those_before_do_not() -> None:
     ]
     assert proved(incident, passed, 5)
     assert not proved(incident, passed, 6), "the repair ended after the first of them"
-    assert not proved(dataclasses.replace(incident, prove=(), level=""), passed, 5), "evidence by hand proves nothing"
+    for nothing in ({"prove": ()}, {"level": ""}, {"prove": (), "level": ""}):
+        assert not proved(dataclasses.replace(incident, **nothing), passed, 5)
 
 
 @pytest.mark.parametrize(

@@ -29,3 +29,11 @@ def test_a_first_member_at_which_none_could_join_is_named() -> None:
         if name != "n0":
             each.lose("n0", "it could not be joined at 10.0.0.1:29500 within 60 s: no answer")
     assert judge_block(members(sent)).missing == ("n0",)
+
+
+def test_of_two_the_one_that_is_reported_is_lost_and_both_are_suspects_if_each_reports_the_other() -> None:
+    sent = block(2)
+    sent["n0"].lose("n1")
+    assert judge_block(members(sent)).missing == ("n1",)
+    sent["n1"].lose("n0")
+    assert judge_block(members(sent)).missing == ()

@@ -11,6 +11,7 @@ from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Extent, Judgement, Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import lint_sku, load_sku
 from muster_criteria.stage.retests import arranged, repeated_rows
+from muster_criteria.stage.sprt import decide
 from tests.muster_criteria.nodes import Case, MakeCase
 
 SKU = "h100-sxm-8"
@@ -71,6 +72,13 @@ def test_each_boundary_just_inside_and_just_outside(
     judgement = judged(case, *values, references=references)
     assert judgement.verdict is verdict
     assert judgement.repeat == (("nccl_tests",) if verdict is Verdict.INCONCLUSIVE else ())
+
+
+@pytest.mark.parametrize(("passes", "decision"), [(3, "fail"), (4, "repeat")])
+def test_after_a_clearance_the_test_begins_again_with_nothing_known(passes: int, decision: str) -> None:
+    assert decide([*[False] * 9, True, *[False] * passes, True]) == decision
+    assert decide([*[False] * 17, True]) == "repeat"
+    assert decide([False] * 18) == "clear"
 
 
 def test_an_undecided_test_is_asked_for_again_and_counts_as_not_measured(case: MakeCase) -> None:

@@ -22,7 +22,16 @@ ROWS = st.integers(1, 6).flatmap(
 
 
 def test_the_prior_is_that_of_the_records_next_to_it() -> None:
-    assert priors.as_json(priors.pool(PRIORS)) == PRIORS["pooled"]
+    assert _alike(priors.as_json(priors.pool(PRIORS)), PRIORS["pooled"])
+
+
+def _alike(one: object, other: object) -> bool:
+    """Equal but for rounding, which differs between processors."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == pytest.approx(other, rel=1e-12, abs=0.0))
 
 
 @given(ROWS)

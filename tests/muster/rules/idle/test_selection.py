@@ -274,6 +274,14 @@ def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, 
     assert len(found) == 2
 
 
+@pytest.mark.parametrize(("inconclusive", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
+def test_a_node_whose_test_was_inconclusive_comes_sooner_a_few_times(inconclusive: int, first: str) -> None:
+    nodes = [node("a"), dataclasses.replace(node("b"), inconclusive=inconclusive)]
+    passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
+    found = choose(Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, Limits(1.0, after=4 * HOUR))).chosen
+    assert found[0].node == first
+
+
 @pytest.mark.parametrize(
     ("proven", "in_test", "chosen"), [(0, 0, 2), (0, 1, 1), (0, 2, 0), (1, 0, 1), (1, 1, 0), (2, 0, 4), (2, 3, 1)]
 )
