@@ -51,8 +51,7 @@ def test_wording_of_refusals(run_probe, monkeypatch, snapshot):
     monkeypatch.setattr(CpuCompute, "free_memory", lambda self: 2**20)
     refused = [
         (Disk, {"directory": "/nowhere"}), (Fio, {"tests": ["trim"]}), (FullEntropy, {"repeats": 1}),
-        (FullEntropy, {"dtypes": ["fp32", "tf32"]}), (MemoryPattern, {"fraction": 1.5}),
-        (MemoryPattern, {"patterns": ["rowhammer"]}), (MemoryPattern, {}),
+        (MemoryPattern, {"fraction": 1.5}), (MemoryPattern, {"patterns": ["rowhammer"]}), (MemoryPattern, {}),
         (MemoryBandwidth, {"array_mib": 128}),
     ]  # fmt: skip
     sentences = []
