@@ -5,7 +5,8 @@
 # driver's errors since the last job; Muster's health sweep reads those by itself every ten minutes, so that is needed only
 # to know sooner.
 # Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, with
-#   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them")
+#   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them, as dmesg or
+#   journalctl does")
 # The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.
 # It never delays or fails a job: it ends at once, and reports in the background, with deadlines.
 set -u
@@ -38,7 +39,8 @@ report_crash() {
 report_xids() {
     # Each message once, in their order, since what some codes need is said by their text; without what JSON would escape.
     eval "$XIDS" | LC_ALL=C sed -n -e 's/["\\]//g' -e 's/[^ -~]/ /g' \
-        -e 's/^\(\[ *[0-9.]*\] kernel: \)\{0,1\}NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\2 \3/p' | LC_ALL=C awk '!seen[$0]++ && ++sent <= 50' |
+        -e 's/^\([A-Z][a-z][a-z] [ 0-9][0-9] [0-9:.]* \)\{0,1\}\(\[[A-Za-z0-9 :.]*\] \)\{0,1\}\(\([^ :]* \)\{0,1\}kernel: \)\{0,1\}NVRM: Xid/NVRM: Xid/' \
+        -e 's/^NVRM: Xid ([^)]*): *\([0-9][0-9]*\),* *\(.\{0,300\}\).*/\1 \2/p' | LC_ALL=C awk '!seen[$0]++ && ++sent <= 50' |
         while read -r code text; do
             send "{\"check\": \"xid/$code\", \"node\": \"$SLURMD_NODENAME\",
                 \"value\": \"${text:+$text }(after job $SLURM_JOB_ID of $SLURM_JOB_USER)\"}"

@@ -215,6 +215,25 @@ def test_a_gpu_that_sends_wrong_data_to_all_is_confirmed_by_pairs_without_it(
     assert again == {"gpu3": {"gpu3": (21, 21), "gpu4": (0, 1), "gpu5": (0, 1)}}
 
 
+def test_a_pair_whose_gpu_was_lost_after_a_wrong_copy_is_not_repeated_and_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, done = SimulatedCompute.transfer, list[int]()
+
+    def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
+        pair = (self.device.id, transfers[0].peer.id) if transfers[0].peer is not None else ()
+        if "gpu3" in pair and (pair != ("gpu0", "gpu3") or done):
+            raise RuntimeError("CUDA error: GPU is lost")
+        real(self, transfers, nominal_bytes=nominal_bytes)
+        if pair in {("gpu0", "gpu3"), ("gpu2", "gpu1")}:
+            transfers[0].target[1234] ^= 1 << 40
+            done.append(1)
+
+    monkeypatch.setattr(SimulatedCompute, "transfer", flips)
+    again, _ = _reruns(_machine(tmp_path), tmp_path)
+    assert set(again) == {"gpu1", "gpu2"}
+
+
 def test_a_copy_that_never_happened_is_counted_as_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier copy left in the buffer must not answer for a later one."""
     monkeypatch.setattr(SimulatedCompute, "_link_rate", lambda *_: 1e9)

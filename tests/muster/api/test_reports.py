@@ -272,6 +272,8 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
         f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
         f"NVRM: Xid (PCI:0018:01:00): 149, {link}{'.' * 500}", "NVRM: Xid (PCI:0018:01:00): 8",
         "[ 1843.308145] kernel: NVRM: Xid (PCI:0000:3b:00): 95, Uncontained",  # journalctl -o short-monotonic
+        "[ 1844.1] NVRM: Xid (PCI:0000:3b:00): 63, one", "Nov  9 07:08:01 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 64, two",
+        "[Mon Nov  9 07:08:01 2026] NVRM: Xid (PCI:0000:3b:00): 74, three",
     ]  # fmt: skip
     forged = "NVRM: Xid (PCI:0000:3b:00): 62, chosen by a user"
     log.write_text("\n".join([
@@ -287,6 +289,8 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
         ("xid/48", f"DBE said twice {after}", "RESET"), ("xid/79", f"pid=1, lost {after}", "REBOOT"),
         ("xid/154", f"{needed} {after}", "RESET"), ("xid/149", f"{(link + '.' * 500)[:300]} {after}", "RESET"),
         ("xid/8", after, "MONITOR"), ("xid/95", f"Uncontained {after}", "RESET"),
+        *((f"xid/{code}", f"{text} {after}", severity) for code, text, severity in (
+            ("63", "one", "IGNORE"), ("64", "two", "RESET"), ("74", "three", "RESET"))),
     }  # fmt: skip
 
 

@@ -92,6 +92,10 @@ def main(job: dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn
     os.set_inheritable(job["fd"], False)
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crashed probe's core file could be as large as its memory
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, most)
+    )  # a worker on each CPU takes three, a login often has 1,024
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
     plan = contract.Plan.from_json(pathlib.Path(job["plan"]).read_text(encoding="utf-8"))

@@ -206,7 +206,8 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
         _emit_peers(context, gpu, found, set() if gpu.id in broken_gpus else broken_gpus)
     _emit_blame(context, gpus, found, broken_gpus)
     working = [gpu for gpu in gpus if gpu.id not in broken_gpus]
-    _again_between(context, working, {pair: copied.wrong for pair, copied in found.items()}, again)
+    among = {pair: copied.wrong for pair, copied in found.items() if not broken_gpus & set(pair)}
+    _again_between(context, working, among, again)
 
 
 def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], Copied], broken: set[str]) -> None:

@@ -43,7 +43,7 @@ refuses a policy whose examples they miss."""
 _LINE = re.compile(
     r"(?:<(\d{1,4})>)?\s*(?:(?:\w{3} [ \d]\d [\d:.]+|\d{4}-\d\d-\d\d\S+) \S+ kernel: )?"
     r"(?:\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]\s?)?"
-    r"(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:\S+ kernel: )?(.*)$",
+    r"(?:\[\s*(\d+(?:\.\d+)?)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?(?:(?:[^\s:]+ )?kernel: )?(.*)$",
     re.DOTALL,
 )
 """Priority, syslog's date and host, the date of ``dmesg -T``, time, and of some kernels the task or CPU that printed it
