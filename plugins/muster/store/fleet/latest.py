@@ -90,7 +90,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
 
 
 def conclusive(node: str = "") -> list[tuple[str, str, str, bool]]:
-    """(SKU, stage, level, whether simulated) of everything that ``node``, or any, has a conclusive verdict on, in order.
+    """(SKU, stage, level, whether simulated) of all that ``node``, or any, has a conclusive verdict on, in order.
 
     A retired node's SKU file may be gone.
     """
