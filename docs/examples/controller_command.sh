@@ -1,13 +1,12 @@
 #!/bin/sh
 # The commands `muster` and `airflow` of a controller, for persons, timers and services:
 #   install docs/examples/controller_command.sh /usr/local/bin/muster && ln -s muster /usr/local/bin/airflow
-# They run as the user of the components, in the environment of these; of the caller's own, what says who acts goes first.
-# It goes by sudo's --preserve-env: the arguments of a program are public, and sudo logs them.
+# They run as the user of the components, in the environment of these; the caller's own MUSTER_PERSON and login replace those
+# of the file. sudo's env_keep (docs/deploying.md) lets these through: the arguments of a program are public, and sudo logs them.
 set -eu
 if [ "$(id -un)" != airflow ]; then
     export MUSTER_PERSON="${MUSTER_PERSON:-$(id -un)}"
-    exec sudo -u airflow \
-        --preserve-env=MUSTER_PERSON,MUSTER_AIRFLOW_USERNAME,MUSTER_AIRFLOW_PASSWORD,MUSTER_AIRFLOW_TOKEN "$0" "$@"
+    exec sudo -u airflow "$0" "$@"
 fi
 own=$(export -p)
 set -a

@@ -43,7 +43,9 @@ def test_what_a_person_may(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(manager.is_authorized_dag(method=way, access_entity=entity, user=user) for way, entity in ASKED)
         assert manager.is_authorized_pool(method="GET", user=user)
         assert manager.is_authorized_view(access_view=AccessView.PLUGINS, user=user)
+        assert not manager.is_authorized_pool(method="PUT", user=user)
         for method in ("GET", "POST", "PUT", "DELETE"):
+            assert not manager.is_authorized_variable(method=method, user=user)
             assert not manager.is_authorized_connection(method=method, user=user)
 
 

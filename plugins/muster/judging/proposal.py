@@ -89,7 +89,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
     missing: list[str] = []
     refused: MusterError | None = None
     concerned = False
-    for sku_name, of_stage, level, simulated in store.latest.conclusive():
+    for sku_name, of_stage, level, simulated in store.latest.conclusive(node):
         if of_stage not in STAGES or of_stage != (stage or of_stage):
             continue
         try:

@@ -33,12 +33,15 @@ JOB = "[0-9a-f]" * 24
 NOT_OURS = 46
 WORK = f"""
 case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${{1#'~/'}};; /*) w=$1;; *) w=$HOME/$1;; esac
+w=$(cd -P -- "$w" 2>/dev/null && pwd -P || printf %s "$w")
 [ ! -e "$w" ] || [ -O "$w" ] || {{
   echo "the work folder $w belongs to another user, who could change what runs there; give it to $(id -un)" >&2
   exit {NOT_OURS}
 }}
 """
-"""The work folder of $1, as enrolled. Exits ``NOT_OURS``, also as root, where another user made it first."""
+"""The work folder of $1, as enrolled, without links: whose it is says nothing of who may change a link to it. Exits
+``NOT_OURS``, also as root, where another user made it first.
+"""
 
 LOOK = f"""
 {WORK}
@@ -147,11 +150,12 @@ here() {{ of=$(head -c 64 "$1/boot_id" 2>/dev/null); [ -z "$of" ] || [ -z "$boot
 removed() {{
   case $(head -c 16 "$1/runtime" 2>/dev/null) in
 {_REMOVALS}
-  esac && rm -f "$1/runtime"
+  esac && here "$1" && rm -f "$1/runtime"
 }}
 for j in "$w"/jobs/{JOB}; do
   [ "${{j##*/}}" != "$2" ] && [ -d "$j" ] || continue
-  ! here "$j" || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; removed "$j"; }} 2>/dev/null
+  ! here "$j" || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; }} 2>/dev/null
+  here "$j" || {{ [ -z "$5" ] && [ ! -d "$w/nodes" ]; }} && removed "$j" 2>/dev/null
   [ -n "$(find "$j" -mtime -8 2>/dev/null | head -n 1)" ] || rm -rf -- "$j"
 done
 exit 0
@@ -160,14 +164,20 @@ exit 0
 
 Only for the holder of the node's lease. Prints the keys that were running, and as errors what of folders in which
 nothing has changed for a week cannot be removed. Stops nothing where the fence is higher, by which the node side then
-refuses this job, nor where another machine runs it that shares the folder: it has another boot.
+refuses this job, nor where another machine runs it that shares the folder: it has another boot. So has a job that ended with a reboot,
+whose container stays: it is removed where no machines are known to share the folder.
 """
 
 CLEAN = f"""
 {WORK}
+{BOOT_ID}
 [ -d "$w" ] || exit 0
 if [ -d "$w/nodes" ] || [ -n "$3" ]; then
   rm -rf -- "$w/nodes/$2" && {{ [ -z "$3" ] || rm -f -- "$3/fence" "$3/fence.lock" "$3/running"; }} || exit 1
+  for j in "$w"/jobs/{JOB}; do
+    [ -n "$3" ] && [ -n "$boot" ] && [ "$(head -c 64 "$j/boot_id" 2>/dev/null)" = "$boot" ] || continue
+    rm -rf -- "$j" || exit 1
+  done
   printf 'shared %s\\n' "$w"; exit
 fi
 rm -rf -- "$w"/jobs/{JOB} || exit 1
@@ -178,5 +188,6 @@ rmdir -- "$w/jobs" "$w/agents" "$w" 2>/dev/null
 """
 """Delete what Muster made. $1 work folder, $2 the node's name, $3 its fence's folder if it has one.
 
-Where machines share the work folder, or may, as those with such a fence: the node's own part alone.
+Where machines share the work folder, or may, as those with such a fence: the node's own part alone,
+and the jobs of this boot where the fence is the machine's own.
 """

@@ -112,7 +112,8 @@ def make_room() -> None:
 async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
-    It may take as long as a worker's login. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and
+    It may take as long as a worker's login, of which one step is for the network's connection: more
+    of them, for each node of a large outage, outlast the sweep. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and
     asyncssh.PermissionDenied.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
@@ -137,7 +138,14 @@ async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConn
         options["passphrase"] = who.passphrase
     if proxy := who.proxy_to(node.host, node.port):
         options["proxy_command"] = proxy
-    return await asyncssh.connect(node.host, node.port, **options)
+    reached = asyncio.timeout(None if proxy else settings().ssh_timeout_s)  # asyncssh's own limits the login too
+
+    class Reached(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            reached.reschedule(None)
+
+    async with reached:
+        return await asyncssh.connect(node.host, node.port, client_factory=Reached, **options)
 
 
 class Waiter:

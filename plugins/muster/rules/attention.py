@@ -23,7 +23,6 @@ from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
-from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.model import Verdict
 
 BLOCK_MAX = 16
@@ -34,6 +33,8 @@ LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {
 """By kind of cluster, the command that opens a node there, the one for a node that Muster closed, and the one that
 shows it.
 """
+OTHERS_MIN = 2
+"""With fewer other nodes of its SKU nothing of a node has peers: no node gives half of what it is compared with."""
 WAITING_FOR = datetime.timedelta(hours=1)
 """How long a repair counts as one that begins by itself, after the sweep last saw that it waits."""
 _TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
@@ -209,9 +210,9 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
         return seen.item(Cause.REPLACES, Turn.PERSON, f"muster admit {name} --reason {reason}", why)
     in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
     if row.verdict is Verdict.PROVISIONAL and not in_block:
-        why, turn = f"{seen.why} It is re-evaluated once there are {PEERS_MIN} similar nodes.", Turn.MUSTER
-        if seen.others < PEERS_MIN:
-            why, turn = f"{why[:-1]}; {seen.others} others have its SKU.", Turn.PERSON
+        why, turn = f"{seen.why} It is re-evaluated once enough similar nodes were tested.", Turn.MUSTER
+        if seen.others < OTHERS_MIN:
+            why, turn = f"{seen.why} Too few nodes have its SKU to compare it with.", Turn.PERSON
         return seen.item(Cause.PROVISIONAL, turn, f"muster admit {name} --reason …", why)
     if row.spare and in_block and row.verdict is Verdict.PASS:
         why = f"it passed, and is kept as a spare (label {SPARE_LABEL})"

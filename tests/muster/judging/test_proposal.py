@@ -12,6 +12,7 @@ import pytest
 from muster import store
 from muster.errors import MusterError, UnknownNode, UnknownRevision, UnknownSnapshot
 from muster.judging.proposal import propose
+from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED, Sku
 from tests.muster import fleet
@@ -110,6 +111,23 @@ def test_a_wrong_sku_file_leaves_no_node_out(
     with pytest.raises(MusterError) as refused:
         propose(skus=str(SHIPPED if used else stricter))
     assert wrong.name in str(refused.value)
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_what_is_not_asked_about_refuses_nothing(judged: str, stricter: Path, retired: bool) -> None:  # noqa: F811
+    """The SKU file of a node that is retired, or that is not the one that is named, may be gone."""
+    store.nodes.add(fleet.new_node("x1", sku="gone"))
+    lease = fleet.begin("x1")
+    parsed, raw = fleet.result("intake", node="x1")
+    judgement = dataclasses.replace(fleet.judgement("intake", Verdict.PASS), sku="gone")
+    fleet.record(lease.key, parsed, judgement, raw, node="x1")
+    with pytest.raises(MusterError):
+        propose(skus=str(stricter))
+    if retired:
+        store.leases.release(lease.key, "over")
+        store.nodes.move("x1", State.RETIRED, "Ada", "sold")
+    found = propose(skus=str(stricter), node="" if retired else "n0")
+    assert [each.node for each in found.changes] == ["n0"]
 
 
 def test_results_that_are_kept_no_longer_are_named(judged: str, stricter: Path) -> None:  # noqa: F811

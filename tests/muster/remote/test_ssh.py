@@ -249,6 +249,31 @@ def test_triggerers_and_workers_give_a_slow_node_the_same_time(
     asyncio.run(awaited())
 
 
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_node_that_is_not_reached_costs_one_step_and_a_slow_login_more(
+    server: Sshd, who: Credentials, monkeypatch: pytest.MonkeyPatch, reached: bool
+) -> None:
+    """In a large outage the sweep would else wait for each node as long as for a slow one."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def awaited() -> BaseException | None:
+        attempt = asyncio.create_task(waiting.connect(NodeAddress.of(server.node()), who))
+        await asyncio.sleep(1)
+        server.thaw()
+        done, _ = await asyncio.wait([attempt], timeout=20)
+        assert done
+        return attempt.exception()
+
+    monkeypatch.setenv("MUSTER_SSH_TIMEOUT_S", "0.3")
+    monkeypatch.setattr(ssh, "CONNECT_STEPS", 1000)
+    if not reached:
+        monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", never)
+    server.freeze()
+    assert isinstance(asyncio.run(awaited()), type(None) if reached else TimeoutError)
+
+
 @pytest.mark.parametrize("opened", [False, True], ids=["before the channel is open", "before the command is confirmed"])
 def test_a_frozen_server_costs_no_more_than_the_deadline(
     server: Sshd, client: paramiko.SSHClient, monkeypatch: pytest.MonkeyPatch, opened: bool

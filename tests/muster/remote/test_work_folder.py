@@ -96,6 +96,32 @@ def test_what_is_no_job_of_this_machine_stays_as_it_is(server: sshd.Sshd, client
     assert {each.name for each in (folders / KEY).iterdir()} == set(files)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_container_that_a_reboot_left_is_removed_where_no_other_machine_may_run_it(
+    tmp_path: Path, shared: bool
+) -> None:
+    tools, calls, boot = tmp_path / "tools", tmp_path / "calls", tmp_path / "boot_id"
+    tools.mkdir()
+    (tools / "podman").write_text(f'#!/bin/sh\necho "$*" >>{calls}\n')
+    (tools / "podman").chmod(0o700)
+    boot.write_text("second\n")
+    with sshd.running(
+        tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin", "MUSTER_BOOT_ID_FILE": str(boot)}
+    ) as server:
+        work = server.home / "muster"
+        job = work / "jobs" / KEY
+        job.mkdir(parents=True)
+        (job / "runtime").write_text("podman")
+        (job / "boot_id").write_text("first")
+        if shared:
+            (work / "nodes").mkdir()
+        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
+            assert jobs.stop_others(client, str(work), plan(), {}) == []
+    assert (calls.read_text().splitlines() if calls.exists() else []) == (
+        [] if shared else [f"stop -t 0 muster-{KEY}", f"rm -f muster-{KEY}"]
+    )
+
+
 def test_no_file_of_a_jobs_folder_is_a_command(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     job = Path(server.home) / "muster" / "jobs" / KEY
     job.mkdir(parents=True)
@@ -103,6 +129,13 @@ def test_no_file_of_a_jobs_folder_is_a_command(server: sshd.Sshd, client: parami
         (job / name).write_text(f"touch {tmp_path}/ran")
     jobs.stop_others(client, str(job.parent.parent), plan(), {})
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_is_followed_once(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
+    """Who may change the link could lead later steps to a folder of their own."""
+    (Path(server.home) / "work").mkdir()
+    (Path(server.home) / "muster").symlink_to("work")
+    assert jobs.look(client, "muster", KEY, "").work == str((Path(server.home) / "work").resolve())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
@@ -145,7 +178,7 @@ def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd
         (work / name).rmdir() if (work / name).is_dir() else (work / name).unlink()
     assert jobs.clean(client, "muster", "n1", {}) == ""
     assert not work.exists()
-    assert jobs.clean(client, "muster", "n1", {}) == "", "it is gone already"
+    assert jobs.clean(client, "muster", "n1", {}) == ""
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -153,11 +186,16 @@ def test_where_machines_share_a_folder_the_others_jobs_stay(
     server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, own: bool
 ) -> None:
     work, fence = Path(server.home) / "muster", tmp_path / "own" / "fence"
-    for folder in (work / "jobs" / KEY, work / "agents", *((fence.parent,) if own else (work / "nodes" / "n2",))):
+    for folder in (work / "agents", *((fence.parent,) if own else (work / "nodes" / "n2",))):
         folder.mkdir(parents=True)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for name, booted in ((KEY, "another"), (NEXT_KEY, boot)):
+        (work / "jobs" / name).mkdir(parents=True)
+        (work / "jobs" / name / "boot_id").write_text(booted)
     before = set(work.rglob("*"))
+    mine = {each for each in before if own and NEXT_KEY in str(each)}
     fence.write_text("1") if own else (work / "nodes" / "n1").mkdir()
     launch = {"env": {"MUSTER_FENCE": str(fence.parent)}} if own else {}
     assert jobs.clean(client, str(work), "n1", launch) != ""
-    assert set(work.rglob("*")) == before
+    assert set(work.rglob("*")) == before - mine
     assert not fence.exists()

@@ -21,7 +21,7 @@ from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
 from muster.rules import attention as rules
-from muster_criteria.fleet.budget import PEERS_MIN
+from muster.rules.attention import OTHERS_MIN
 from muster_criteria.model import Verdict
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
@@ -164,7 +164,7 @@ def test_a_refused_test_is_the_reason_until_a_test_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "turn"), [(PEERS_MIN, Turn.MUSTER), (PEERS_MIN - 1, Turn.PERSON), (-1, Turn.PERSON)]
+    ("others", "turn"), [(OTHERS_MIN, Turn.MUSTER), (OTHERS_MIN - 1, Turn.PERSON), (-1, Turn.PERSON)]
 )
 def test_what_no_fleet_can_re_evaluate_is_decided_by_a_person(others: int, turn: Turn) -> None:
     seen = after("n1", State.QUALIFIED, Verdict.PROVISIONAL)

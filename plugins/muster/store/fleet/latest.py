@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import func, select
 
+from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
@@ -42,7 +43,7 @@ class LatestStage:
 
 
 def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[LatestStage]:
-    """The latest result of that stage at that level, of every node of that SKU, by name."""
+    """The latest result of that stage at that level, of every node of that SKU that is not retired, by name."""
     newest = func.row_number().over(partition_by=RunRow.node, order_by=(StageRow.origin.desc(), StageRow.id.desc()))
     ranked = (
         select(
@@ -60,7 +61,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
         .where(
             StageRow.level == level, NodeRow.sku == sku, NodeRow.simulated == simulated, RunRow.simulated == simulated
         )
-        .where(RunRow.machine == NodeRow.machine)
+        .where(RunRow.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
         .subquery()
     )
     with reading() as session:
@@ -88,13 +89,17 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
                 )  # fmt: skip
 
 
-def conclusive() -> list[tuple[str, str, str, bool]]:
-    """(SKU, stage, level, whether simulated) of everything that any node has a conclusive verdict on, in order."""
+def conclusive(node: str = "") -> list[tuple[str, str, str, bool]]:
+    """(SKU, stage, level, whether simulated) of all that ``node``, or any, has a conclusive verdict on, in order.
+
+    A retired node's SKU file may be gone.
+    """
     query = (
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
+        .where(NodeRow.name == (node or NodeRow.name), NodeRow.state != str(State.RETIRED))
         .distinct()
         .order_by(NodeRow.sku, StageRow.level, StageRow.stage, NodeRow.simulated)
     )
