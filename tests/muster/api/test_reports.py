@@ -272,7 +272,8 @@ def test_the_epilog_of_a_node_reports_its_xids_with_a_token_that_can_only_report
         f"NVRM: Xid (PCI:0000:3c:00): 154, {needed}",
         f"NVRM: Xid (PCI:0018:01:00): 149, {link}{'.' * 500}", "NVRM: Xid (PCI:0018:01:00): 8",
         "[ 1843.308145] kernel: NVRM: Xid (PCI:0000:3b:00): 95, Uncontained",  # journalctl -o short-monotonic
-        "[ 1844.1] NVRM: Xid (PCI:0000:3b:00): 63, one", "Nov  9 07:08:01 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 64, two",
+        "[ 1844.1] NVRM: Xid (PCI:0000:3b:00): 63, one",
+        "Nov  9 07:08:01 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 64, two",
         "[Mon Nov  9 07:08:01 2026] NVRM: Xid (PCI:0000:3b:00): 74, three",
     ]  # fmt: skip
     forged = "NVRM: Xid (PCI:0000:3b:00): 62, chosen by a user"
