@@ -145,7 +145,7 @@ def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd
         (work / name).rmdir() if (work / name).is_dir() else (work / name).unlink()
     assert jobs.clean(client, "muster", "n1", {}) == ""
     assert not work.exists()
-    assert jobs.clean(client, "muster", "n1", {}) == "", "it is gone already"
+    assert jobs.clean(client, "muster", "n1", {}) == ""
 
 
 @pytest.mark.parametrize("own", [False, True])
