@@ -9,6 +9,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import ROWS_MAX, AsJson, OfNode
+from muster.errors import Interrupted, MusterError
 
 app = typer.Typer()
 
@@ -45,17 +46,28 @@ def retry(
     from muster import store
     from muster.integration.airflow_api import AirflowClient
 
+    trouble: MusterError | None = None
     with AirflowClient.from_settings() as client:
         late = client.postponed(store.clock.now())
-        for task in late if not dry_run else ():
-            client.retry(task)
-    show.answer(
-        late,
-        ["dag", "run", "task", "would have waited until" if not dry_run else "waits until"],
-        ([task.dag_id, task.run_id, task.task_id, show.when(task.until)] for task in late),
-        json=json,
-        empty="no task waits that a wrong clock put off",
-    )
+        for at, task in enumerate(late if not dry_run else ()):
+            try:
+                client.retry(task)
+            except (MusterError, KeyboardInterrupt) as error:
+                trouble = Interrupted("interrupted") if isinstance(error, KeyboardInterrupt) else error
+                late = late[:at]
+                break
+    if trouble is None or (late and not json):
+        show.answer(
+            late,
+            ["dag", "run", "task", "would have waited until" if not dry_run else "waits until"],
+            ([task.dag_id, task.run_id, task.task_id, show.when(task.until)] for task in late),
+            json=json,
+            empty="no task waits that a wrong clock put off",
+        )
+    if trouble is not None:
+        for task in late:
+            trouble.add_note(f"{task.dag_id} {task.run_id} {task.task_id}: begun")  # `main` prints it with the error
+        raise trouble
 
 
 @app.command("show")

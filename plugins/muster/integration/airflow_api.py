@@ -26,6 +26,8 @@ AWAY = frozenset({502, 503, 504})
 """How a proxy answers for an API server that it does not reach."""
 LOST = (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)
 """What is raised for an answer that comes too late or breaks off."""
+LOGIN, CLEAR = "/auth/token", "/clearTaskInstances"
+PERHAPS = "; it may have done what was asked all the same"
 AHEAD = datetime.timedelta(minutes=5)
 """A time in Airflow that is later than the present by more is a wrong clock's: those that NTP keeps differ by less."""
 RUN_OVER = frozenset({"success", "failed"})
@@ -175,7 +177,7 @@ class AirflowClient:
         """Have a task that waits begin now. As any task that a person cleared, it measures again."""
         which = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
         clear = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": [which], "only_failed": False}
-        self._request("POST", f"/dags/{task.dag_id}/clearTaskInstances", json=clear)
+        self._request("POST", f"/dags/{task.dag_id}{CLEAR}", json=clear)
 
     def ensure_pool(self, name: str, slots: int) -> None:
         """Create the pool or set its slots; a deferred burn-in holds its slot."""
@@ -269,7 +271,7 @@ class AirflowClient:
                 f"there is no login for Airflow at {self._url}: set MUSTER_AIRFLOW_USERNAME and "
                 "MUSTER_AIRFLOW_PASSWORD, or MUSTER_AIRFLOW_TOKEN"
             )
-        response = self._send("POST", "/auth/token", json={"username": username, "password": password})
+        response = self._send("POST", LOGIN, json={"username": username, "password": password})
         if response.status_code not in (200, 201):
             raise AirflowRefused(
                 f"Airflow at {self._url} refuses the login of {username}: check MUSTER_AIRFLOW_USERNAME and "
@@ -279,17 +281,22 @@ class AirflowClient:
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         response = self._send_once(method, path, **kwargs)
+        lost = "lost" in response.extensions
         self._repeated = response.is_server_error
         for _ in range(RETRIES):
-            if not response.is_server_error:
+            # What a second request would do twice is not repeated where the server may have acted on the first.
+            if not response.is_server_error or (lost and path.endswith(CLEAR)):
                 break
             # Airflow on SQLite answers 500 to a request that meets another's write.
             time.sleep(RETRY_S)
-            response = self._send_once(method, path, **kwargs)
+            try:
+                response = self._send_once(method, path, **kwargs)
+            except AirflowUnreachable as error:
+                raise AirflowUnreachable(f"{error}{PERHAPS if lost else ''}") from error
+            lost = lost or "lost" in response.extensions
         if response.status_code in AWAY:
-            lost = response.extensions.get("lost")
-            perhaps = "; it may have done what was asked all the same" if lost else ""
-            raise AirflowUnreachable(self._silent(lost or f"status {response.status_code}") + perhaps)
+            said = response.extensions.get("lost", f"status {response.status_code}")
+            raise AirflowUnreachable(f"{self._silent(said)}{PERHAPS if lost else ''}")
         if response.is_redirect or (response.is_success and response.content and not _is_object(response)):
             # A portal in front of Airflow, for one, answers each request with its own page.
             raise AirflowUnreachable(f"{self._url} does not answer as Airflow does: check MUSTER_AIRFLOW_URL")
@@ -300,7 +307,7 @@ class AirflowClient:
             return self._client.request(method, path, **kwargs)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             said = str(error) or type(error).__name__
-            if method != "GET" and isinstance(error, LOST):
+            if method != "GET" and path != LOGIN and isinstance(error, LOST):
                 # The server may have acted, as behind a proxy that gives up.
                 return httpx.Response(504, extensions={"lost": said})
             raise AirflowUnreachable(self._silent(said)) from error

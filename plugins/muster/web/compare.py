@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from muster.web import keys, plots
 from muster_criteria.labels import Key
 from muster_criteria.model import Observation
+from muster_criteria.sku_files.figures import SCALE
 from muster_reports.model import RunReport
 
 ROWS_MAX = 200
@@ -32,7 +33,8 @@ class Worst:
 class Row:
     """One metric of one stage: medians over the devices, and the relative change from left to right.
 
-    ``better``: whether the change is for the better, by the metric's limits; None where no limit shows a direction.
+    ``better``: whether the change is for the better: a rate's by its unit, another's by its limits; None where no limit
+    shows a direction.
     ``worst``: None then as well, where one run did not measure it, and where each has one device.
     """
 
@@ -118,8 +120,12 @@ def _better(change: float | None, more_is_better: bool | None) -> bool | None:
     return None if not change or more_is_better is None else (change > 0) is more_is_better
 
 
-def _more_is_better(rows: Iterable[Observation]) -> bool | None:
-    """True for a metric with floors, False for one with ceilings alone; None where any other value breaks a limit."""
+def _more_is_better(rows: Sequence[Observation]) -> bool | None:
+    """True for a rate and a metric with floors, False for one with ceilings alone; None where any other value breaks
+    a limit.
+    """
+    if any(row.unit.removesuffix("/GHz") in SCALE for row in rows):
+        return True  # its ceiling is what physics allows
     open_ended = [row for row in rows if row.floor != row.ceiling]
     return any(row.floor is not None for row in open_ended) if open_ended else None
 

@@ -99,7 +99,7 @@ def test_a_node_that_was_withdrawn_since(nodes: Path, restored: Callable[[], Res
     restore = restored()
     move(NODE, State.QUARANTINE, "Ada", "smells of smoke")
     restore()
-    assert [each.serving for each in store.attention.collect()] == [False], "before its scheduler was looked at"
+    assert [each.serving for each in store.attention.collect()] == [False]
     stays_closed_until_a_person_decides(nodes)
 
 
@@ -123,13 +123,13 @@ def test_one_that_its_scheduler_shows_open_goes_on_by_itself(nodes: Path, restor
     nodes.write_text(f"{THERE}\nr1n2\n")
     service.reconcile()
     restored()()
-    assert not service.idle([NODE])[NODE].idle, "not known yet"
+    assert not service.idle([NODE])[NODE].idle
     service.reconcile()
     assert service.idle([NODE])[NODE].idle
     assert all(each.node != NODE for each in store.attention.collect())
     place = store.schedulers.place("gpu-0002")
     assert place
-    assert not place.held, "it has yet to be tested"
+    assert not place.held
 
 
 def test_a_node_that_passes_a_whole_test_after_it_needs_no_decision(
@@ -160,7 +160,7 @@ def test_a_node_that_had_passed_before_it_enters_by_a_person_alone(
     restored()()
     assert isinstance(store.admission.decision(NODE), NeedsPerson)
     store.schedulers.assign(NODE, "alpha", "r1n2", "Ada", "rack 2")
-    assert isinstance(store.admission.decision(NODE), NeedsPerson), "another place makes no difference"
+    assert isinstance(store.admission.decision(NODE), NeedsPerson)
     fleet.qualify(run_id="later")
     assert isinstance(store.admission.decision(NODE), Admit)
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from muster import store
+from muster.admission import startable
 from muster.cli.airflow.follow import waits_because
 from muster.errors import INTERRUPTED, DatabaseNotReady
 from muster.integration import airflow_api
@@ -82,6 +83,25 @@ def test_what_was_started_is_shown_where_airflow_answers_no_more(muster: Muster,
     airflow.override = gone
     status, out, _ = muster("qualify", "gpu-0001", "--json")
     assert (status, list(json.loads(out)["started"])) == (1, ["gpu-0001"])
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_where_nothing_began_nothing_goes_on_and_what_was_not_sent_is_known(
+    muster: Muster,
+    airflow: Airflow,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    sent: bool,
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if sent:
+        airflow.override = stop
+    else:
+        monkeypatch.setattr(startable, "startable", stop)
+    status, out, err = muster("qualify", "gpu-0001", "gpu-0002", "--json")
+    assert (status, json.loads(out)["refused"]["gpu-0001"] == "interrupted") == (INTERRUPTED, not sent)
+    assert err.splitlines()[-1] == "muster: interrupted"
 
 
 def test_what_an_interruption_leaves_untried_is_shown(muster: Muster, airflow: Airflow) -> None:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import json
 import os
@@ -27,7 +28,7 @@ from muster.store.database.engine import SCHEMA
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.cli.conftest import refusal, refused
-from tests.muster.integration.test_airflow_api import Airflow
+from tests.muster.integration.test_airflow_api import Airflow, waiting
 from tests.support import lives
 
 Muster = Callable[..., "tuple[int, str, str]"]
@@ -250,6 +251,29 @@ def test_without_airflow_nothing_is_started(muster: Muster, sqlite_db: str, monk
     monkeypatch.setenv("MUSTER_AIRFLOW_TOKEN", "t")
     ended = muster("qualify", "gpu-0001", "--json")
     assert (ended[0], refused(ended)) == (1, {"gpu-0001"})
+
+
+@pytest.mark.parametrize("end", [httpx.Response(403, json={"detail": "no"}), KeyboardInterrupt()])
+def test_tasks_that_were_begun_before_another_failed_are_shown(
+    muster: Muster, airflow: Airflow, end: httpx.Response | KeyboardInterrupt
+) -> None:
+    tasks = [waiting(f"{name}__r", store.clock.now() + datetime.timedelta(hours=5)) for name in ("a", "b", "c")]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            listed = tasks if request.url.params["state"] == "up_for_retry" else []
+            return httpx.Response(200, json={"task_instances": listed, "total_entries": len(listed)})
+        if json.loads(request.content)["dag_run_id"] != "c__r":
+            return httpx.Response(200, json={"task_instances": []})
+        if isinstance(end, KeyboardInterrupt):
+            raise end
+        return end
+
+    airflow.override = answer
+    status, out, _ = muster("runs", "retry", "--json")
+    assert (status != 0, len(json.loads(out)["messages"])) == (True, 2)
+    _, out, _ = muster("runs", "retry")
+    assert [line.split("\t")[1] for line in out.splitlines()[1:]] == ["a__r", "b__r"]
 
 
 def test_runs_are_listed_and_shown(muster: Muster, airflow: Airflow) -> None:

@@ -13,9 +13,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
 from muster.integration import airflow_api
-from muster.integration.airflow_api import AirflowClient
+from muster.integration.airflow_api import AirflowClient, Postponed
 from tests.support.wording import refused
 
+NOW = datetime.datetime(2026, 11, 27, 4, 51, tzinfo=datetime.UTC)
 DAG_RUNS = "/api/v2/dags/node_qualification/dagRuns"
 
 
@@ -197,6 +198,47 @@ def test_an_answer_that_was_given_though_its_response_was_lost_is_given(
         other.hitl_answer("admission", "r", "ask", ["RMA"], {"decision_reason": "sound"})
 
 
+TIMEOUT, AWAY, NOWHERE = httpx.ReadTimeout("timed out"), httpx.Response(503), httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize(
+    ("call", "at", "answers", "asked", "perhaps"),
+    [
+        (("unpause", "x"), "/dags/x", [TIMEOUT, TIMEOUT, TIMEOUT], 3, True),
+        (("unpause", "x"), "/dags/x", [TIMEOUT, NOWHERE], 2, True),
+        (("unpause", "x"), "/dags/x", [TIMEOUT, AWAY, AWAY], 3, True),
+        (("unpause", "x"), "/dags/x", [AWAY, TIMEOUT, AWAY], 3, True),
+        (("unpause", "x"), "/dags/x", [AWAY, NOWHERE], 2, False),
+        (("retry", Postponed("x", "r", "t", -1, NOW)), "/clearTaskInstances", [TIMEOUT], 1, True),
+        (("retry", Postponed("x", "r", "t", -1, NOW)), "/clearTaskInstances", [AWAY, TIMEOUT], 2, True),
+        (("is_paused", "x"), "/dags/x", [TIMEOUT], 1, False),
+        (("unpause", "x"), "/auth/token", [TIMEOUT], 1, False),
+    ],
+)  # fmt: skip
+def test_what_may_have_been_done_though_its_answer_was_lost_is_said_and_no_task_is_cleared_twice(
+    airflow: Airflow,
+    call: tuple[str, object],
+    at: str,
+    answers: list[httpx.Response | httpx.HTTPError],
+    asked: int,
+    perhaps: bool,
+) -> None:
+    left = iter(answers)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith(at):
+            return airflow(request)
+        given = next(left)
+        if isinstance(given, httpx.HTTPError):
+            raise given
+        return given
+
+    session = AirflowClient("http://airflow", "ada", "right", transport=httpx.MockTransport(answer))
+    with pytest.raises(AirflowUnreachable) as error:
+        getattr(session, call[0])(call[1])
+    assert (len(answers) - len(list(left)), airflow_api.PERHAPS in str(error.value)) == (asked, perhaps)
+
+
 def test_an_expired_token_is_renewed(airflow: Airflow) -> None:
     with client(airflow) as session:
         session.run_state("node_qualification", "x")
@@ -304,9 +346,6 @@ def test_wording_of_refusals(airflow: Airflow, snapshot: SnapshotAssertion) -> N
 def test_an_airflow_that_is_not_there_is_one_sentence(url: str) -> None:
     with pytest.raises(AirflowUnreachable):
         AirflowClient(url, "ada", "x").unpause("x")
-
-
-NOW = datetime.datetime(2026, 11, 27, 4, 51, tzinfo=datetime.UTC)
 
 
 def waiting(run: str, ended: datetime.datetime | None, map_index: int = -1) -> dict[str, object]:

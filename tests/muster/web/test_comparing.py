@@ -57,12 +57,13 @@ def test_a_block_shows_the_failed_first_each_members_figures_and_what_they_prove
 def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whether_it_is_for_the_worse() -> None:
     left = report(
         "a", observed("rate", "gpu0", 100.0, floor=90.0), observed("rate", "gpu1", 102.0, floor=90.0),
-        observed("heat", "gpu0", 60.0, ceiling=80.0), observed("alone", "gpu0", 1.0), observed("same", "gpu0", 0.0),
+        observed("heat", "gpu0", 60.0, ceiling=80.0, unit="°C"),
+        observed("alone", "gpu0", 1.0), observed("same", "gpu0", 0.0),
         environment=(("driver", "570"), ("kernel", "6.1"), ("boot_id", "x"), ("serials gpu0", "S1")),
     )  # fmt: skip
     right = report(
         "a", observed("rate", "gpu0", 50.0, floor=90.0), observed("rate", "gpu1", 51.0, floor=90.0),
-        observed("heat", "gpu0", 54.0, ceiling=80.0), observed("same", "gpu0", 0.0),
+        observed("heat", "gpu0", 54.0, ceiling=80.0, unit="°C"), observed("same", "gpu0", 0.0),
         findings=(FINDING,),
         environment=(("driver", "575"), ("kernel", "6.1"), ("boot_id", "y"), ("serials gpu0", "S2")),
     )  # fmt: skip
@@ -90,28 +91,30 @@ def test_a_fault_that_both_runs_show_is_found_in_neither_alone_whatever_was_meas
 def test_one_slow_device_of_eight_stands_first_by_name() -> None:
     def run(slow: float, heat: float) -> RunReport:
         rates = [observed("rate", f"gpu{n}", slow if n == 3 else 100.0, floor=90.0) for n in range(8)]
-        return report("a", *rates, observed("heat", "gpu0", 60.0, ceiling=80.0), observed("heat", "gpu1", heat,
-                      ceiling=80.0), observed("free", "gpu0", 1.0), observed("free", "gpu1", 2.0))  # fmt: skip
+        hot = {"ceiling": 80.0, "unit": "°C"}
+        return report("a", *rates, observed("heat", "gpu0", 60.0, **hot), observed("heat", "gpu1", heat, **hot),
+                      observed("free", "gpu0", 1.0, unit="GiB"), observed("free", "gpu1", 2.0, unit="GiB"))  # fmt: skip
 
     first, second, free = compare.compare(run(100.0, 59.0), run(40.0, 66.0)).rows
     assert (first.metric, first.change, first.worst) == (
         "rate (gpu)", 0.0, compare.Worst("gpu0", 100.0, "gpu3", 40.0, -0.6, False),
     )  # fmt: skip
     assert (second.metric, second.worst) == ("heat (gpu)", compare.Worst("gpu0", 60.0, "gpu1", 66.0, 0.1, False))
-    assert (free.metric, free.worst) == ("free (gpu)", None), "no limit shows which device is the worst"
+    assert (free.metric, free.worst) == ("free (gpu)", None)
 
 
 @pytest.mark.parametrize(
     ("limits", "better"),
     [
         ({"floor": 80.0, "ceiling": 200.0}, False), ({"floor": 80.0}, False), ({"ceiling": 200.0}, True), ({}, None),
-        ({"floor": 80.0, "ceiling": 80.0}, None),
+        ({"floor": 80.0, "ceiling": 80.0}, None), ({"ceiling": 200.0, "unit": "TFLOPS/GHz"}, False),
+        ({"unit": "GB/s"}, False),
     ],
 )  # fmt: skip
-def test_a_floor_says_that_more_is_better_whatever_else_limits_it(
-    limits: dict[str, float], better: bool | None
+def test_a_rate_or_a_floor_says_that_more_is_better_whatever_else_limits_it(
+    limits: dict[str, object], better: bool | None
 ) -> None:
-    left, right = (report("a", observed("rate", "gpu0", value, **limits)) for value in (100.0, 90.0))
+    left, right = (report("a", observed("of", "gpu0", value, **{"unit": "°C", **limits})) for value in (100.0, 90.0))
     (row,) = compare.compare(left, right).rows
     assert row.better is better
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from muster_criteria.sku_files.figures import Format, Peaks
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
+from muster_node.workloads.common import FORMATS
 
 
 @pytest.fixture
@@ -101,6 +104,16 @@ def test_peaks_of_another_models_data_sheet_are_refused(folder: Path) -> None:
     path = folder / "h100-sxm-8.yaml"
     path.write_text(path.read_text().replace('"NVIDIA H100 datasheet, dense"', '"NVIDIA H200 datasheet, dense"'))
     assert [(problem.key, problem.code) for problem in lint_sku(path)] == [("peaks.0", "borrowed")]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"gemm_rate": {}}, {"gemm_rate": {"bf61": 989.0}}])
+def test_peaks_that_bound_nothing_are_refused(bounds: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Peaks.model_validate({**bounds, "source": "NVIDIA H100 datasheet", "date": "2026-11-21"})
+
+
+def test_the_formats_of_peaks_are_those_that_probes_measure() -> None:
+    assert get_args(Format) == tuple(FORMATS)
 
 
 BF16 = {"metric": "gemm_rate", "labels": {"dtype": "bf16"}, "unit": "TFLOPS", "floor": 596}

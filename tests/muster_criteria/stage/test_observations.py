@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.muster_criteria.nodes import MakeCase
 
 
@@ -20,3 +22,14 @@ def test_a_physical_peak_is_no_bound_of_what_healthy_devices_reach(case: MakeCas
     assert {(each.floor, each.ceiling, each.source) for each in together} == {(None, None, "")}
     copied = {each.device: each for each in judgement.observations if each.labels == (("op", "copy"),)}
     assert [(copied[gpu].floor, copied[gpu].ceiling) for gpu in ("gpu1", "gpu2")] == [(2610.0, None), (2610.0, 3350.0)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "metric", "bounds"),
+    [("integrity", "memory_coverage", (95.0, None)), ("thermal", "load_share", (90.0, None))],
+)
+def test_another_bound_of_what_is_a_measurement_is_shown(
+    case: MakeCase, stage: str, metric: str, bounds: tuple[float | None, float | None]
+) -> None:
+    seen = [each for each in case(stage).judge().observations if each.metric == metric]
+    assert {(each.ok, each.floor, each.ceiling) for each in seen} == {(True, *bounds)}

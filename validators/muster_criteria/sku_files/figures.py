@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from decimal import ROUND_DOWN, Context, Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
@@ -30,6 +30,9 @@ NOT_STATED = "not stated"
 WHY = "docs/science.md#performance-limits"
 """Where the shares of floors come from."""
 
+Format = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+"""The number formats whose products probes measure: the label ``dtype``."""
+
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 
 
@@ -39,10 +42,16 @@ class Peaks(Written):
     ``gemm_rate``: TFLOPS of dense products by number format; ``memory_bandwidth``: GB/s.
     """
 
-    gemm_rate: dict[str, Positive] = Field(default_factory=dict)
+    gemm_rate: dict[Format, Positive] = Field(default_factory=dict)
     memory_bandwidth: Positive | None = None
     source: Annotated[str, Field(min_length=8)]
     date: datetime.date
+
+    @model_validator(mode="after")
+    def _bounds_something(self) -> Peaks:
+        if not self.gemm_rate and self.memory_bandwidth is None:
+            raise ValueError("needs gemm_rate or memory_bandwidth")
+        return self
 
 
 class Share(Written):

@@ -13,7 +13,7 @@ from muster_criteria.model import Action, FaultClass
 from muster_criteria.sku_files.figures import Figure, Peaks
 from muster_criteria.sku_files.limits import Limit
 
-MEANING = "measured something else"
+MEANING = "is faster than it can be"
 BURNT = "bf16"
 """The format of ``gpu_burn``, whose rate has no label for it."""
 PCIE_LANE = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8}

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from muster_criteria.kinds import LIMIT_KINDS
 from muster_criteria.model import Observation
+from muster_criteria.sku_files.figures import SCALE
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.fleet_findings import fleet_source
@@ -65,8 +66,10 @@ def _shown(
             if column not in frame.columns:
                 continue
             at, who = frame[f"{column}_at"], frame[f"{column}_by"]
-            if breach == "invalid":  # a physical peak is far from what healthy devices reach: no bound unless broken
-                at = np.where(frame[column] < 0.0, at, np.nan)
+            if (kind, breach) == ("ceiling", "invalid"):
+                # A physical peak is far from what healthy devices reach: no bound unless broken.
+                peak = np.array([each.unit.removesuffix("/GHz") in SCALE for each in limits])
+                at = np.where(peak[who] & ~(frame[column] < 0.0), np.nan, at)
             if kind in FLEET_KINDS:
                 above = at > frame[f"{column}_expected"]
                 rows = np.flatnonzero(np.isnan(shown) & np.isfinite(at) & (above == upper))

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from muster_criteria.fleet.series.comparisons import Worse
 from muster_criteria.model import Action, FaultClass, Finding
-from muster_criteria.sku_files.peaks import MEANING
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import Rule
 from muster_criteria.words import figure
@@ -58,7 +57,7 @@ def plausible_finding(row: Mapping[str, Any], rule: Rule, worse: Worse) -> Findi
         rule,
         fault_class=FaultClass.SOFTWARE,
         action=Action.FIX_SOFTWARE,
-        lead=f"{row['device']} {MEANING}",
+        lead=f"{row['device']} measured something else",
         observed=observed,
         expected=expected,
         source="chosen here: no healthy part is so much better than another, and none is better than perfect",

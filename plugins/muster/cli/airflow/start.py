@@ -130,8 +130,10 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     with AirflowClient.from_settings() as airflow:
         try:
             for run in runs:
+                sent = False
                 try:
                     run.check()
+                    sent = True
                     airflow.trigger(run.dag, run.run_id, run.conf, note=f"{run.of}: {run.conf['reason']}")
                     started[run.of] = run.run_id
                 except AirflowUnreachable as error:  # each of the others would wait as long
@@ -140,7 +142,7 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
                 except MusterError as error:
                     refused[run.of] = str(error)
                 except KeyboardInterrupt as error:
-                    refused[run.of] = "interrupted: whether its run began is not known"
+                    refused[run.of] = f"interrupted{': whether its run began is not known' if sent else ''}"
                     trouble = error
                     break
         finally:  # not in between: output that cannot be written leaves no run unstarted
@@ -162,8 +164,8 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
         for of, why in lost.items():
             typer.echo(f"muster: {of}: {why}", err=True)
     if trouble is not None:
-        said = str(trouble) or "interrupted"
-        typer.echo(f"muster: {said}; the runs go on: see `muster runs list`", err=True)
+        goes = "; the runs go on: see `muster runs list`" if started else ""
+        typer.echo(f"muster: {str(trouble) or 'interrupted'}{goes}", err=True)
         # Past the command line's own end, which would print a second JSON document.
         raise SystemExit(INTERRUPTED if isinstance(trouble, KeyboardInterrupt) else 1)
     recorded = {run.run_id for run in ended if run.verdict in WELL}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
+from pathlib import Path
 
 
 class Mark(enum.StrEnum):
@@ -22,3 +24,8 @@ class Check:
     item: str
     message: str
     fix: str = ""
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or where it will be made: the nearest above it that exists."""
+    return next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))

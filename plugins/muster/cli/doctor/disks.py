@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from muster.cli.doctor import connections
-from muster.cli.doctor.checks import Check, Mark
+from muster.cli.doctor.checks import Check, Mark, existing
 from muster.settings import Settings
 
 LOW = 0.1
@@ -20,11 +20,16 @@ def low(current: Settings) -> Iterator[Check]:
         from airflow.configuration import conf
 
         logs = Path(conf.get("logging", "base_log_folder"))
+    known: set[int] = set()
     for folder in (logs, current.home, current.archive_folder):
+        made = existing(folder)
         try:
-            disk = os.statvfs(folder)
-        except OSError:  # not made yet, or reported by ``home``
+            device, disk = os.stat(made).st_dev, os.statvfs(made)
+        except OSError:  # reported by ``home``
             continue
+        if device in known:
+            continue
+        known.add(device)
         counted = {"bytes": (disk.f_bavail, disk.f_blocks), "inodes": (disk.f_favail, disk.f_files)}
         # Some file systems count no inodes.
         shares = {what: free / whole for what, (free, whole) in counted.items() if whole}

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from muster.cli.doctor.checks import Check, Mark
+from muster.cli.doctor.checks import Check, Mark, existing
 from muster.cli.terminal import show
 from muster.settings import Settings, unknown
 
@@ -28,7 +28,7 @@ def files(current: Settings) -> Iterator[Check]:
     so.
     """
     folder, wrong = current.archive_folder, []
-    made = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
+    made = existing(folder)
     if not (made.is_dir() and os.access(made, os.W_OK | os.X_OK)):
         wrong.append(f"MUSTER_ARCHIVE={folder} cannot be written")
     for name, path in (
