@@ -164,8 +164,8 @@ exit 0
 
 Only for the holder of the node's lease. Prints the keys that were running, and as errors what of folders in which
 nothing has changed for a week cannot be removed. Stops nothing where the fence is higher, by which the node side then
-refuses this job, nor where another machine runs it that shares the folder: it has another boot. So has a job that ended with a reboot,
-whose container stays: it is removed where no machines are known to share the folder.
+refuses this job, nor where another machine runs it that shares the folder: it has another boot. So has a job that ended
+with a reboot, whose container stays: it is removed where no machines are known to share the folder.
 """
 
 CLEAN = f"""

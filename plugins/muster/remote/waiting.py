@@ -112,9 +112,9 @@ def make_room() -> None:
 async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
-    It may take as long as a worker's login, of which one step is for the network's connection: more
-    of them, for each node of a large outage, outlast the sweep. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable and
-    asyncssh.PermissionDenied.
+    It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
+    node of a large outage, outlast the sweep. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable
+    and asyncssh.PermissionDenied.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
     await asyncio.to_thread(who.key)
