@@ -113,8 +113,8 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
         raise ssh.RemoteError(answer.complaint)
     if answer.rc != 0:
         raise ssh.RemoteError(
-            f"the node's login shell does not work: {answer.complaint.rstrip('.')}; it may be csh or fish: it has to be "
-            "sh, bash or zsh; log in by hand to see why"
+            f"the node's login shell does not work: {answer.complaint.rstrip('.')}; it may be csh or fish: it has to "
+            "be sh, bash or zsh; log in by hand to see why"
         )
     if answer.text and not answer.text.startswith("work "):
         raise ssh.RemoteError(

@@ -270,7 +270,7 @@ def test_a_question_stands_beside_its_evidence(client: TestClient, monkeypatch: 
     assert "<script>" not in text
     assert "<form" not in ask(client, "n1", answerable=False)
     assert "/node/n2" not in ask(client, "n2"), "a node that was removed has no evidence"
-    assert set(attached) == {False}, "the result's JSON is for mails"
+    assert set(attached) == {False}
 
 
 def test_an_answer_needs_a_reason_and_the_pages_own_form(client: TestClient) -> None:

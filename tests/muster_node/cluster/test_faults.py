@@ -34,9 +34,9 @@ def test_ranks_use_the_network_interface_of_the_block(tmp_path: Path, monkeypatc
 
 def test_torchruns_id_names_nothing_of_the_blocks_secret(tmp_path: Path) -> None:
     shown = "import os, sys; sys.exit(os.environ['PET_RDZV_ID'])"
-    told = faults._run([sys.executable, "-c", shown], tmp_path, group())
-    assert len(told.split()[-1]) == 64
-    assert "abab" not in told
+    printed = faults._run([sys.executable, "-c", shown], tmp_path, group())
+    assert len(printed.split()[-1]) == 64
+    assert "abab" not in printed
 
 
 def test_torchrun_gives_others_the_address_at_which_they_reach_the_node(
