@@ -250,7 +250,8 @@ class Case:
 
     def limited(self, *limits: Limit, inventory: bool = False) -> Case:
         """Judge by these limits only."""
-        self.sku = self.sku.model_copy(update={"limits": limits, "inventory": (), "peaks": ()})
+        self.sku = self.sku.model_copy(update={"limits": limits, "inventory": ()})
+        self.sku._physical_peaks = ()
         return self
 
 
