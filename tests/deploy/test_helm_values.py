@@ -137,7 +137,7 @@ def test_the_api_server_alone_has_the_token_of_the_metrics(values: dict[str, Any
 
 def test_both_databases_are_migrated(values: dict[str, Any]) -> None:
     """Airflow's migration is last: the chart's pods wait for it."""
-    assert values["migrateDatabaseJob"]["args"][-1] == "muster db upgrade && exec airflow db migrate"
+    assert values["migrateDatabaseJob"]["args"][-1].split(" && ") == ["muster db upgrade", "exec airflow db migrate"]
 
 
 def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:

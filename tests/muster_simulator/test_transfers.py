@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,18 +108,23 @@ def test_every_kind_of_damage_on_the_way_to_or_from_the_host_is_counted(tmp_path
         assert sum(wrong.values()) == (16 if KINDS[kind].steady else 1)
 
 
-def test_wrong_data_counts_for_the_sending_gpu_and_not_for_the_receivers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _flip(monkeypatch: pytest.MonkeyPatch, strikes: Callable[[str, str], bool]) -> None:
+    """Flip a bit of each copy between GPUs that ``strikes`` chooses by receiver and sender."""
     real = SimulatedCompute.transfer
 
     def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
         real(self, transfers, nominal_bytes=nominal_bytes)
         for one in transfers:
-            if one.peer is not None and one.peer.id == "gpu3":
+            if one.peer is not None and strikes(self.device.id, one.peer.id):
                 one.target[1234] ^= 1 << 40
 
     monkeypatch.setattr(SimulatedCompute, "transfer", flips)
+
+
+def test_wrong_data_counts_for_the_sending_gpu_and_not_for_the_receivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _flip(monkeypatch, lambda _, peer: peer == "gpu3")
     wrong: dict[tuple[str, str], tuple[int, str, str]] = {}
 
     def emit(metric: str, device: str, **fields: Any) -> None:
@@ -184,14 +189,7 @@ def test_a_wrong_copy_to_a_gpu_is_made_again_there_and_to_two_others(
 def test_a_wrong_copy_between_two_gpus_is_made_again_and_may_be_the_fault_of_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SimulatedCompute.transfer
-
-    def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
-        real(self, transfers, nominal_bytes=nominal_bytes)
-        if self.device.id == "gpu2" and transfers[0].peer is not None and transfers[0].peer.id == "gpu1":
-            transfers[0].target[1234] ^= 1 << 40
-
-    monkeypatch.setattr(SimulatedCompute, "transfer", flips)
+    _flip(monkeypatch, lambda to, peer: (to, peer) == ("gpu2", "gpu1"))
     again, notes = _reruns(_machine(tmp_path), tmp_path)
     both = {"gpu1": (3, 3), "gpu2": (3, 3)}
     assert again == {
@@ -203,14 +201,7 @@ def test_a_wrong_copy_between_two_gpus_is_made_again_and_may_be_the_fault_of_eit
 def test_a_gpu_that_sends_wrong_data_to_all_is_confirmed_by_pairs_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SimulatedCompute.transfer
-
-    def flips(self: SimulatedCompute, transfers: Sequence[Transfer], *, nominal_bytes: int) -> None:
-        real(self, transfers, nominal_bytes=nominal_bytes)
-        if transfers[0].peer is not None and transfers[0].peer.id == "gpu3":
-            transfers[0].target[1234] ^= 1 << 40
-
-    monkeypatch.setattr(SimulatedCompute, "transfer", flips)
+    _flip(monkeypatch, lambda _, peer: peer == "gpu3")
     again, _ = _reruns(_machine(tmp_path), tmp_path)
     assert again == {"gpu3": {"gpu3": (21, 21), "gpu4": (0, 1), "gpu5": (0, 1)}}
 

@@ -13,7 +13,7 @@ from tests.muster_criteria.nodes import Case, MakeCase
 LABELS = {"dtype": "bf16"}
 
 
-def spoilt(case: MakeCase, **on: tuple[int, int]) -> Case:
+def corrupted(case: MakeCase, **on: tuple[int, int]) -> Case:
     """gpu5 was wrong four times; ``on``: wrong reruns and all reruns, by device."""
     made = case("integrity").set("gemm_mismatches", "gpu5", value=4.0, **LABELS)
     for device, (wrong, runs) in on.items():
@@ -42,7 +42,7 @@ def finding(made: Case) -> Finding:
 def test_a_finding_says_whether_it_is_confirmed_and_by_whom(
     case: MakeCase, on: dict[str, tuple[int, int]], variant: Variant, action: Action
 ) -> None:
-    found = finding(spoilt(case, **on))
+    found = finding(corrupted(case, **on))
     assert (found.variant, found.action) == (variant, action)
     assert makes_suspect(found)
 
@@ -55,7 +55,7 @@ def test_memory_behind_the_host_has_no_siblings_and_is_confirmed_by_itself(case:
 
 
 def test_reruns_of_another_format_say_nothing(case: MakeCase) -> None:
-    made = spoilt(case, gpu5=(10, 10), gpu6=(0, 2), gpu7=(0, 2))
+    made = corrupted(case, gpu5=(10, 10), gpu6=(0, 2), gpu7=(0, 2))
     for row in made.rows("gemm_rerun"):
         row["labels"]["dtype"] = "fp64"
     assert finding(made).variant is Variant.UNCONFIRMED
@@ -94,7 +94,7 @@ def test_a_copy_that_is_wrong_again_at_either_end_names_neither(case: MakeCase) 
 
 
 def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> None:
-    found = finding(spoilt(case, gpu5=(1, 10)))
+    found = finding(corrupted(case, gpu5=(1, 10)))
     for harmless in (
         {"severity": Severity.WARNING},
         {"metric": "gemm_rate"},
