@@ -84,7 +84,7 @@ METRICS = (
     Metric("hbm_temperature_max", "°C", "thermal_soak", "high", figure=95.0),
     Metric("thermal_resistance", "°C/W", "thermal_soak", "high"),
     *(
-        Metric("throttle_time", "s", "thermal_soak", "other", labels, healthy=0.0)
+        Metric("throttle_time", "s", "gpu_watch", "other", labels, healthy=0.0)
         for labels in _labelled("reason", "hw_power_brake", "hw_thermal", "sw_thermal")
     ),
     _count("pcie_width", "inventory", healthy=16.0),

@@ -12,13 +12,12 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import NOT_SUPPORTED, Device, Fact, Hardware, Worker
+from muster_node.hardware.seam import NOT_SUPPORTED, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.growth import growth
 from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
 from muster_node.workloads.sensor_record import STEADY_SERIES, Record, Series, frozen
 from muster_node.workloads.under_load import throttled
@@ -33,9 +32,6 @@ _WATCHED = ("temperature", "hbm_temperature", "thermal_margin", "power", "clock"
 """Sensors whose readings are counted, of those that a device has."""
 
 _TOO_SHORT = "the soak was too short"
-
-Counters = dict[tuple[str, str], Fact]
-"""Seconds throttled since the driver was loaded, by (device, reason)."""
 
 
 class ThermalSoak(Probe):
@@ -67,7 +63,7 @@ class ThermalSoak(Probe):
         ),
         "clock_median": Metric("MHz", "median clock"),
         "power_mean": Metric("W", "mean power"),
-        "throttle_time": Metric("s", "time spent throttled, by reason"),
+        "throttle_time": Metric("s", "time spent throttled, by reason", on="cpu"),
         "fan_max": Metric("%", "fastest fan"),
         "fan_speed": Metric("RPM", "slowest reading of a fan, where the machine reports single fans"),
         "inlet_temperature": Metric("°C", "median inlet temperature"),
@@ -85,7 +81,6 @@ class ThermalSoak(Probe):
         torch = require_torch()
         hardware, devices = context.hardware, best_devices(context.hardware)
         context.progress("soaking {} for {:.0f} s".format(", ".join(d.id for d in devices), context.params["seconds"]))
-        before = _throttle_counters(hardware)
         record = _record(context)
         with hardware.loading(devices):
             soaked = on_each(
@@ -96,7 +91,6 @@ class ThermalSoak(Probe):
                 context.params["interval_s"],
             )
         record.end()
-        after = _throttle_counters(hardware)
         for device, result in zip(devices, soaked):
             _emit_load(context, device, result)
             if device.kind == "gpu":
@@ -106,7 +100,7 @@ class ThermalSoak(Probe):
         _emit_sensor_shares(context, devices, record, cooling)
         summarise(context, record)
         _resistances(context, devices, record, cooling)
-        _emit_throttled(context, devices, record, before, after)
+        _emit_throttled(context, record)
         whole = [result for result in soaked if not error_of(result)]
         if whole:
             _settling(context, record, min(each.began for each in whole))
@@ -167,13 +161,11 @@ def _emit_sensor_shares(context: Context, devices: list[Device], record: Record,
             context.emit("sensor_share", device.id, value=0.0, note="no sensor gave a reading")
 
 
-def _emit_throttled(context: Context, devices: list[Device], record: Record, before: Counters, after: Counters) -> None:
-    """For each GPU, and for each other device that reports a throttle state."""
-    sampled = record.sampled()
-    counted = {key: growth([before.get(key), after.get(key)]) for key in {**before, **after}}
-    for device in sorted({*sampled, *(device.id for device in devices if device.kind == "gpu")}):
-        own = {reason: each for (name, reason), each in counted.items() if name == device}
-        for found in throttled(device, own, sampled.get(device, {}), record.seconds):
+def _emit_throttled(context: Context, record: Record) -> None:
+    """For each device that reports a throttle state, but GPUs, which the agent watches (``gpu_watch``)."""
+    gpus = {device.id for device in context.hardware.devices("gpu")}
+    for device, states in sorted(record.sampled().items()):
+        for found in throttled(device, {}, states, record.seconds) if device not in gpus else ():
             context.emit("throttle_time", device, value=found.value, labels=found.labels, note=found.note)
 
 
@@ -187,10 +179,6 @@ def _cool_down(context: Context) -> Record:
         record.add(context.hardware.telemetry())
         clock.sleep(context.params["interval_s"])
     return record
-
-
-def _throttle_counters(hardware: Hardware) -> Counters:
-    return {(fact.device, fact.labels["reason"]): fact for fact in hardware.counters() if fact.name == "throttle_time"}
 
 
 def summarise(context: Context, record: Record) -> None:
