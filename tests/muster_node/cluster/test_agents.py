@@ -118,7 +118,6 @@ def test_collectives_soak_for_a_minute_and_a_port_with_errors_is_named(block: Ma
     rows = {name: end.result.measurements for name, end in ends.items()}
     for own in rows.values():
         assert [row.value >= 1.1 for row in own if row.metric == "soak_time"] == [True]
-        assert [row.samples >= 2 for row in own if row.metric == "soak_busbw"] == [True]
         assert {row.labels.get("part", "") for row in own if row.metric == "collective_mismatches"} == {"", "soak"}
         assert {row.value for row in own if row.metric == "port_down"} == {0.0}
     found, limits = BlockFindings(), port_limits((*SKU.limits, *SKU.block.limits))

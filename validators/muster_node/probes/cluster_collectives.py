@@ -50,7 +50,6 @@ class ClusterCollectives(Probe):
         "collective_time": Metric("s", "real time that this node's slowest rank spent in one collective"),
         "arrival_lag": Metric("s", "real time by which this node's last rank came later to collectives than the first"),
         "soak_time": Metric("min", "how long the soak lasted"),
-        "soak_busbw": Metric("GB/s", "bus bandwidth of the soak's slowest minute; samples: minutes"),
         **DOMAIN_METRICS,
         **PORT_METRICS,
     }
@@ -128,23 +127,18 @@ class _Rank:
         elements = elements_of(mib * MIB, group.world)
         exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device, self._seed, mark=group.mark)
         wrong: collections.Counter[int] = collections.Counter()
-        minutes: dict[int, list[float]] = {}
-        begun = clock.now()
-        until, checks = begun + 60.0 * self._params["soak_minutes"], 0
+        begun, checks = clock.now(), 0
+        until = begun + 60.0 * self._params["soak_minutes"]
         group.begin("soak")
         while group.gather(clock.now() < until)[0]:
             minute = int((clock.now() - begun) // 60)
             for _ in range(self._params["repeats"]):
-                _, seconds = _once(fabric, group, exchange, f"soak with {op} of {mib:g} MiB, minute {minute}")
-                minutes.setdefault(minute, []).append(seconds)
+                _once(fabric, group, exchange, f"soak with {op} of {mib:g} MiB, minute {minute}")
                 checks += 1
                 wrong.update(exchange.wrong())
         _report_wrong(group, {"op": op, "part": "soak"}, wrong, checks)
         if group.local == 0:
-            slowest = max(median(each) for each in minutes.values())
-            rate = elements * ELEMENT_BYTES / slowest / 1e9 * busbw_factor(op, group.world)
             group.emit("soak_time", "node", value=(clock.now() - begun) / 60.0)
-            group.emit("soak_busbw", "node", value=rate, labels={"op": op}, samples=len(minutes))
 
 
 def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tuple[float, float]:

@@ -51,7 +51,6 @@ class Collectives(Probe):
     metrics = {
         "collective_busbw": Metric("GB/s", "bus bandwidth by operation and bytes; on GPUs also with NVLS on or off"),
         "collective_mismatches": Metric("count", "elements that were wrong on any rank, by operation"),
-        "collective_transport": Metric("text", "what carried the largest buffer, by operation and NVLS"),
     }
     needs = ("torch",)
 
@@ -152,8 +151,8 @@ def _report(
     for op in context.params["ops"]:
         wrong = sum(found.wrong[op] for found in measured)
         context.emit("collective_mismatches", "node", value=wrong, labels={"op": op, **labels}, samples=ranks)
-        proof, sizes = Proof(carried=carried), [size for name, size in first.seconds if name == op]
-        for size in sizes:
+        proof = Proof(carried=carried)
+        for size in (size for name, size in first.seconds if name == op):
             key = (op, size)
             if logs is not None:
                 until = [parse_nccl_log(log[: found.stretches[key][1]]) for log, found in zip(logs, measured)]
@@ -169,11 +168,6 @@ def _report(
                 samples=len(rates),
                 spread=spread(rates),
                 note=proof.carried or (proof.why_not and "what carried it is not proven: " + proof.why_not),
-            )
-        if (logs is not None or carried) and sizes:
-            op_labels = {"op": op, **labels}
-            context.emit(
-                "collective_transport", "node", text=proof.carried or None, labels=op_labels, note=proof.why_not
             )
     memory = _memory(context) if first.left_out else math.inf
     for op, size in first.left_out:

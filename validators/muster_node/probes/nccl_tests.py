@@ -43,7 +43,6 @@ class NcclTests(Probe):
         "nccl_busbw": Metric("GB/s", "bus bandwidth at the largest size, by operation, with NVLS on or off"),
         "nccl_mismatches": Metric("count", "values out of bounds in the checked payload, by operation"),
         "nccl_absent_gpus": Metric("count", "GPUs that answer and did not take part, by operation"),
-        "nccl_transport": Metric("text", "algorithm, protocol and transports by NCCL's own log, by operation"),
     }
     needs = ("gpu", "tool:all_reduce_perf")
 
@@ -86,7 +85,7 @@ def _measured(context: Context, op: str, program: str, count: int) -> tuple[Nccl
 
 
 def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, note: str) -> None:
-    labels, size = {"op": op}, f"{found.largest} bytes, {found.ranks} GPUs"
+    labels, size = {"op": op}, f"{found.largest} bytes"
     why_not = proof.why_not and "what carried it is not proven: " + proof.why_not
     if found.ranks < 2:  # nccl-tests report 0 GB/s then
         why_not = "one GPU alone exchanges nothing"
@@ -97,8 +96,7 @@ def _emit(context: Context, op: str, count: int, found: NcclRun, proof: Proof, n
         # Rates with and without NVLS are not comparable.
         labels=labels if why_not else {**labels, "nvls": "on" if proof.in_switch else "off"},
         samples=int(context.params["iterations"]),
-        note="; ".join(filter(None, (why_not, size, note))),
+        note="; ".join(filter(None, (why_not or proof.carried, size, note))),
     )
     context.emit("nccl_mismatches", "node", value=found.wrong, labels=labels)
     context.emit("nccl_absent_gpus", "node", value=max(0, count - found.ranks), labels=labels)
-    context.emit("nccl_transport", "node", text=proof.carried or None, labels=labels, note=proof.why_not)

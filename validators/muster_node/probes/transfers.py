@@ -48,7 +48,6 @@ class Transfers(Probe):
             "copies that arrived with another digest, by direction; between GPUs at the end that errs more",
         ),
         "transfer_rerun": Metric("count", RERUN_DOC),
-        "peer_pair_mismatches": Metric("count", "copies that arrived here with another digest, by peer"),
     }
     needs = ("torch", "gpu")
 
@@ -135,7 +134,7 @@ def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
         _emit_host_rates(context, "pcie_bandwidth_together", gpu, found)
         for direction, copied in counted[gpu].items():
             copied.add(found[direction])
-            _emit_mismatches(context, "transfer_mismatches", gpu, copied, {"direction": direction})
+            _emit_mismatches(context, gpu, copied, direction)
     for direction in HOST_DIRECTIONS:
         suspects = {gpu.id for gpu in gpus if counted[gpu][direction].wrong or counted[gpu][direction].lost}
         for gpu in (each for each in gpus if counted[each][direction].wrong and not counted[each][direction].lost):
@@ -157,11 +156,12 @@ def _emit_rate(context: Context, metric: str, gpu: Device, copied: Copied, label
         context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
 
-def _emit_mismatches(context: Context, metric: str, gpu: Device, copied: Copied, labels: dict[str, str]) -> None:
+def _emit_mismatches(context: Context, gpu: Device, copied: Copied, direction: str) -> None:
     # Mismatches before the end count; matches clear nothing.
     value = None if copied.lost and not copied.wrong else copied.wrong
     note = "; ".join(filter(None, (copied.example, copied.lost)))
-    context.emit(metric, gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
+    labels = {"direction": direction}
+    context.emit("transfer_mismatches", gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
 
 
 def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
@@ -198,7 +198,6 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
             else:
                 copied = copying(context.hardware.compute(gpu), [route(gpu, peer)])
             _emit_rate(context, "peer_pair_bandwidth", gpu, copied, {"peer": peer.id})
-            _emit_mismatches(context, "peer_pair_mismatches", gpu, copied, {"peer": peer.id})
             found[gpu.id, peer.id] = copied
     # A GPU none of whose copies ends is missing itself, and its peers are measured among each other.
     broken_gpus = {gpu.id for gpu in gpus if all(copied.lost for pair, copied in found.items() if gpu.id in pair)}
@@ -242,8 +241,9 @@ def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str
         lost = next((copied.lost for copied in own.values() if copied.lost), "")
         ways = sorted("{} to {}".format(*pair[::-1]) for pair, copied in own.items() if copied.wrong)
         tie = "at either end" if any(pair in charged[_other(pair, device)] for pair in pairs) else ""
+        example = next((copied.example for copied in own.values() if copied.example), "")
         wrong = sum(pairs.values())
-        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*ways, tie, lost]))
+        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*ways, tie, example, lost]))
         labels = {"direction": "peer"}
         context.emit("transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note)
 
