@@ -18,8 +18,9 @@ from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, 
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import gpu_burn
 from muster_node.probes.gpu_burn import GpuBurn
+from muster_node.workloads import pulses
 from muster_node.workloads.host_load import burning, emit_burns
-from muster_node.workloads.pulses import PATTERNS, Pulsing
+from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.winding import WoundClock
 
@@ -63,7 +64,7 @@ def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throu
     measured = _burn(_machine(tmp_path), tmp_path, **PULSES)
     for pattern in PATTERNS:
         for gpu in GPUS:
-            assert measured["pulses", gpu, pattern].value
+            assert measured["pulse_mismatches", gpu, pattern].samples > 1
             assert measured["pulse_mismatches", gpu, pattern].value == 0
     assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
 
@@ -81,16 +82,16 @@ def test_a_marginal_lane_shows_in_the_pulses(tmp_path: Path) -> None:
 
 def _gpu6_breaks_off(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Returns the devices that have failed so far."""
-    real = Pulsing._product
+    real = pulses.repeated
     failed: set[str] = set()
 
-    def product(self: Pulsing, compute: Compute, a: Any, b: Any) -> Any:
+    def repeated(compute: Compute, *rest: Any) -> pulses.Work:
         if compute.device.id == "gpu6":
             failed.add("gpu6")
             raise RuntimeError("CUDA error: GPU is lost\nCompile with TORCH_USE_CUDA_DSA")
-        return real(self, compute, a, b)
+        return real(compute, *rest)
 
-    monkeypatch.setattr(Pulsing, "_product", product)
+    monkeypatch.setattr(pulses, "repeated", repeated)
     return failed
 
 
@@ -109,8 +110,8 @@ def test_a_gpu_lost_in_the_pulses_is_reported_with_its_last_readings(
     assert lost.value == 1.0
     assert lost.note.startswith("lost under pulses in phase: CUDA error: GPU is lost; last seen at ")
     assert measured["pulse_mismatches", "gpu6", "in phase"].value is None
-    assert ("pulses", "gpu6", "anti-phase") not in measured
-    assert measured["pulses", "gpu5", "anti-phase"].value
+    assert ("pulse_mismatches", "gpu6", "anti-phase") not in measured
+    assert measured["pulse_mismatches", "gpu5", "anti-phase"].samples
     assert measured["burn_rate", "gpu6", ""].value
 
 
@@ -152,6 +153,9 @@ class Recording(Compute):
     def free_memory(self) -> int:
         raise NotImplementedError
 
+    def supports(self, dtype: str) -> bool:
+        return True
+
 
 def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> list[tuple[float, int]]:
     """(begin in ms after the first, products) of each burst of 400 ms of pulses on one GPU."""
@@ -160,9 +164,11 @@ def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> l
     hardware = SimpleNamespace(clock=clock, compute=lambda _: compute)
     params = resolve_params(GpuBurn, {"pulse_s": 0.4, "pulse_ms": widths})
     context = Context(hardware, params, 1, Path(), lambda *_: None, lambda _: None)  # type: ignore[arg-type]
-    pulsed = Pulsing(torch, context, lambda _: [None, None], pattern)(Worker(device, 0, 1, lambda: None))
+    pulsing = pulses.Pulsing(context, "bf16", pattern, lambda on, found: pulses.repeated(on, [0, 0], 8, found))
+    pulsed = pulsing(Worker(device, 0, 1, lambda: None))
+    assert pulsed is not None
     begins = collections.Counter(compute.given[2:])  # the first two lay out and size
-    assert pulsed.pulses == len(begins) or takes
+    assert pulsed.bursts == len(begins) or takes
     start = 1000.0 + 2 * takes + 0.05  # after layout, sizing and the start signal
     return [(round(1000 * (begin - start), 3), products) for begin, products in begins.items()]
 

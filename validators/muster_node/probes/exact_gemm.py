@@ -29,7 +29,7 @@ from muster_node.tools.run import COOL_PARAMS, cool_down
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_conditions import Pulsed, Soak
+from muster_node.workloads.exact_conditions import Soak, pulsed
 from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector
 from muster_node.workloads.pulses import NO_BURST, PATTERNS
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
@@ -158,7 +158,7 @@ def _loaded(torch: Any, context: Context, devices: list[Device], dtype: str, fin
         condition = _SOAKED if context.params["soak_s"] else _AS_FOUND
         _at_once(context, devices, condition, dtype, _Screen(torch, context, dtype, "together"), findings)
     for pattern in PATTERNS if context.params["pulse_s"] else ():
-        _at_once(context, devices, "pulsed " + pattern, dtype, Pulsed(torch, context, dtype, pattern), findings)
+        _at_once(context, devices, "pulsed " + pattern, dtype, pulsed(torch, context, dtype, pattern), findings)
         _report_pulses(context, devices, dtype, pattern, findings)
 
 

@@ -69,7 +69,7 @@ class GpuBurn(Probe):
                 raise Skip(f"no GPU here multiplies {dtype}")
             lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
             remaining = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
-            lost.update(pulses.pulse(context, torch, remaining, burn.operands))
+            lost.update(pulses.pulse(context, remaining, burn.operands))
         for gpu, burned in zip(gpus, burns):
             if burned is not None:
                 _emit_lost(context, gpu, lost.get(gpu, ""), last)

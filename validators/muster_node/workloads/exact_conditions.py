@@ -12,7 +12,7 @@ from muster_node.probe import Context
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.exact_vector import Finding, Vector, heaviest
 from muster_node.workloads.products import BUSY_BLOCK_S, products_in
-from muster_node.workloads.pulses import Rhythm
+from muster_node.workloads.pulses import Pulsing, Work
 
 
 class Soak:
@@ -38,39 +38,18 @@ class Soak:
         return float(self._seconds)
 
 
-class Pulsed:
-    """The work of one device: bursts of products in the rhythm of all, each product compared with the exact answer.
+def pulsed(torch: Any, context: Context, dtype: str, pattern: str) -> Pulsing:
+    """Bursts of products, each compared with the exact answer.
 
     Comparing happens on the device within the burst; its result is read in the rest after it.
     """
+    reruns = context.params["reruns"]
 
-    def __init__(self, torch: Any, context: Context, dtype: str, pattern: str) -> None:
-        self._torch, self._hardware, self._dtype, self._pattern = torch, context.hardware, dtype, pattern
-        self._params, self._seed = context.params, context.seed
-        self._rhythm = Rhythm(context.hardware.clock, self._params["pulse_s"], self._params["pulse_ms"], pattern)
-
-    def __call__(self, worker: Worker) -> Finding | None:
-        """None without the format."""
-        compute, reruns = self._hardware.compute(worker.device), self._params["reruns"]
-        if not compute.supports(self._dtype):
-            worker.ready()
-            return None
-        finding = Finding("pulsed " + self._pattern)
-        with finding.keeping_errors():
-            self._pulse(worker, compute, finding, reruns)
-        return finding
-
-    def _pulse(self, worker: Worker, compute: Compute, finding: Finding, reruns: int) -> None:
-        shape = heaviest(self._params["shapes"], worker.device.kind, self._dtype)
-        seed = seed_of(self._seed, finding.mode, worker.device.id, self._dtype, shape)
-        vector = Vector(self._torch, compute, self._dtype, shape, "full", seed)
+    def work_of(compute: Compute, finding: Finding) -> Work:
+        shape = heaviest(context.params["shapes"], compute.device.kind, dtype)
+        seed = seed_of(context.seed, finding.mode, compute.device.id, dtype, shape)
+        vector = Vector(torch, compute, dtype, shape, "full", seed)
         vector.check_first(reruns, finding)
-        with compute.timer() as once:
-            vector.raw(1)
-        worker.ready()
-        for width, places in self._rhythm.widths(worker.device):
-            products = products_in(width, once.seconds)
-            with compute.timer():
-                for _ in places:
-                    vector.check_burst(products, reruns, finding)
-                    finding.bursts += 1
+        return vector.raw, lambda products: vector.check_burst(products, reruns, finding)
+
+    return Pulsing(context, dtype, pattern, work_of)

@@ -1,14 +1,12 @@
 """Power pulses: bursts of products with rests of equal length, on all GPUs in phase or on every other one in turn.
 
 Steady load gives a power supply no steps; bursts of 5 to 50 ms on all GPUs at once do
-(docs/science.md#conditions). What each burst computes last is compared, bit by bit, with what the same product gave
-before the pulses. Whether that was right is not checked here: ``exact_gemm`` pulses by the same ``Rhythm`` and compares
-every product with the exact answer.
+(docs/science.md#conditions). Burn-in compares what each burst computes last, bit by bit, with what the product gave
+before the pulses; ``exact_gemm`` compares every product with the exact answer.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,7 @@ from typing import Any, Callable
 
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param
-from muster_node.workloads.common import reason_of
+from muster_node.workloads.exact_vector import Finding
 from muster_node.workloads.products import products_in
 
 PATTERNS = ("in phase", "anti-phase")
@@ -25,24 +23,14 @@ PARAMS = {
     "pulse_ms": Param([5, 10, 20, 50], "widths of the pulses, each for an equal part of the time"),
 }
 METRICS = {
-    "pulses": Metric("count", "bursts that were given, by pattern"),
     "pulse_mismatches": Metric("count", "elements that a burst computed otherwise than before the pulses, by pattern"),
 }
 """Metrics of a probe that pulses."""
 NO_BURST = "no burst came in time for its place"
 _LEAD_S = 0.05  # from the common start signal to the first burst: time for every thread to wake
 
-Operands = Callable[[Compute], list[Any]]
-"""Makes both factors of the product on a device."""
-
-
-@dataclasses.dataclass
-class Pulsed:
-    """One GPU's result: bursts, elements that differ from the reference, and the error that ended it early, if any."""
-
-    pulses: int = 0
-    mismatches: int = 0
-    lost: str = ""
+Work = tuple[Callable[[int], None], Callable[[int], None]]
+"""Gives a device so many products: unchecked, and as a burst that is checked."""
 
 
 class Rhythm:
@@ -86,81 +74,69 @@ class Rhythm:
 
 
 class Pulsing:
-    """The work of one GPU: bursts of each width in turn, ``pulse_s`` in all, in the rhythm of all GPUs."""
+    """The work of one device: bursts of each width in turn, ``pulse_s`` in all, in the rhythm of all devices.
 
-    def __init__(self, torch: Any, context: Context, operands: Operands, pattern: str) -> None:
+    ``work_of``: makes the operands on a device; its bursts add to the finding, whose errors end it.
+    """
+
+    def __init__(self, context: Context, dtype: str, pattern: str, work_of: Callable[[Compute, Finding], Work]) -> None:
         params = context.params
-        self._torch, self._hardware, self._operands = torch, context.hardware, operands
-        self._size = params["size"]
+        self._hardware, self._dtype, self._work_of, self._mode = context.hardware, dtype, work_of, "pulsed " + pattern
         self._rhythm = Rhythm(context.hardware.clock, params["pulse_s"], params["pulse_ms"], pattern)
 
-    def __call__(self, worker: Worker) -> Pulsed:
-        """Pulse the worker's GPU."""
-        compute, pulsed = self._hardware.compute(worker.device), Pulsed()
-        prepared = None
-        try:
-            prepared = self._prepare(compute)
-        except RuntimeError as error:  # what PyTorch raises when a device has gone
-            pulsed.lost = reason_of(error)
-        worker.ready()  # also by failed ones, for which the others would wait
-        if prepared is not None:
-            try:
-                self._pulse(compute, prepared, pulsed)
-            except RuntimeError as error:
-                pulsed.lost = reason_of(error)
-        return pulsed
-
-    def _prepare(self, compute: Compute) -> tuple[tuple[Any, Any, Any], float]:
-        """Factors and the product that bursts are compared with; and the seconds that one takes."""
-        a, b = self._operands(compute)
-        reference = self._product(compute, a, b)
-        with compute.timer() as timing:
-            self._product(compute, a, b)
-        return (a, b, reference), timing.seconds
-
-    def _pulse(self, compute: Compute, prepared: tuple[tuple[Any, Any, Any], float], pulsed: Pulsed) -> None:
-        matrices, product_s = prepared
-        for width, places in self._rhythm.widths(compute.device):
-            with compute.timer():
-                pulses, wrong = self._bursts(compute, matrices, products_in(width, product_s), places)
-            pulsed.pulses, pulsed.mismatches = pulsed.pulses + pulses, pulsed.mismatches + wrong
-
-    def _bursts(
-        self, compute: Compute, matrices: tuple[Any, Any, Any], products: int, places: Iterator[None]
-    ) -> tuple[int, int]:
-        """Queues a burst at each place, without waiting for it: (bursts, elements that differ from the reference)."""
-        a, b, reference = matrices
-        pulses, wrong = 0, self._torch.zeros((), dtype=self._torch.int64, device=compute.torch_device)
-        for _ in places:
-            for _ in range(products):
-                out = self._product(compute, a, b)
-            wrong += (out != reference).sum()
-            pulses += 1
-        return pulses, int(wrong)
-
-    def _product(self, compute: Compute, a: Any, b: Any) -> Any:
-        return compute.matmul(a, b, nominal=(self._size, self._size, self._size))
+    def __call__(self, worker: Worker) -> Finding | None:
+        """None without the format."""
+        compute, finding = self._hardware.compute(worker.device), Finding(self._mode)
+        if not compute.supports(self._dtype):
+            worker.ready()
+            return None
+        with finding.keeping_errors():
+            give, burst = self._work_of(compute, finding)
+            with compute.timer() as once:
+                give(1)
+            worker.ready()
+            for width, places in self._rhythm.widths(worker.device):
+                products = products_in(width, once.seconds)
+                with compute.timer():
+                    for _ in places:
+                        burst(products)
+                        finding.bursts += 1
+        return finding
 
 
-def pulse(context: Context, torch: Any, gpus: list[Device], operands: Operands) -> dict[Device, str]:
+def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Finding) -> Work:
+    """The last product of each burst is compared with the first of all."""
+
+    def product() -> Any:
+        return compute.matmul(*operands, nominal=(size, size, size))
+
+    def give(products: int) -> None:
+        for _ in range(products):
+            product()
+
+    def burst(products: int) -> None:
+        give(products - 1)
+        finding.mismatches += int((product() != reference).sum())
+
+    reference = product()
+    return give, burst
+
+
+def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Sequence[Any]]) -> dict[Device, str]:
     """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
     lost: dict[Device, str] = {}
+    dtype, size = context.params["dtype"], context.params["size"]
     for pattern in PATTERNS if context.params["pulse_s"] else ():
         left = [gpu for gpu in gpus if gpu not in lost]
         if not left:
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
-        pulsing = Pulsing(torch, context, operands, pattern)
-        found = context.hardware.at_once(left, pulsing, late=lambda _, why: Pulsed(lost=why))
-        for gpu, pulsed in zip(left, found):
-            if pulsed.lost:
-                lost[gpu] = f"lost under pulses {pattern}: {pulsed.lost}"
-            _emit(context, gpu, pattern, pulsed)
+        pulsing = Pulsing(context, dtype, pattern, lambda on, found: repeated(on, operands(on), size, found))
+        findings = context.hardware.at_once(left, pulsing, late=lambda _, why: Finding("hung", error=why))
+        for gpu, finding in zip(left, findings):
+            if finding.error:
+                lost[gpu] = f"lost under pulses {pattern}: {finding.error}"
+            note = finding.error or ("" if finding.bursts else NO_BURST)
+            value, labels = None if note else finding.mismatches, {"pattern": pattern}
+            context.emit("pulse_mismatches", gpu.id, value=value, labels=labels, samples=finding.bursts, note=note)
     return lost
-
-
-def _emit(context: Context, gpu: Device, pattern: str, pulsed: Pulsed) -> None:
-    labels, note = {"pattern": pattern}, pulsed.lost or ("" if pulsed.pulses else NO_BURST)
-    for metric, count in (("pulses", pulsed.pulses), ("pulse_mismatches", pulsed.mismatches)):
-        value = None if note else count
-        context.emit(metric, gpu.id, value=value, labels=labels, samples=pulsed.pulses, note=note)
