@@ -1,4 +1,4 @@
-"""Output of ``fio --output-format=json``, versions 2 and 3."""
+"""Output of ``fio --output-format=json``, version 3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from muster_node.tools.output import BadOutput, plausible
 
-_KIB = 1024
 _MOST = 1e13
 """Bytes a second, operations a second or ms: beyond what any device of today reaches."""
 
@@ -29,26 +28,13 @@ def parse_fio(text: str, pattern: str) -> FioRun:
     try:
         job = json.loads(text[max(begin, 0) :])["jobs"][0]
         side: dict[str, Any] = job["write" if pattern.endswith("write") else "read"]
-        error, rate, iops = int(job["error"]), _bytes_per_s(side), float(side["iops"])
-        p99 = _p99_ms(side)
+        error, rate, iops = int(job["error"]), float(side["bw_bytes"]), float(side["iops"])
+        p99_ns = side.get("clat_ns", {}).get("percentile", {}).get("99.000000")
+        p99_ms = None if p99_ns is None else float(p99_ns) / 1e6
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as wrong:
         raise BadOutput("no results", "printed no result of a job") from wrong
     if error:
         raise BadOutput("failed", f"failed: {os.strerror(error)}")
     if rate == 0 or iops == 0:
         raise BadOutput("idle", "moved nothing")
-    return FioRun(plausible(rate, _MOST), plausible(iops, _MOST), None if p99 is None else plausible(p99, _MOST))
-
-
-def _bytes_per_s(side: dict[str, Any]) -> float:
-    """Version 3 prints bytes; version 2 has only ``bw``, in KiB a second."""
-    return float(side["bw_bytes"]) if "bw_bytes" in side else _KIB * float(side["bw"])
-
-
-def _p99_ms(side: dict[str, Any]) -> float | None:
-    """Version 3 prints nanoseconds, version 2 microseconds."""
-    for key, per_ms in (("clat_ns", 1e6), ("clat", 1e3)):
-        p99 = side.get(key, {}).get("percentile", {}).get("99.000000")
-        if p99 is not None:
-            return float(p99) / per_ms
-    return None
+    return FioRun(plausible(rate, _MOST), plausible(iops, _MOST), None if p99_ms is None else plausible(p99_ms, _MOST))
