@@ -1,4 +1,4 @@
-"""Output of perftest's ib_write_bw: a table of one row for each message size."""
+"""Output of perftest's ib_write_bw with ``--report_gbits``: a table of one row for each message size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import re
 
 from muster_node.tools.output import BadOutput, rate
 
-_HEADER = re.compile(r"^.*BW average\[(Gb/sec|MB/sec|MiB/sec)\].*$", re.MULTILINE)
+_HEADER = re.compile(r"^.*BW average\[Gb/sec\].*$", re.MULTILINE)
 _COLUMN = re.compile(r"#bytes|#iterations|BW peak\[|BW average\[")
-_MIB_TO_GBIT = 8 * 1.048576e-3
-_TO_GBITS = {"Gb/sec": 1.0, "MB/sec": _MIB_TO_GBIT, "MiB/sec": _MIB_TO_GBIT}
-"""perftest divides by 2^20 also where its header has "MB/sec" (its manual: "MiB/sec")."""
 _COMPLETION = re.compile(r"Completion with error[^\n]*(?:\s*Failed status[^\n]*)?")
 
 
@@ -37,4 +34,4 @@ def parse_ib_write_bw(text: str) -> float:
             rates[int(words[0])] = of_size
     if not rates:
         raise BadOutput("no results", "printed a table without a row")
-    return rates[max(rates)] * _TO_GBITS[header.group(1)]
+    return rates[max(rates)]
