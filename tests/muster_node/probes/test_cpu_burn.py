@@ -94,7 +94,7 @@ def test_a_core_that_is_wrong_in_every_product_differs_from_the_others():
     """Of which each product has the bits of its first: only other cores tell."""
 
     def burn(cpu, first):
-        return HostBurn([1.0], 1, 0, [], cpu, 10, 0, first, 2**20, Rerun())
+        return HostBurn([1.0], 0, [], cpu, 10, 0, first, 2**20, Rerun())
 
     emitted = []
     context = SimpleNamespace(emit=lambda metric, device, **fields: emitted.append((metric, fields)))

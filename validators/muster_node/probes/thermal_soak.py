@@ -18,12 +18,12 @@ from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, products_in
+from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, normal_operands, products_in
 from muster_node.workloads.sensor_record import STEADY_SERIES, Record, Series, frozen
 from muster_node.workloads.under_load import throttled
 
 _SIZES = {"cpu": 512, "gpu": 8192}
-_DTYPES = {"cpu": "float32", "gpu": "bfloat16"}
+_DTYPES = {"cpu": "fp32", "gpu": "bf16"}
 _GIGA = {"cpu": 1e9, "gpu": 1e12}
 _BLOCKS_S = {"cpu": BLOCK_S["cpu"], "gpu": BUSY_BLOCK_S}
 _WINDOWS = 30
@@ -287,21 +287,16 @@ class _Soaking:
         self._seconds, self._seed = context.params["seconds"], context.seed
 
     def __call__(self, worker: Worker) -> _Soaked:
-        torch, clock, kind = self._torch, self._hardware.clock, worker.device.kind
+        clock, kind = self._hardware.clock, worker.device.kind
         compute = self._hardware.compute(worker.device)
-        size = _SIZES[kind]
-        generator = torch.Generator(device=compute.torch_device).manual_seed(seed_of(self._seed, worker.device.id))
-        a, b = (
-            torch.randn(compute.physical(size, size), generator=generator, device=compute.torch_device).to(
-                getattr(torch, _DTYPES[kind])
-            )
-            for _ in range(2)
-        )
+        size, seed = _SIZES[kind], seed_of(self._seed, worker.device.id)
+        shape = (size, size, size)
+        a, b = normal_operands(self._torch, compute, _DTYPES[kind], shape, seed)
 
         def block(products: int) -> float:
             with compute.timer() as timing:
                 for _ in range(products):
-                    compute.matmul(a, b, nominal=(size, size, size))
+                    compute.matmul(a, b, nominal=shape)
             return timing.seconds
 
         block(1)  # the first product allocates and plans

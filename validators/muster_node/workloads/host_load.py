@@ -48,13 +48,12 @@ Burns = Optional["Future[list[HostBurn]]"]
 
 @dataclasses.dataclass(frozen=True)
 class HostBurn:
-    """One CPU's burn: GFLOPS window by window, memory passes, and words and products that were wrong.
+    """One CPU's burn: GFLOPS window by window, each with a check of memory, and words and products that were wrong.
 
     ``first``: the digest of its first product, which has the operands of every other CPU's.
     """
 
     rates: list[float]
-    memory_checks: int
     mismatches: int
     examples: list[str]
     cpu: str
@@ -119,7 +118,7 @@ class HostBurning:
             for _ in range(_RERUNS if wrong and not again.runs else 0):
                 again.add(bool(region.test([fill])[0]))
         return HostBurn(
-            rates, len(rates), mismatches, examples, worker.device.id, total, unlike, digest(torch, [first]),
+            rates, mismatches, examples, worker.device.id, total, unlike, digest(torch, [first]),
             sizes[0] * min(len(rates), len(regions)), again,
         )  # fmt: skip
 
@@ -145,7 +144,7 @@ def emit_checks(context: Context, burns: list[HostBurn]) -> None:
         "memory_burn_mismatches",
         "memory",
         value=sum(burn.mismatches for burn in burns),
-        samples=sum(burn.memory_checks for burn in burns),
+        samples=sum(len(burn.rates) for burn in burns),
         note="; ".join([example for burn in burns for example in burn.examples][:EXAMPLES]),
     )
     report_reruns(context, "memory_burn_rerun", "memory", {}, {burn.cpu: burn.again for burn in burns})
