@@ -61,6 +61,12 @@ def test_reruns_of_another_format_say_nothing(case: MakeCase) -> None:
     assert finding(made).variant is Variant.UNCONFIRMED
 
 
+def test_a_rerun_that_does_not_say_where_it_ran_says_nothing(case: MakeCase) -> None:
+    made = corrupted(case, gpu5=(10, 10), gpu6=(0, 2), gpu7=(0, 2))
+    del next(made.rows("gemm_rerun"))["labels"]["on"]
+    assert finding(made).variant is Variant.UNCONFIRMED
+
+
 @pytest.mark.parametrize(
     ("sku", "stage", "metric", "device"),
     [
