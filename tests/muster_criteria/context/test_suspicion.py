@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from muster_criteria.context.suspicion import makes_suspect
+from muster_criteria.context.suspicion import confirmed, makes_suspect
 from muster_criteria.model import Action, Finding, Severity, Variant, Verdict
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -109,6 +109,11 @@ def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> No
         {"rule": "common_cause"},
     ):
         assert not makes_suspect(dataclasses.replace(found, **harmless)), harmless
+
+
+def test_a_warning_of_corruption_is_left_as_it_is(case: MakeCase) -> None:
+    warned = dataclasses.replace(finding(corrupted(case)), severity=Severity.WARNING, variant=Variant.PLAIN)
+    assert confirmed([warned], []) == [warned]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_an_index_is_of_one_device_and_run() -> None:
     parts = [np.flatnonzero(of.ravel() == number) for number in range(2 * 2 * GPUS)]
     alone = np.concatenate([family_indices(keys.take(part), ratio[part]).value for part in parts])
     assert np.sort(family_indices(keys, ratio).value).tolist() == np.sort(alone).tolist()
+    assert not len(family_indices(keys.take(parts[0][:0]), ratio[:0]))
 
 
 def test_what_is_rare_for_two_readings_changes_nothing_for_one(snapshot: Snapshot, readings: pd.DataFrame) -> None:
