@@ -43,7 +43,8 @@ class Sent:
         self.wait, self.spread = 0.02, 0.004
         self.weights = "w"
         self.training = {"scaling": 0.97, "step_p95_to_p50": 1.01, "training_devices": float(gpus)}
-        self.alone, self.path_rate = 1000.0 * gpus, 40.0
+        self.alone = 1000.0 * gpus
+        self.path_rate: float | None = 40.0
         self.domain = ""
         """Its NVLink domain, of which it reports nothing where that is empty."""
         self.shared_path: float | None = None

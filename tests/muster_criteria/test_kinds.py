@@ -19,6 +19,16 @@ from muster_criteria.stage.rules import KINDS, RULES
 
 ROOM = Path(muster_criteria.__file__).parent
 
+
+@pytest.mark.parametrize(("unit", "codes"), [("%", []), ("GB/s", ["wrong-unit"])])
+def test_a_spread_is_a_share_whatever_the_measurements_unit(unit: str, codes: list[str]) -> None:
+    limit = Limit.model_validate({
+        "metric": "memory_bandwidth", "device": "gpu", "unit": unit, "spread_at_most": 5, "source": "for a test",
+        "date": "2026-11-25",
+    })  # fmt: skip
+    assert [code for code, _ in limit.kind.problems(limit)] == codes
+
+
 NEW = '''
 """``within_percent``: a measurement within so many percent of 100."""
 import numpy as np

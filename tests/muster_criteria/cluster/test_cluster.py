@@ -264,6 +264,15 @@ def test_no_node_passes_without_having_measured(metric: str) -> None:
     assert judgement.failed == {}
 
 
+@pytest.mark.parametrize("metric", ["step_wait", "loss"])
+def test_what_is_required_does_not_depend_on_what_was_measured(metric: str) -> None:
+    sent = block(3)
+    whole = judge_block(members(sent)).members["n1"].coverage
+    sent["n1"].dropped.add(metric)
+    less = judge_block(members(sent)).members["n1"].coverage
+    assert (less.required, less.measured) == (whole.required, whole.measured - 1)
+
+
 def test_a_gpu_that_the_sku_counts_and_no_member_tested_is_missed() -> None:
     sent = block(3, gpus=2)
     judgement = judge_block([each.member(devices=3) for each in sent.values()])

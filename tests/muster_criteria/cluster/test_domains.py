@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster_criteria.cluster import judge
+from muster_criteria.cluster.domains import OTHERS_MIN
 from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from muster_criteria.cluster.rack import Trouble
 from muster_criteria.measured import Measured
@@ -75,9 +76,10 @@ def test_a_rack_in_one_domain_is_good_and_whole() -> None:
     assert [(rack.rack, rack.troubles, rack.whole) for rack in judged.racks] == [("r1", (), True)]
 
 
+@pytest.mark.parametrize("count", [OTHERS_MIN, NODES])
 @pytest.mark.parametrize(("odd", "trouble"), ODD)
-def test_one_tray_that_differs_fails_alone(odd: Mapping[str, Any], trouble: Trouble) -> None:
-    judged = _judged(odd, at=1)
+def test_one_tray_that_differs_fails_alone(odd: Mapping[str, Any], trouble: Trouble, count: int) -> None:
+    judged = _judged(odd, at=1, count=count)
     assert set(judged.failed) == {"n00"}
     assert [finding.metric for finding in judged.failed["n00"]] == [trouble.value.removesuffix("_split")]
     assert judged.racks[0].troubles == ()
@@ -212,9 +214,13 @@ def test_racks_of_a_block_are_judged_apart() -> None:
     assert judged.members["n7"].verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("on", "off", "ill"), [(800.0, 350.0, False), (350.0, 351.0, True)])
-def test_mnnvl_that_gives_nothing_is_the_racks(on: float, off: float, ill: bool) -> None:
-    judged = _judged({"rates": {"on": on, "off": off}}, at=NODES)
+@pytest.mark.parametrize(
+    ("rates", "ill"),
+    [({"on": 800.0, "off": 350.0}, False), ({"on": 350.0, "off": 351.0}, True), ({"on": 350.0}, False)],
+)
+def test_mnnvl_that_gives_nothing_is_the_racks(rates: Mapping[str, float], ill: bool) -> None:
+    judged = _judged({"rates": rates}, at=NODES)
+    assert (judged.members["n00"].verdict is Verdict.PASS) is not ill
     assert [code for code, _ in judged.racks[0].troubles] == ([Trouble.NO_GAIN] if ill else [])
 
 

@@ -27,6 +27,14 @@ def test_a_sender_that_spoils_payloads_is_distinguished_from_a_receiver_and_from
     assert inconclusive(judgement) == {"n2": {Lack.BAD_PATH}, "n3": {Lack.BAD_PATH}}
 
 
+@pytest.mark.parametrize(("receivers", "failed"), [(2, set()), (3, {"n2"})])
+def test_half_of_its_partners_are_not_most(receivers: int, failed: set[str]) -> None:
+    sent = block(5)
+    for name in ("n0", "n1", "n3")[:receivers]:
+        sent[name].mismatches["all_to_all", "n2"] = 7.0
+    assert set(judge_block(members(sent)).failed) == failed
+
+
 @pytest.mark.parametrize("near", [2, 4])
 def test_an_uplink_that_corrupts_fails_no_node_below_it(near: int) -> None:
     """What ``near`` nodes of one leaf send to those of the other leaf arrives wrong; within each leaf all is well."""

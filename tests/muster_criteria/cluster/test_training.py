@@ -14,7 +14,7 @@ from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.sku_files.skus import list_skus, load_sku
 from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members
-from tests.muster_criteria.cluster_verdicts import verdicts
+from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
 
 def real(sent: dict[str, Sent], earlier: Earlier | None = None) -> ClusterJudgement:
@@ -57,6 +57,8 @@ def test_a_figure_shows_the_limit_that_it_was_held_to_and_none_where_it_was_not_
     assert limits(real(sent), "step_p95_to_p50") == {(None, 1.05)}
     assert limits(real(sent), "collective_mismatches") == limits(real(sent), "self_mismatches") == {(0.0, 0.0)}
     assert limits(judge_block(members(sent)), "scaling") == {(None, None)}
+    mixed = [MemberResult(name, parsed({**each.raw(), "simulated": name == "n0"})) for name, each in sent.items()]
+    assert limits(judge_block(mixed), "scaling") == {(None, None)}
 
 
 def test_a_straggler_explains_the_block_and_the_others_pass() -> None:
@@ -122,6 +124,19 @@ def test_a_slow_path_is_named_by_both_its_ends() -> None:
     assert all(each.severity is Severity.WARNING for each in judgement.members["n2"].findings)
 
 
+def test_a_path_without_a_rate_costs_the_others_nothing() -> None:
+    sent = block(4)
+    sent["n2"].path_rate = None
+    assert {"n0", "n1", "n3"} <= set(cleared(real(sent)))
+
+
+@pytest.mark.parametrize(("beyond", "found"), [(-0.1, False), (0.1, True)])
+def test_a_path_is_slow_from_its_limit_on(beyond: float, found: bool) -> None:
+    sent = block(4)
+    sent["n2"].path_rate = 0.4 * (100.0 - (PROGRAMME.limit("path_drop", "warn").number or 0.0) - beyond)
+    assert bool(rules(real(sent))["n2"]) is found
+
+
 def racks(count: int) -> dict[str, Sent]:
     """So many racks of 18 trays. Between them the network, within them NVLink."""
     sent = block(18 * count, gpus=4)
@@ -145,7 +160,8 @@ def test_a_path_within_a_rack_and_one_between_racks_are_slow_by_others_of_their_
 
 def test_a_path_of_a_node_that_does_not_say_where_it_is_is_of_no_kind() -> None:
     sent = racks(2)
-    sent["n7"].domain = ""
+    sent["n7"].domain = sent["n8"].domain = ""
+    sent["n8"].path_rate = 45.0
     assert all(not found for found in rules(real(sent)).values())
 
 

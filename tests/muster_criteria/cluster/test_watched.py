@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from muster_criteria.cluster.model import BlockFindings, Measurements
 from muster_criteria.cluster.watched import COMMON_MIN, PROBE, judge_watched, watch_limits
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Severity
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stage.coverage import NOT_SUPPORTED
 from tests.muster_criteria.cluster_results import Sent
@@ -22,13 +25,15 @@ def row(
     return Measured(probe=probe, metric=metric, device=device, unit="count", value=value, labels=labels, note=note)
 
 
-def judged(rows: dict[str, tuple[Measured, ...]], racks: dict[str, str] | None = None) -> BlockFindings:
+def judged(
+    rows: dict[str, tuple[Measured, ...]], racks: dict[str, str] | None = None, limits: Sequence[Limit] = LIMITS
+) -> BlockFindings:
     whole = Sent("n1", ["n1", "n2"]).member().result
     assert whole is not None
     found = BlockFindings()
     results = {name: whole.model_copy(update={"measurements": own}) for name, own in rows.items()}
     measured = {name: Measurements(each) for name, each in results.items()}
-    judge_watched(dict.fromkeys(rows, LIMITS), racks or dict.fromkeys(rows, ""), measured, found)
+    judge_watched(dict.fromkeys(rows, limits), racks or dict.fromkeys(rows, ""), measured, found)
     return found
 
 
@@ -96,6 +101,13 @@ def test_of_racks_of_one_node_each_only_most_show_a_hot_hall(hot: int, alike: in
     found = judged(rows, {name: f"rack {name}" for name in names})
     assert set(found.suspected) == set(names[:alike])
     assert set(found.findings) == set(names[alike:hot])
+
+
+def test_a_warning_that_many_share_holds_none_of_them() -> None:
+    names = [f"n{number}" for number in range(COMMON_MIN)]
+    warns = [each.model_copy(update={"breach": "warn"}) for each in LIMITS]
+    found = judged(dict.fromkeys(names, (row("throttle_time", 12.0, **HEAT),)), limits=warns)
+    assert (sorted(found.findings), found.suspected) == (names, {})
 
 
 def test_errors_that_no_hall_causes_fail_each_of_them() -> None:

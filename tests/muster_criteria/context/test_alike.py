@@ -87,10 +87,10 @@ def test_nodes_of_another_rack_are_no_company_but_nodes_of_one_image_are_a_softw
 
 def test_another_symptom_is_not_alike_and_a_fault_of_its_own_fails_the_node() -> None:
     company = others(2, 0)
-    hot = dataclasses.replace(SLOW, rule="ceiling", metric="temperature_max", device="gpu5")
+    hot = dataclasses.replace(SLOW, rule="ceiling", metric="temperature_max", device="gpu5", measurements=("hot",))
     assert compared_with(judgement(hot), "this", RACK, company) == judgement(hot)
     both = compared_with(judgement(SLOW, hot), "this", RACK, company)
-    assert COMMON_CAUSE in {each.rule for each in both.findings}
+    assert [each.measurements for each in both.findings if each.rule == COMMON_CAUSE] == [SLOW.measurements]
     assert why_held(both.findings) == ""
     assert next(each for each in both.findings if each.device == "gpu5") == hot
 

@@ -148,7 +148,9 @@ class TestJudging:
     def test_before_there_is_one_a_node_that_differs_as_a_whole_is_a_matter_of_software(self, case: MakeCase) -> None:
         judgement = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=tuple(THREE[:2])))
         assert "withdraw" not in judgement.findings[0].summary
-        repaired = (*THREE[:2], *(seen(each.subject, each.node, "wrong") for each in THREE[:2]))
+        assert len(set(judgement.findings[0].measurements)) == len(GPUS)
+        other = seen("gpu 9", "d", golden_id="of another operation")
+        repaired = (*THREE[:2], *(seen(each.subject, each.node, "wrong") for each in THREE[:2]), other)
         (since,) = measured(case, **dict.fromkeys(GPUS, "wrong")).judge(goldens=Goldens(seen=repaired)).findings
         assert f"muster golden withdraw {GOLDEN.id}" in since.summary
         assert judgement.verdict is Verdict.WARN
@@ -157,6 +159,7 @@ class TestJudging:
     def test_a_node_that_agrees_with_most_is_not_warned_of_one_that_did_not(self, case: MakeCase) -> None:
         odd = dataclasses.replace(THREE[2], digest="wrong")
         assert measured(case).judge(goldens=Goldens(seen=(*THREE[:2], odd))).verdict is Verdict.PASS
+        assert measured(case).judge(goldens=Goldens(seen=(THREE[0], odd))).verdict is Verdict.WARN
 
     def test_the_first_of_a_kind_has_nothing_to_differ_from(self, case: MakeCase) -> None:
         assert measured(case).judge(goldens=Goldens()).verdict is Verdict.PASS

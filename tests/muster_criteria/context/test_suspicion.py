@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from muster_criteria.context.suspicion import makes_suspect
+from muster_criteria.context.suspicion import confirmed, makes_suspect
 from muster_criteria.model import Action, Finding, Severity, Variant, Verdict
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -61,6 +61,12 @@ def test_reruns_of_another_format_say_nothing(case: MakeCase) -> None:
     assert finding(made).variant is Variant.UNCONFIRMED
 
 
+def test_a_rerun_that_does_not_say_where_it_ran_says_nothing(case: MakeCase) -> None:
+    made = corrupted(case, gpu5=(10, 10), gpu6=(0, 2), gpu7=(0, 2))
+    del next(made.rows("gemm_rerun"))["labels"]["on"]
+    assert finding(made).variant is Variant.UNCONFIRMED
+
+
 @pytest.mark.parametrize(
     ("sku", "stage", "metric", "device"),
     [
@@ -103,6 +109,11 @@ def test_only_corruption_that_fails_a_part_makes_a_suspect(case: MakeCase) -> No
         {"rule": "common_cause"},
     ):
         assert not makes_suspect(dataclasses.replace(found, **harmless)), harmless
+
+
+def test_a_warning_of_corruption_is_left_as_it_is(case: MakeCase) -> None:
+    warned = dataclasses.replace(finding(corrupted(case)), severity=Severity.WARNING, variant=Variant.PLAIN)
+    assert confirmed([warned], []) == [warned]
 
 
 @pytest.mark.parametrize(

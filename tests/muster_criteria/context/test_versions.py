@@ -87,7 +87,7 @@ def test_a_version_that_differs_fails_intake_and_is_named_once_for_all_gpus(case
 
 
 def test_only_intake_is_gated(case: MakeCase) -> None:
-    assert not gated(case, {"part": "vbios", "exactly": ["1"]}, stage="integrity").judge().findings
+    assert gated(case, {"part": "vbios", "exactly": ["1"]}, stage="integrity").judge().verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("unknown", ["drop", "empty"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from muster_criteria.context.waivers import Machine, Waiver, concerns, covers, finding_id, subject_of, waive
 from muster_criteria.model import (
+    COMMON_CAUSE,
     Action,
     Coverage,
     Evidence,
@@ -232,3 +233,13 @@ def test_another_error_that_returns_and_another_reboot_are_other_findings() -> N
     assert finding_id("n1", back("109", 3)) != finding_id("n1", back("48", 3))
     assert covers(given_for(reboot("job-1")), reboot("job-1"), MACHINE)
     assert not covers(given_for(reboot("job-1")), reboot("job-2"), MACHINE)
+
+
+def test_neither_a_cause_that_explains_nothing_nor_a_failure_without_a_grave_finding_is_waived_with_others() -> None:
+    found = Finding("floor", "gemm_rate", "gpu0", Severity.WARNING, FaultClass.GPU, Action.RMA, "1", "2", "s", "x")
+    cause = dataclasses.replace(found, rule=COMMON_CAUSE, metric="another", device="node", severity=Severity.CRITICAL)
+    for findings in ((found, cause), (found,)):
+        failed = Judgement("burn_in", "short", Verdict.FAIL, "x", Coverage(1, 1, 1), findings, (), False, "sku", "1")
+        after = waive(failed, [given_for(found)], MACHINE, NOW)
+        assert after.verdict is Verdict.FAIL
+        assert [bool(each.waived) for each in after.findings] == [each is found for each in findings]

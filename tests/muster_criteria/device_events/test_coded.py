@@ -17,7 +17,7 @@ from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_node.hardware.events import folded, labels_of
 from muster_node.hardware.host.kernel_events import device_events
-from tests.muster_criteria.nodes import Case, MakeCase
+from tests.muster_criteria.nodes import Case, MakeCase, measurement
 
 SHIPPED_POLICY = SHIPPED / "policies" / "nvidia-xid.yaml"
 IGNORE, MONITOR, RESET, REBOOT, ISOLATE = (
@@ -278,6 +278,10 @@ def test_an_event_that_no_policy_of_the_sku_judges_is_missed_and_never_passed_ov
     judged = ill.judge()
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert [(gap.code, gap.device) for gap in judged.coverage.missing] == [(Lack.UNJUDGED, "gpu3")]
+    strange = {"kind": "gossip", "code": "1", "at": "200.0"}
+    both = logged(case("thermal"), 79)
+    both.raw["measurements"].insert(0, measurement("device_events", "xid", "gpu1", "what", "text", labels=strange))
+    assert {each.device for each in both.set("xid_total", value=2.0).judge().findings} == {"gpu3"}
 
 
 def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
@@ -335,6 +339,11 @@ def test_messages_of_different_codes_have_no_common_cause(case: MakeCase) -> Non
     judged = ill.set("xid_total", value=8.0).judge()
 
     assert not [each for each in judged.findings if each.rule == COMMON_CAUSE]
+
+
+@pytest.mark.parametrize(("code", "number"), [("79", 79), ("9" * 5000, 0), ("-1", 0), ("\u0663", 0), ("", 0)])
+def test_a_code_that_is_none_is_zero(code: str, number: int) -> None:
+    assert event_of("gpu0", {"kind": "xid", "code": code}, "", 1).code == number
 
 
 @pytest.mark.parametrize("at", ["nan", "inf", "-inf", "", "soon"])

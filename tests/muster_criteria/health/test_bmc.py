@@ -54,6 +54,15 @@ def test_a_sensor_without_a_reading_is_neither_good_nor_bad(kind: str) -> None:
     assert only.check == SILENT
 
 
+@pytest.mark.parametrize(
+    ("trouble", "long", "states"),
+    [("", (), [False]), ("", ("SEL",), [True]), ("cut off", ("SEL",), [True]), ("cut off", (), [])],
+)
+def test_a_log_is_short_again_only_where_all_was_read(trouble: str, long: tuple[str, ...], states: list[bool]) -> None:
+    found, _ = read(Shown(trouble=trouble, long=long), NOTHING_KNOWN, POLICY)
+    assert [each.bad for each in found if each.check == LOG_LONG] == states
+
+
 def test_a_supply_that_was_there_and_whose_bay_is_empty_failed() -> None:
     there, gone = Shown((Sensor("psu", "psu 2", "ok"),)), Shown((Sensor("psu", "psu 2", "absent"),))
     known = read(there, Known(), POLICY)[1]

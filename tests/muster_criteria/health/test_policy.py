@@ -129,6 +129,14 @@ def test_a_table_that_contradicts_itself_is_refused_with_one_sentence(fields: di
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "only",
+    [{"checks": ["leak"]}, {"severity": ["ISOLATE"]}, {"at_least": 2}, {"bad_for_s": 9}, {"flaps": 3}, {"per_hour": 2}],
+)
+def test_an_entry_for_some_observations_leaves_others_to_those_after_it(only: dict[str, Any]) -> None:
+    assert len(changed(entries=[entry(**only), entry(action="test_sooner")]).entries) == 2
+
+
 def test_how_often_within_a_time() -> None:
     later = entry(at_least=3, action="test_sooner")
     policy = changed(entries=[entry(at_least=3, within_s=600, action="leave_when_idle"), later])

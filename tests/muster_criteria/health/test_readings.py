@@ -233,6 +233,8 @@ def corrected(value: float) -> dict[str, Any]:
         (5, {}, 5, 30.0),
         (1100, {"boot_id": "b2", "uptime_s": 300}, 1100, 13200.0),
         (1100, {"boot_id": "b2"}, 1100, 6600.0),
+        (1100, {"boot_id": "b2", "uptime_s": None}, 1100, 6600.0),
+        (1100, {"kernel": {"loaded": 8500.0}, "uptime_s": None}, 1000, 6000.0),
         (1100, {"kernel": {"loaded": 8500.0}}, 1100, 6600.0),
         (1100, {"kernel": {"loaded": 8000.0}}, 1000, 6000.0),
     ],

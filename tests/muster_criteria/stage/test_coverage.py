@@ -32,6 +32,7 @@ def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str
     gaps = missing(case("burn_in").end("gpu_burn", status, "no privilege.").judge())
 
     assert {(Lack.PROBE_ENDED, "burn_rate", "gpu3"), (Lack.PROBE_ENDED, "xid_delta", "node")} <= gaps
+    assert "gpu_burn" not in {what for _, what, _ in gaps}
 
 
 def test_a_probe_that_never_ran_is_the_reason(case: MakeCase) -> None:
@@ -297,6 +298,20 @@ def test_what_the_siblings_of_a_device_show_is_not_excused_for_it(case: MakeCase
     assert gaps == {(Lack.UNREADABLE, metric, "gpu4")}
     every = [f"gpu{slot}" for slot in range(8)]
     assert not _unread(case("burn_in"), metric, note, *every).judge().coverage.missing
+
+
+def test_what_siblings_show_under_another_label_makes_no_gpu_odd(case: MakeCase) -> None:
+    every = [f"gpu{slot}" for slot in range(8)]
+    node = _unread(case("intake"), "row_remap_banks", "not supported", *every)
+    for gpu in every:
+        node.add("inventory", "row_remap_banks", gpu, 0.0, "count", labels={"spare": "partial"})
+    assert not node.judge().coverage.missing
+
+
+def test_a_model_may_say_that_it_has_no_gpus(case: MakeCase) -> None:
+    node = case("intake", "cpu-generic")
+    node.sku = node.sku.model_copy(update={"devices": {**node.sku.devices, "gpu": 0}})
+    assert node.judge().verdict is Verdict.PASS
 
 
 def test_a_gpu_that_no_reading_found_at_work_is_no_odd_one(case: MakeCase) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster_criteria.model import Lack, Verdict
 from muster_criteria.stages import STAGES
 from tests.muster_criteria.nodes import Case, MakeCase
 
@@ -63,3 +64,9 @@ def test_where_an_only_gpu_sits_is_asked_where_the_sku_counts_others(
     found = node.judge().findings
     assert len(found) == judged, found
     assert all(each.device == "node" for each in found if each.rule == "expected_devices")
+
+
+def test_of_gpus_that_the_inventory_counts_one_that_does_not_answer_is_missed(case: MakeCase) -> None:
+    judgement = _on_part_of_a_board(case, "intake", 1, 4, 5, counted="inventory").judge()
+    assert (judgement.verdict, judgement.findings) == (Verdict.INCONCLUSIVE, ())
+    assert Lack.JUDGE_FAILED not in {gap.code for gap in judgement.coverage.missing}

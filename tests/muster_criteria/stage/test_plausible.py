@@ -69,6 +69,17 @@ def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: flo
     assert [each.rule for each in alone.judge().findings] == ["plausible"]
 
 
+def test_of_every_rate_that_is_compared_twice_the_siblings_is_no_measurement(case: MakeCase) -> None:
+    altered = case("performance")
+    compared = {(each.metric, each.unit) for each in altered.sku.programme.compare if each.judged}
+    rates = [row for row in altered.raw["measurements"] if (row["metric"], row["unit"]) in compared]
+    twice = [row for row in rates if row["device"] == "gpu3"]
+    for row in twice:
+        row["value"] *= 2.01
+    found = {(each.metric, each.labels) for each in altered.judge().findings if each.rule == "plausible"}
+    assert found == {(row["metric"], tuple(sorted(row["labels"].items()))) for row in twice}
+
+
 @pytest.mark.parametrize(("share", "invalid"), [(2.0, False), (2.01, True)])
 def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bool) -> None:
     altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)

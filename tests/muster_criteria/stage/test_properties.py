@@ -19,7 +19,7 @@ from muster_criteria.model import FaultClass, Judgement, Lack, Verdict
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.skus import list_skus
 from muster_criteria.stage.case import Case as JudgeCase
-from muster_criteria.stage.judge import judge
+from muster_criteria.stage.judge import judge, judge_all
 from muster_criteria.stages import STAGES
 from tests.muster_criteria.nodes import Case, MakeCase, healthy_raw, shipped
 from tests.muster_criteria.violations import violations
@@ -249,6 +249,16 @@ def test_the_order_of_rows_changes_nothing(case: MakeCase, where: tuple[str, str
     dice.shuffle(altered.raw["probes"])
 
     assert verdict_of(altered) == straight
+
+
+def test_cases_that_are_judged_together_are_judged_as_each_alone(case: MakeCase) -> None:
+    healthy, ill = case("thermal"), case("thermal").set("temperature_max", "gpu3", value=99.0)
+    cases = [
+        JudgeCase(healthy.sku, "thermal", "demo", why_missing="it could not be reached"),
+        JudgeCase(healthy.sku, "burn_in", "demo", healthy.result()),
+        *(JudgeCase(each.sku, "thermal", "demo", each.result()) for each in (healthy, ill)),
+    ]
+    assert judge_all(cases, evaluate=violations) == [judge(each, evaluate=violations) for each in cases]
 
 
 @examples(EXAMPLES)

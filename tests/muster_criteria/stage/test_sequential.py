@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 import pytest
 
@@ -9,6 +11,7 @@ from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.series.readings import readings_of, together
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import Action, Extent, Judgement, Lack, Severity, Verdict
+from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.skus import lint_sku, load_sku
 from muster_criteria.stage.retests import arranged, repeated_rows
 from muster_criteria.stage.sprt import decide
@@ -79,6 +82,16 @@ def test_after_a_clearance_the_test_begins_again_with_nothing_known(passes: int,
     assert decide([*[False] * 9, True, *[False] * passes, True]) == decision
     assert decide([*[False] * 17, True]) == "repeat"
     assert decide([False] * 18) == "clear"
+
+
+@pytest.mark.parametrize(("value", "codes"), [(475.0, []), (475.1, ["ceiling.retest"])])
+def test_a_noisy_figure_above_its_ceiling_is_weighed_too(
+    case: MakeCase, make_limit: Callable[..., Limit], value: float, codes: list[str]
+) -> None:
+    made = busbw(case, value)
+    ceiling = make_limit(metric="nccl_busbw", device="node", unit="GB/s", ceiling=475.0)
+    made.sku = made.sku.model_copy(update={"limits": (*made.sku.limits, ceiling)})
+    assert [each.code for each in made.judge().findings] == codes
 
 
 def test_an_undecided_test_is_asked_for_again_and_counts_as_not_measured(case: MakeCase) -> None:

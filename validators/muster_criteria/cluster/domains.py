@@ -235,7 +235,7 @@ def _of_the_rack(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """The ill nodes whose trouble is their rack's: half of all nodes have it, or half of a domain, at least two; and
     all nodes of such domains, none where it is half of all."""
-    if ill and 2 * len(ill) >= len(nodes):
+    if 2 * len(ill) >= len(nodes):
         return frozenset(ill), frozenset()
     found: set[str] = set()
     whole: set[str] = set()

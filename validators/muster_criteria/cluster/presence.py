@@ -26,7 +26,7 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         others = [at for at, rows in measured.items() if at != name and _reports(rows, began)]
         why = _own_reason(member)
         mutual = _is_mutual(reports)
-        by_majority = bool(reporters) and 2 * len(reporters) > len(others) and not mutual
+        by_majority = 2 * len(reporters) > len(others) and not mutual
         if member.result is None or by_majority:
             reported = reports[reporters[0]][name] if reporters else why
             whole = reported if why in reported else f"{reported}; its own result: {why}"

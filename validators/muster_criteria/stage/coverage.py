@@ -243,8 +243,6 @@ class _Requirements:
 
     def _shown_by_others(self, need: Need, device: str, empty: Sequence[int]) -> str:
         """Why a row without a value is a miss although the reason would excuse it: others of its kind have one."""
-        if not need.requirement.devices.startswith("each "):
-            return ""
         rows, frame = self._rows[need.probe, need.requirement.metric], self._frame
         for at in empty:
             labels, note = set(frame["labels"][at]), str(frame["note"][at])

@@ -109,7 +109,7 @@ def _alike(cases: Sequence[Case]) -> list[list[int]]:
         fleet = None if by is None else (id(by.snapshot), id(by.history))
         key = (id(case.sku), case.stage, case.level, fleet)
         places = groups.setdefault(key, [[]])
-        if (node := _node(case)) in named.setdefault(key, set()):  # a node is compared with its own past once
+        if (node := _node(case, case.result)) in named.setdefault(key, set()):  # it is compared with its past once
             places.append([])
             named[key] = set()
         named[key].add(node)
@@ -117,10 +117,9 @@ def _alike(cases: Sequence[Case]) -> list[list[int]]:
     return [place for places in groups.values() for place in places if place]
 
 
-def _node(case: Case) -> str:
+def _node(case: Case, result: StageResult) -> str:
     """The name under which history and repeats know the node."""
-    reported = case.result.node if case.result else ""
-    return (case.references.node if case.references else "") or reported
+    return (case.references.node if case.references else "") or result.node
 
 
 def _unexamined(case: Case) -> _Examined:
@@ -340,7 +339,7 @@ def _gap_in_a_repeat(gap: Gap) -> Gap:
 def _compared(own: Sequence[Sequence[Row]], cases: Sequence[Case]) -> Compared | None:
     """The comparison of these results with the fleet; None without references."""
     subjects = [
-        Subject(rows, _node(case), case.sku.name, case.result.environment, case.references)
+        Subject(rows, _node(case, case.result), case.sku.name, case.result.environment, case.references)
         for rows, case in zip(own, cases, strict=True)
         if case.result is not None and case.references is not None
     ]

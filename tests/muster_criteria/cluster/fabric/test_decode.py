@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
@@ -73,6 +74,19 @@ def test_nothing_fails_on_one_round(seed: int, kind: str, share: float) -> None:
     first = next_round(small.topology, [], seed)
     assert first is not None
     assert decode(small.topology, [small.measure(first)]).named == ()
+
+
+def test_one_round_suspects_one_end_of_a_slow_pair_and_says_nothing_of_the_other() -> None:
+    """Nor does what is found on another rail of all nodes."""
+    topology = fabric(4, 4)
+    plan = screening(topology, 0)[0]
+    a, b = plan.pairs[0]
+    slow, rail = Part(PartKind.NIC, a, rail=1), Part(PartKind.RAIL, 0, rail=0)
+    slower = {Part(PartKind.NIC, node, rail=0): 0.5 for node in range(16)}
+    diagnosis = decode(topology, [Small(topology, {**slower, slow: 0.4}).measure(plan)])
+    assert {each.part for each in diagnosis.suspects} == {slow, rail}
+    assert {(node, at) for node in range(16) for at in range(4)} - diagnosis.compared == {(b, 1)}
+    assert (diagnosis.named, diagnosis.unjudged) == ((), 0)
 
 
 @given(st.integers(0, 10_000), st.data())
@@ -166,6 +180,23 @@ def test_a_dead_rail_is_hardly_ever_missed_however_noisy_the_rates_are() -> None
     assert len(missed) <= 1, missed
 
 
+def test_a_pair_that_was_slow_once_and_is_good_again_was_a_hot_spot() -> None:
+    topology = flat(16)
+    a, b = screening(topology, 0)[0].pairs[0]
+    results = Small(topology, {Part(PartKind.PATH, a, b, 2, between_nodes=True): 0.2}).recovered()
+    diagnosis = decode(topology, results)
+    assert any((a, b) in each.round.pairs for each in results[1:])
+    assert (diagnosis.named, diagnosis.suspects, diagnosis.once) == ((), (), 1)
+
+
+@pytest.mark.parametrize(("leaves", "spared"), [(3, ()), (4, (8,))])
+def test_uplinks_are_slow_for_three_of_four_nodes_to_two_other_leaves(leaves: int, spared: tuple[int, ...]) -> None:
+    world = Small(fabric(leaves, 4), {UPLINK: 0.5})
+    world.spared = frozenset(spared)
+    results = [world.measure(plan) for plan in screening(world.topology, 0)]
+    assert set(named(decode(world.topology, results))) == {UPLINK}
+
+
 def test_a_rail_that_is_slow_everywhere_between_two_leaves_is_their_path() -> None:
     part = Part(PartKind.PATH, 0, 1, rail=1)
     _, diagnosis = Small(fabric(2, 8), {part: 0.4}).isolate()
@@ -177,6 +208,7 @@ def test_good_alone_and_slow_together_is_congestion_and_nobodys_fault() -> None:
     small.together = {3: 0.6}
     _, diagnosis = small.isolate()
     assert set(named(diagnosis)) == {Part(PartKind.CONGESTION, 3)}
+    assert diagnosis.named[0].share == pytest.approx(0.6)
     assert next(iter(named(diagnosis))).kind not in OF_THE_NODE
 
 
@@ -270,16 +302,18 @@ def test_two_ports_of_unknown_nodes_that_are_slow_alike_may_be_one_cable_or_swit
 
 
 @pytest.mark.parametrize(("nodes", "behind", "within"), [(8, 2, True), (16, 4, True), (16, 3, False), (16, 4, False)])
+@pytest.mark.parametrize("rail", [-1, 1])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_slow_switch_for_all_rails_of_unknown_nodes_fails_none_of_them(
-    nodes: int, behind: int, within: bool, seed: int
+def test_a_slow_switch_for_one_rail_or_all_of_unknown_nodes_fails_none_of_them(
+    nodes: int, behind: int, within: bool, rail: int, seed: int
 ) -> None:
     """Also where it is only the way out of a group of nodes that are good among themselves."""
     world = Small(flat(nodes), {})
     world.behind = (frozenset(range(behind)), 0.5, within)
+    world.behind_rail = slice(None) if rail < 0 else rail
     _, diagnosis = world.isolate(seed)
     parts = {each.part for each in diagnosis.named}
-    assert parts <= {Part(PartKind.SHARED, 0)}
+    assert parts <= {Part(PartKind.SHARED, 0, rail=rail)}
     if within:
         assert parts
         assert {node for each in diagnosis.named for node in each.touches} == set(range(behind))
@@ -306,4 +340,6 @@ def test_a_leaf_switch_of_few_nodes_is_the_leafs(each: int, share: float) -> Non
 @pytest.mark.parametrize("each", [2, 3])
 def test_one_bad_port_on_a_small_leaf_is_the_nodes(each: int) -> None:
     nic = Part(PartKind.NIC, each, rail=2)
-    assert set(named(Small(fabric(8, each, 8), {nic: 0.5}).isolate()[1])) == {nic}
+    _, diagnosis = Small(fabric(8, each, 8), {nic: 0.5}).isolate()
+    assert set(named(diagnosis)) == {nic}
+    assert all(one < other for one, other, _ in diagnosis.uncovered)

@@ -100,6 +100,8 @@ def test_wrong_bytes_at_either_end_spoil_the_cell_but_not_those_of_another_backe
     other = row("pair_wrong_bytes", 3.0, rail="r0", mode="host_tcp", variant="0")
     result = round_result(FABRIC, PLAN, {"n0": rates(10, 20), "n1": [*rates(10, 20), wrong, other], "n2": [], "n3": []})
     assert result.wrong.tolist() == [[False, True], [False, False]]
+    assert result.host is not None
+    assert not result.host.any()
 
 
 def test_what_does_not_belong_is_left_out() -> None:
@@ -141,8 +143,9 @@ def test_where_all_use_tcp_every_pair_counts() -> None:
     assert (result.alone[:, :, 0].tolist(), dict(result.replaced)) == ([[20, 20], [20, 20]], {})
 
 
-def test_what_tcp_carried_after_the_backend_failed_is_kept_apart() -> None:
-    host = row("pair_bandwidth", 20.0, rail="r1", mode="host_tcp", variant="0")
+@pytest.mark.parametrize("variant", ["0", "1"])
+def test_what_tcp_carried_after_the_backend_failed_is_kept_apart(variant: str) -> None:
+    host = row("pair_bandwidth", 20.0, rail="r1", mode="host_tcp", variant=variant)
     result = round_result(FABRIC, PLAN, {"n0": rates(390, 0), "n1": [*rates(390, 0), host], "n2": [], "n3": []})
     assert result.host is not None
     assert (result.host.tolist(), result.alone[0, 1, 0]) == ([[False, True], [False, False]], 0)

@@ -113,6 +113,14 @@ def test_a_suspect_is_confirmed_by_two_good_partners_on_two_leaves() -> None:
         assert len({small.topology.leaf_of[partner] for partner in partners}) == 2
 
 
+def test_no_suspect_is_confirmed_by_another() -> None:
+    bad = set(range(8))
+    small = Small(fabric(8, 4), {Part(PartKind.NIC, node, rail=node % 4): 0.5 for node in bad})
+    pairs = [pair for each in small.isolate()[0] if each.round.kind is Kind.CONFIRM for pair in each.round.pairs]
+    assert [pair for pair in pairs if bad & set(pair)]
+    assert not [pair for pair in pairs if bad >= set(pair)]
+
+
 def test_confirmation_has_pairs_of_good_nodes_to_compare_with() -> None:
     small = Small(fabric(8, 4), {Part(PartKind.NIC, 5, rail=1): 0.5})
     results = [small.measure(plan) for plan in screening(small.topology, 0)]

@@ -10,6 +10,7 @@ import pytest
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, round_result
+from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
@@ -77,6 +78,26 @@ def test_a_part_of_the_fabric_costs_no_node_its_verdict_and_names_whom_it_touche
     (each,) = found.parts
     assert (each.kind, each.node, each.rail) == (part.kind, "", rounds.topology.rails[part.rail])
     assert set(each.touches) & {rounds.topology.nodes[node] for node in rounds.topology.members[part.a]}
+
+
+@pytest.mark.parametrize("part", [Part(PartKind.UPLINK, 1, rail=2), Part(PartKind.PATH, 0, 2, rail=1)])
+def test_wrong_bytes_that_a_part_of_the_fabric_explains_hold_no_node(part: Part) -> None:
+    found, block, _ = judged(Small(fabric(6, 6), {part: 1.0}, frozenset({part})))
+    assert [(each.kind, each.symptom) for each in found.parts] == [(part.kind, Symptom.CORRUPTS)]
+    assert (block.findings, block.suspected) == ({}, {})
+
+
+def test_a_pair_over_which_nothing_went_once_is_held_although_it_recovered() -> None:
+    topology = flat(16)
+    pair = screening(topology, 0)[0].pairs[0]
+    results, block = (
+        Small(topology, {Part(PartKind.PATH, *pair, 2, between_nodes=True): 0.0}).recovered(),
+        BlockFindings(),
+    )
+    assert judge_fabric(Rounds(topology, places(topology), tuple(results)), block).parts == ()
+    assert {name: [gap.code for gap in gaps] for name, gaps in block.suspected.items()} == {
+        topology.nodes[node]: [Lack.UNDECIDED] for node in pair
+    }
 
 
 def test_slow_together_is_congestion_and_nobodys_fault() -> None:
@@ -197,8 +218,8 @@ def test_nodes_over_whose_rail_nothing_ever_arrived_neither_fail_nor_pass(
     world = Small(topology, dict.fromkeys(ports, 1.0 if corrupt else 0.0), frozenset(ports if corrupt else ()))
     found, block, _ = judged(world)
     assert not block.has_critical(topology.nodes)
-    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
-        name: {Lack.UNDECIDED} for name in topology.nodes[:bad]
+    assert {name: [gap.code for gap in gaps] for name, gaps in block.suspected.items()} == {
+        name: [Lack.UNDECIDED] for name in topology.nodes[:bad]
     }
     assert all(not (part.node and part.confirmed) for part in found.parts)
 
@@ -368,7 +389,8 @@ def test_half_of_a_block_behind_an_unknown_switch_is_below_the_floor_and_fails_n
     assert {each.severity for rows in block.findings.values() for each in rows} == {Severity.WARNING}
 
 
-def test_a_floor_adds_nothing_to_what_is_found_already() -> None:
-    rounds, block = by_rdma(Small(flat(16), {Part(PartKind.NIC, 5, rail=1): 0.5})), BlockFindings()
+@pytest.mark.parametrize("part", [Part(PartKind.NODE, 5), Part(PartKind.NIC, 5, rail=1)])
+def test_a_floor_adds_nothing_to_what_is_found_already(part: Part) -> None:
+    rounds, block = by_rdma(Small(flat(16), {part: 0.5})), BlockFindings()
     judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
     assert {name: [each.rule for each in rows] for name, rows in block.findings.items()} == {"n5": ["rounds"]}

@@ -34,13 +34,16 @@ class Small:
         self.behind: tuple[frozenset[int], float, bool] = (frozenset(), 1.0, False)
         """Nodes behind a switch that the topology does not know and that carries all rails, what it leaves to them,
         and whether also among themselves."""
+        self.behind_rail: int | slice = slice(None)
+        self.spared: frozenset[int] = frozenset()
+        """Nodes whose pairs show no fault of the fabric."""
         self.together: Mapping[int, float] = {}
 
     def _on(self, part: Part, a: int, b: int, rail: int) -> bool:
         one, other = sorted((self.topology.leaf_of[a], self.topology.leaf_of[b]))
         if part.kind is PartKind.NODE:
             return part.a in (a, b)
-        if part.rail != rail:
+        if part.rail != rail or self.spared & {a, b}:
             return False
         if part.kind in (PartKind.NIC, PartKind.GPU):
             return part.a in (a, b)
@@ -66,7 +69,7 @@ class Small:
                         crossed[at, rail] = np.minimum(crossed[at, rail], 100.0 * share)
             among, share, within = self.behind
             if (a in among) != (b in among) or (within and a in among):
-                alone[at] *= share
+                alone[at, self.behind_rail] *= share
             together[at] *= min(self.together.get(a, 1.0), self.together.get(b, 1.0))
             if {a, b} & silent:
                 alone[at] = together[at] = crossed[at] = np.nan
@@ -79,6 +82,13 @@ class Small:
         while (plan := next_round(self.topology, results, seed, rounds_max)) is not None:
             results.append(self.measure(plan))
         return results, decode(self.topology, results)
+
+    def recovered(self) -> list[RoundResult]:
+        """The rounds, of which only the first shows the faults."""
+        results: list[RoundResult] = []
+        while (plan := next_round(self.topology, results, 0)) is not None:
+            results.append((Small(self.topology, {}) if results else self).measure(plan))
+        return results
 
 
 def named(diagnosis: Diagnosis) -> dict[Part, Symptom]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import numpy as np
@@ -9,13 +10,14 @@ import pandas as pd
 import pytest
 
 from muster_criteria.fleet.peers.cells import Cells
-from muster_criteria.fleet.peers.distances import Distances, distances
+from muster_criteria.fleet.peers.distances import Distances, distances, family_indices
 from muster_criteria.fleet.peers.explained import slopes_of
 from muster_criteria.fleet.peers.history import build_history
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.keyed import keyed
-from muster_criteria.fleet.series.readings import DAY_S, as_readings
+from muster_criteria.fleet.series.readings import DAY_S, as_readings, together
+from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.fleet.verdicts import judge_readings
 
 NODES, GPUS, DAY = 300, 8, 20_000.0
@@ -29,7 +31,7 @@ COMPARISONS = (
 )  # fmt: skip
 
 
-def measured(rng: np.random.Generator, nodes: int = NODES) -> pd.DataFrame:
+def measured(rng: np.random.Generator, nodes: int = NODES, run: str = "r") -> pd.DataFrame:
     """Healthy nodes whose clocks fall with their temperature, which differs from node to node by a twentieth."""
     heat = 60.0 * (1.0 + 0.05 * rng.standard_normal((nodes, 1)) + 0.01 * rng.standard_normal((nodes, GPUS)))
     variation = 1.0 + 0.005 * rng.standard_normal((nodes, GPUS)) + SLOPE * (heat / 60.0 - 1.0)
@@ -40,7 +42,7 @@ def measured(rng: np.random.Generator, nodes: int = NODES) -> pd.DataFrame:
         .assign(node=[f"n{number:04d}" for number in node], device=[f"gpu{number}" for number in gpu])
         for name, value in values.items()
     ]  # fmt: skip
-    return as_readings(pd.concat(parts).assign(group="sku|", sku="sku", labels="", at=DAY, run="r"))
+    return as_readings(pd.concat(parts).assign(group="sku|", sku="sku", labels="", at=DAY, run=run))
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +125,24 @@ def test_too_few_devices_show_no_slope() -> None:
 
     assert not len(made.slopes)
     assert adverse(compared(made, few), "clock_index").size == 20 * GPUS
+
+
+def test_an_index_is_of_one_device_and_run() -> None:
+    dice = np.random.default_rng(3)
+    keys = keyed(together([measured(dice, 2), measured(dice, 2, "again")]), COMPARISONS)
+    ratio = 1.0 + 0.01 * dice.standard_normal(len(keys))
+    _, of = np.unique(np.stack([keys.visit, keys.device, keys.run]), axis=1, return_inverse=True)
+    parts = [np.flatnonzero(of.ravel() == number) for number in range(2 * 2 * GPUS)]
+    alone = np.concatenate([family_indices(keys.take(part), ratio[part]).value for part in parts])
+    assert np.sort(family_indices(keys, ratio).value).tolist() == np.sort(alone).tolist()
+    assert not len(family_indices(keys.take(parts[0][:0]), ratio[:0]))
+
+
+def test_what_is_rare_for_two_readings_changes_nothing_for_one(snapshot: Snapshot, readings: pd.DataFrame) -> None:
+    keys = keyed(readings, COMPARISONS)
+    single = snapshot.tails[snapshot.tails["repeats"] == 1]
+    milder = single.assign(repeats=2, **{name: single[name] / 2 for name in single if str(name).startswith("q")})
+    known = [dataclasses.replace(snapshot, tails=pd.concat(tails)) for tails in ([single], [single, milder])]
+    for rule in ("peers", "siblings"):
+        one, two = (Thresholds(each, keys.skus, keys.catalogue).outlier(rule) for each in known)
+        np.testing.assert_array_equal(one, two)

@@ -52,7 +52,7 @@ def low_switches(cells: Cells) -> list[Evidence]:
 def _leaf_score(counts: _Counts) -> Figures:
     """How many cells speak for each leaf switch, 0 where it is not at fault."""
     within = (counts.nodes_in - counts.good_in >= MOST * counts.nodes_in) & (counts.nodes_in >= NODES_MIN)
-    beyond = (counts.all_out == 0) | (counts.low_out >= MOST * counts.all_out)
+    beyond = counts.low_out >= MOST * counts.all_out
     return np.where(within & beyond, counts.low_in + counts.low_out, 0.0)
 
 
