@@ -35,7 +35,6 @@ FONT_PT = 10.5
 PNG_BYTES_MAX = 60_000
 LEFT_PX, RIGHT_PX, TITLE_PX, AXIS_PX, LEGEND_ROW_PX = 82, 8, 26, 60, 22
 """Room around the panels: for the vertical axis, the last label, a title, the axis below, and a row of the legend."""
-POINTS_PER_LINE = 240
 LINES_MAX = 10
 """With more devices than this, the ones without findings become a band (lowest to highest) and their median."""
 ABSURD = 1e12
@@ -122,37 +121,20 @@ def _chosen(stages: Sequence[StageLines], report: RunReport) -> list[str]:
 
 
 def _usable(stage: StageReport) -> list[Series]:
-    """The stage's known series with finite points only, thinned, in the order of their devices."""
-    lines = [line for line in map(_thinned, (s for s in stage.telemetry if s.series in TITLES)) if line]
+    """The stage's known series with plausible points only, in the order of their devices."""
+    lines = [line for line in map(_plausible, (s for s in stage.telemetry if s.series in TITLES)) if line]
     return sorted(lines, key=lambda line: natural(line.device))
 
 
-def _thinned(line: Series) -> Series | None:
-    """At most POINTS_PER_LINE plausible points in order of time; None if fewer than two are left.
-
-    Of each stretch of time the lowest and the highest point stay, so that no spike is lost. A 48-hour run has 172,800
-    points a line, hence numpy.
-    """
-    import numpy as np
-
-    count = min(len(line.seconds), len(line.values))
-    points = np.array([line.seconds[:count], line.values[:count]], dtype=float)
-    points = points[:, (np.abs(points) < ABSURD).all(axis=0)]
-    points = points[:, np.argsort(points[0], kind="stable")]
-    if points.shape[1] < 2:
+def _plausible(line: Series) -> Series | None:
+    """The points that can be drawn, in order of time; None if fewer than two are left."""
+    points = zip(line.seconds, line.values, strict=False)
+    kept = sorted((each for each in points if all(abs(number) < ABSURD for number in each)), key=lambda each: each[0])
+    if len(kept) < 2:
         return None
-    if points.shape[1] > POINTS_PER_LINE:
-        stretches = np.array_split(np.arange(points.shape[1]), POINTS_PER_LINE // 2)
-        values = points[1]
-        kept = {int(end) for part in stretches for end in (part[values[part].argmin()], part[values[part].argmax()])}
-        points = points[:, sorted(kept)]
-    return Series(
-        series=line.series,
-        device=clean(line.device, 16).lstrip("_") or "?",  # matplotlib hides legend entries that open with "_"
-        unit=clean(line.unit, 16),
-        seconds=tuple(points[0].tolist()),
-        values=tuple(points[1].tolist()),
-    )
+    seconds, values = zip(*kept, strict=True)
+    device = clean(line.device, 16).lstrip("_") or "?"  # matplotlib hides legend entries that open with "_"
+    return Series(line.series, device, clean(line.unit, 16), seconds, values)
 
 
 def _panels(stages: Sequence[StageLines], series: str) -> list[Panel]:

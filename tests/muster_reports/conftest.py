@@ -220,7 +220,7 @@ def long_lists() -> RunReport:
         "integrity", Verdict.FAIL, findings=broken, observations=rows, coverage=Coverage(1600, 1000, 1000, lacking),
         reason="All eight GPUs corrupt memory.", notes=tuple(f"note {n}" for n in range(300)),
         probes=tuple((f"probe_{n}", "crashed", "segmentation fault") for n in range(300)),
-        telemetry=gpu_telemetry(2000),
+        telemetry=gpu_telemetry(300),
     )  # fmt: skip
     facts = tuple((f"fact_{n}", "x" * 200) for n in range(900))
     headline = "gpu0 to gpu7 corrupt memory in all sixty patterns."

@@ -62,7 +62,7 @@ def _stage(name: str, devices: tuple[str, ...], metrics: int):
     return stage(
         name, Verdict.FAIL, findings=found, observations=seen, coverage=Coverage(900, 500, 500, lacking),
         reason=WHY.format(device="gpu0 to gpu7", metric=name), notes=tuple(WHY for _ in range(20)),
-        probes=tuple((f"{name}_probe_{n}", "crashed", WHY) for n in range(20)), telemetry=gpu_telemetry(600),
+        probes=tuple((f"{name}_probe_{n}", "crashed", WHY) for n in range(20)), telemetry=gpu_telemetry(300),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from muster_reports.digest import render
 from muster_reports.digest.facts import (
     OUT,
     SERVING,
-    Chance,
+    Escapes,
     Facts,
     Fault,
     Jobs,
@@ -243,8 +243,8 @@ def test_a_simulated_digest_is_marked_and_text_from_outside_stays_text() -> None
 
 
 def test_no_digest_is_clipped_however_many_rows_it_has() -> None:
-    chances = [Chance(f"memory {number}", "burn_in", 0.5, 0.5, 0.1, 0.9, 1, 1) for number in range(400)]
-    made = render.render(facts(node("a"), chances=chances), "", simulated=False)
+    escapes = [Escapes("standard", "burn_in", f"memory {number}", 1, 10, 100.0, 5.0, 400.0) for number in range(400)]
+    made = render.render(facts(node("a"), escapes=escapes), "", simulated=False)
     assert document.fits(made.html)
     assert "more: <code>muster digest --until 2026-06-08T00:00:00 --days 7</code>" in made.html
     assert "memory 399" in made.text

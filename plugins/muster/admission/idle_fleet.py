@@ -168,19 +168,13 @@ def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
 
     When a node failed and came back is as of now.
     """
-    from muster.rules.idle import worth  # bring numpy, which a DAG file may not load
-    from muster.rules.idle.past import HORIZON, Learned, risk_of
+    from muster.rules.idle.past import HORIZON, Learned, risk_of  # bring numpy, which a DAG file may not load
 
     today = None
     if kept := store.risk_models.of_day(now.date()):
         with contextlib.suppress(ValueError):  # another version kept it
             today = Learned.from_json(kept)
-    failures = store.failures.since(now - HORIZON)
-    chances = None
-    if today is None:  # of real nodes alone: what a simulation shows is known already
-        own = store.passes.chances(failures, now, simulated=False)
-        chances = worth.with_own((each.group, each.stage, each.chance) for each in own)
-    risk, learned = risk_of(nodes, failures, now, today, chances)
+    risk, learned = risk_of(nodes, store.failures.since(now - HORIZON), now, today)
     if today is None:
         store.risk_models.keep(now.date(), learned.to_json())
     return risk

@@ -180,11 +180,9 @@ class AirflowClient:
         self._request("POST", f"/dags/{task.dag_id}{CLEAR}", json=clear)
 
     def ensure_pool(self, name: str, slots: int) -> None:
-        """Create the pool or set its slots; a deferred burn-in holds its slot."""
-        pool = {"slots": slots, "include_deferred": True, "description": ""}
-        if self._request("POST", "/pools", json={"name": name, **pool}, expected=(200, 201, 409)).status_code == 409:
-            change, mask = {"pool": name, **pool}, list(pool)
-            self._request("PATCH", f"/pools/{name}", json=change, params={"update_mask": mask})
+        """Create the pool if there is none of this name; a deferred burn-in holds its slot."""
+        pool = {"name": name, "slots": slots, "include_deferred": True, "description": ""}
+        self._request("POST", "/pools", json=pool, expected=(200, 201, 409))
 
     def pools(self) -> dict[str, Pool]:
         """Returns the pools by name."""

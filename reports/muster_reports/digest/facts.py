@@ -156,22 +156,6 @@ class Escapes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chance:
-    """The chance that a stage finds a fault of a group: of simulated faults (``prior``), and with what the fleet showed
-    in a year, with a 90 % interval. ``found``: faults that it found; ``missed``: escapes.
-    """
-
-    group: str
-    stage: str
-    prior: float
-    chance: float
-    low: float
-    high: float
-    found: int
-    missed: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
@@ -191,7 +175,6 @@ class Facts:
     jobs: Sequence[Jobs] = ()
     repairs: Sequence[Repair] = ()
     escapes: Sequence[Escapes] = ()
-    chances: Sequence[Chance] = ()
     served: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     offenders: Sequence[Offender] = ()
 

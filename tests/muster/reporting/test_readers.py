@@ -44,11 +44,3 @@ def test_a_digest_waits_for_the_end_of_its_rule_s_quiet_hours(monkeypatch: pytes
     assert len(mailing.send_digests()) == 1
     (waiting,) = store.outbox.pending()
     assert (delivered, waiting.retry_at) == ([], MONDAY.replace(hour=7, minute=0))
-
-
-def test_a_digest_by_label_has_nothing_of_the_whole_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    chances = ["a chance of the whole fleet"]
-    monkeypatch.setattr(store.passes, "chances", lambda *_, **__: chances)
-    since, until = store.clock.now() - mailing.LATE_MAX, store.clock.now()
-    assert store.ledger.fleet(since, until).chances == chances
-    assert not store.ledger.fleet(since, until, labels={"team": "a"}).chances

@@ -61,7 +61,7 @@ class Model:
     """``base``: faults an hour, by group. Factors: ``since_any`` by bin, ``since_same`` by group and bin,
     ``since_swap`` by bin, ``neighbours`` by count, ``labels`` for each kind by value. Each risk is multiplied by
     ``level`` and by (risk over the usual one) to the power of ``slope``: factors that multiply promise too much at the
-    ends. ``chances`` (groups × stages): that a stage finds a defect, as the fleet shows; None: as simulated faults do.
+    ends.
     """
 
     base: Numbers
@@ -72,7 +72,6 @@ class Model:
     labels: tuple[Numbers, ...] = ()
     level: float = 1.0
     slope: float = 0.0
-    chances: Numbers | None = None
 
     def rates(self, clocks: Clocks) -> Numbers:
         """Returns the hazard (rows × groups), in faults an hour."""

@@ -12,8 +12,7 @@ import numpy as np
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.rules.idle import hazard
-from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Numbers, Units, Whole, episodes
-from muster_criteria.stages import STAGES
+from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Units, Whole, episodes
 
 HORIZON = datetime.timedelta(days=730)
 """Older failures say nothing of a node any more."""
@@ -54,9 +53,7 @@ class Learned:
         tables = {name: getattr(self.model, name).tolist() for name in TABLES}
         labels = [ratios.tolist() for ratios in self.model.labels]
         scale = {"level": self.model.level, "slope": self.model.slope}
-        own = self.model.chances
-        chances = None if own is None else own.tolist()
-        more = {"labels": labels, "names": self.names, "groups": GROUPS, "chances": chances}
+        more = {"labels": labels, "names": self.names, "groups": GROUPS}
         return json.dumps({**tables, **scale, **more})
 
     @classmethod
@@ -66,16 +63,14 @@ class Learned:
             read = json.loads(text)
             tables = {name: np.array(read[name], dtype=np.float64) for name in TABLES}
             labels = tuple(np.array(ratios, dtype=np.float64) for ratios in read["labels"])
-            own = None if read["chances"] is None else np.array(read["chances"], dtype=np.float64)
             level, slope = float(read["level"]), float(read["slope"])
-            made = hazard.Model(**tables, labels=labels, level=level, slope=slope, chances=own)
+            made = hazard.Model(**tables, labels=labels, level=level, slope=slope)
             names = tuple(tuple(map(str, each)) for each in read["names"])
             groups = tuple(read["groups"])
         except Exception as error:
             raise ValueError(f"what was learned cannot be read: {error!r}") from error
         usual = hazard.public_prior().model
         fits = all(getattr(made, name).shape == getattr(usual, name).shape for name in TABLES)
-        fits &= own is None or own.shape == (len(GROUPS), len(STAGES))
         if groups != GROUPS or not fits or [len(each) for each in names] != [*map(len, labels)]:
             raise ValueError("what was learned is of other groups and factors than those of this version")
         return cls(made, names)
@@ -86,12 +81,11 @@ TABLES = ("base", "since_any", "since_same", "since_swap", "neighbours")
 
 
 def risk_of(
-    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None,
-    chances: Numbers | None = None,
-) -> tuple[Risk, Learned]:  # fmt: skip
+    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None
+) -> tuple[Risk, Learned]:
     """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
 
-    SKU and batch (label ``batch``) may make nodes alike. ``chances``: of ``Model``, where it is learned.
+    SKU and batch (label ``batch``) may make nodes alike.
     """
     zero = now - HORIZON
     hour = HORIZON.total_seconds() / 3600.0
@@ -132,7 +126,7 @@ def risk_of(
         ratios = tuple(
             np.append(of, np.ones(len(values) - len(of))) for of, values in zip(models[-1].labels, names, strict=True)
         )
-        learned = Learned(dataclasses.replace(models[-1], labels=ratios, chances=chances), names)
+        learned = Learned(dataclasses.replace(models[-1], labels=ratios), names)
     return Risk(history, number, learned.model, hour), learned
 
 

@@ -13,7 +13,6 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +68,6 @@ def chances() -> Numbers:
     return _table()[0]
 
 
-def prior_chances() -> dict[str, dict[str, float]]:
-    """``chances()`` by group and stage."""
-    return {group: dict(zip(STAGES, row, strict=True)) for group, row in zip(GROUPS, chances().tolist(), strict=True)}
-
-
-def with_own(own: Iterable[tuple[str, str, float]]) -> Numbers:
-    """Returns ``chances()`` with those of (group, stage, chance) in their places."""
-    table = chances().copy()
-    for group, stage, chance in own:
-        table[GROUPS.index(group), STAGES.index(stage)] = chance
-    return table
-
-
 @functools.cache
 def visible() -> dict[str, frozenset[str]]:
     """By group of faults, the stages that can find one."""
@@ -117,14 +103,10 @@ def _members() -> Numbers:
     return np.array([[float(stage in chosen) for stage in STAGES] for chosen in subsets()])
 
 
-def found(model: Model) -> Numbers:
+@functools.cache
+def found() -> Numbers:
     """The chance that each of ``subsets()`` finds a defect of each group (sets × groups)."""
-    return np.asarray(1.0 - np.prod(1.0 - _chances_of(model)[None, :, :] * _members()[:, None, :], axis=2))
-
-
-def _chances_of(model: Model) -> Numbers:
-    """The fleet's own where it learned some."""
-    return chances() if model.chances is None else model.chances
+    return np.asarray(1.0 - np.prod(1.0 - chances()[None, :, :] * _members()[:, None, :], axis=2))
 
 
 def hidden(facts: Facts, model: Model) -> Numbers:
@@ -134,7 +116,7 @@ def hidden(facts: Facts, model: Model) -> Numbers:
     since found it and it did not show itself (``SHOWS_AFTER_H``). Before the oldest of the passes, tests were as far
     apart as since then: a geometric series of what they left.
     """
-    table = _chances_of(model)
+    table = chances()
     order = np.argsort(facts.hours_since, axis=1, kind="stable")
     ages = np.take_along_axis(facts.hours_since, order, axis=1)
     kept = np.ones((len(ages), len(GROUPS)))
@@ -199,7 +181,7 @@ def worth(facts: Facts, model: Model, fits: Flags) -> Worth:
     too, which is best for one unit with a steady hazard, left 1.2 times the hidden defect-hours in the simulated year.)
     """
     count = hidden(facts, model)
-    finds = found(model)
+    finds = found()
     value = (count * HARM * GOES_ON_H) @ finds.T
     return Worth(-np.expm1(-count @ (finds[0] > 0.0)), np.where(fits, value, -np.inf))
 

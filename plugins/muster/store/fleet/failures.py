@@ -16,9 +16,9 @@ from muster.model.failures import Failure
 from muster.model.states import BROKEN, SERVING, State
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
+from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, StageRow
 from muster_criteria.devices import kind_of
-from muster_criteria.model import FaultClass, Severity, Verdict
+from muster_criteria.model import FaultClass, Severity
 
 GROUP_OF = {
     FaultClass.GPU: "compute", FaultClass.CPU: "compute", FaultClass.HBM: "memory", FaultClass.DIMM: "memory",
@@ -93,25 +93,6 @@ class _Spell:
     def back(self) -> Any:
         """The move back into service, None if there is none."""
         return None if self.over is None or self.over.to_state == State.RETIRED else self.over
-
-
-def caught(since: datetime.datetime, until: datetime.datetime, nodes: Collection[str]) -> dict[tuple[str, str], int]:
-    """Returns {(group, stage): faults of these nodes' present machines that the stage found then}, one a run."""
-    query = (
-        select(FindingRow.node, FindingRow.fault_class, StageRow.stage, RunRow.id)
-        .join(StageRow, FindingRow.stage == StageRow.id)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.current, StageRow.verdict == str(Verdict.FAIL), FindingRow.severity == str(Severity.CRITICAL))
-        .where(StageRow.recorded_at >= since, StageRow.recorded_at < until, RunRow.machine == NodeRow.machine)
-    )
-    with reading() as session:
-        once = {
-            (_group(fault_class, stage), stage, run)
-            for node, fault_class, stage, run in session.execute(query)
-            if node in nodes
-        }
-    return dict(collections.Counter((group, stage) for group, stage, _ in once))
 
 
 def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:

@@ -1,4 +1,4 @@
-"""Stages that ended well, held against the failures that followed, and what tests found."""
+"""Stages that ended well, held against the failures that followed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from muster.rules.escapes import Escape, Pass
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow
-from muster.store.fleet import failures
-from muster.store.machines import nodes as machines
 from muster_criteria.model import Verdict
-from muster_reports.digest.facts import Chance
-
-YEAR = datetime.timedelta(days=365)
 
 
 def of_nodes(nodes: Collection[str], moment: datetime.datetime) -> list[Pass]:
@@ -52,19 +47,6 @@ def missed(failed: Sequence[Failure]) -> list[Escape]:
         return []
     first = min(each.at for each in failed)
     return rules.escapes(failed, of_nodes({each.node for each in failed}, first - rules.WITHIN), visible())
-
-
-def chances(failed: Sequence[Failure], until: datetime.datetime, *, simulated: bool) -> list[Chance]:
-    """Returns what real or simulated nodes showed in the year until then of the chance that a stage finds a fault.
-
-    ``failed``: failures in service.
-    """
-    from muster.rules.idle import worth
-
-    since = until - YEAR
-    of = {node.name for node in machines.find() if node.simulated == simulated}
-    escaped = missed([each for each in failed if each.node in of and since <= each.at < until])
-    return rules.chances(worth.prior_chances(), failures.caught(since, until, of), escaped, worth.SHOWS_AFTER_H)
 
 
 def _passes(what: Select[*tuple[Any, ...]], moment: datetime.datetime) -> Select[*tuple[Any, ...]]:

@@ -41,11 +41,8 @@ def fleet(
         runs = _runs(session, since, until)
         faults = _faults(session, since, until)
     year = [each for each in failed if each.node in nodes and each.at < until]
-    # Chances are of the whole fleet, as the choice of idle tests uses them: no part of a digest of some nodes.
-    chances = [] if labels else passes.chances(failed, until, simulated=simulated)
-    return dataclasses.replace(
-        found, nodes=nodes, runs=runs, faults=faults, chances=chances, offenders=lemons.offenders(year, own, until)
-    )
+    offenders = lemons.offenders(year, own, until)
+    return dataclasses.replace(found, nodes=nodes, runs=runs, faults=faults, offenders=offenders)
 
 
 def lives(since: datetime.datetime, until: datetime.datetime, *, simulated: bool) -> facts.Facts:

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 
 from muster.model.failures import Failure
 from muster.model.nodes import Node
-from muster.rules.idle import worth
-from muster.rules.idle.history import GROUPS
 from muster.rules.idle.past import Learned, risk_of
-from muster_criteria.stages import STAGES
 from tests.muster.rules.idle.fleets import NOW, node
 from tests.support.examples import examples
 
@@ -43,21 +40,6 @@ def test_what_was_learned_is_read_as_it_was_kept(skus: str, at: list[int]) -> No
     kept, same = risk_of(nodes, failures(*at), NOW, Learned.from_json(learned.to_json()))
     assert same.names == learned.names
     assert np.allclose(kept.model.rates(kept.clocks(nodes)), fresh.model.rates(fresh.clocks(nodes)))
-
-
-def test_the_fleet_s_own_chances_are_kept_and_decide_which_tests_are_worth_it() -> None:
-    nodes = fleet("aa")
-    never = worth.with_own((group, "integrity", 0.0) for group in GROUPS)
-    risk, learned = risk_of(nodes, [], NOW, chances=never)
-    kept = Learned.from_json(learned.to_json()).model
-    assert kept.chances is not None
-    assert np.array_equal(kept.chances, never)
-    facts = worth.Facts(np.full((2, len(STAGES)), 500.0), np.full(2, 5000.0), risk.clocks(nodes))
-    alone = worth.subsets().index(("intake", "integrity"))
-    models = (kept, dataclasses.replace(kept, chances=None))
-    fits = np.ones(len(worth.subsets()), dtype=np.bool_)
-    own, usual = (worth.worth(facts, model, fits).value[0, alone] for model in models)
-    assert own < usual
 
 
 def test_a_kind_of_label_stays_the_same_when_others_come_and_go() -> None:

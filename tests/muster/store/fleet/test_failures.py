@@ -36,17 +36,6 @@ def test_a_node_that_never_failed_has_none() -> None:
     assert failures() == []
 
 
-def test_what_a_stage_found_counts_once_a_run_and_by_its_group() -> None:
-    two = [fleet.finding(fault_class=FaultClass.HBM, device=device) for device in ("gpu0", "gpu1")]
-    fleet.fail(NODE, "later", *two, stage="integrity")
-    now = datetime.datetime.now(datetime.UTC)
-    span = (now - datetime.timedelta(days=1), now + datetime.timedelta(hours=1))
-    assert store.failures.caught(*span, {NODE}) == {("memory", "integrity"): 1}
-    assert store.failures.caught(*span, {"another"}) == {}
-    (chance,) = [each for each in store.passes.chances(failures(), span[1], simulated=False) if each.found]
-    assert (chance.group, chance.stage, chance.found) == ("memory", "integrity", 1)
-
-
 @pytest.mark.parametrize(
     ("stage", "fault_class", "group"),
     [
