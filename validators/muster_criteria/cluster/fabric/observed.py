@@ -110,7 +110,8 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
         lost = {node for node in pair if returned.get(topology.nodes[node]) is None}
         silent |= lost
         for node in pair:
-            fallbacks |= {node: row.note for row in returned.get(topology.nodes[node]) or () if _says_why(row)}
+            said = (row.note for row in returned.get(topology.nodes[node]) or () if row.metric == "pair_backend")
+            fallbacks |= {node: why for why in [next(said, "")] if why}
         if lost or at in other:
             continue
         for node, row in ((own, each) for own in pair for each in returned[topology.nodes[own]] or ()):
@@ -138,10 +139,6 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:
     """What a pair was measured with, "" where no side says so."""
     return next((row.text for rows in sides for row in rows if row.metric == "pair_backend" and row.text), "")
-
-
-def _says_why(row: Measured) -> bool:
-    return row.metric == "pair_backend" and bool(row.note)
 
 
 def _variant(row: Measured, variants: int) -> int:
