@@ -73,7 +73,9 @@ def _rack(
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     names = frozenset(member.name for member in members)
     few, whole = not rack or len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
-    elsewhere = len(readings) >= OTHERS_MIN and all(each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values())
+    elsewhere = len(readings) >= OTHERS_MIN and all(
+        each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values()
+    )
     if elsewhere:
         readings = {name: each.without(Trouble.IMEX) for name, each in readings.items()}
         block.note(

@@ -52,7 +52,9 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
         block.add(name, _finding(observed, sum(ways.values()), FaultClass.GPU))
     for (sender, receiver), count in sorted(cells.items()):
         if not {sender, receiver} & faulty:
-            whose = "either of them, or the path between" if sender != receiver else "another node may have forwarded them"
+            whose = (
+                "either of them, or the path between" if sender != receiver else "another node may have forwarded them"
+            )
             why = f"{count:.0f} elements came wrong from {sender} to {receiver}: {whose}"
             block.suspect((sender, receiver), Lack.BAD_PATH, why)
     if sums and not faulty:

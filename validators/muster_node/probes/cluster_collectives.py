@@ -172,7 +172,9 @@ def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, 
             )
     here = ranks[group.rank - group.local :][: group.per_node]
     if group.local == 0:
-        group.emit("collective_mismatches", "node", value=sum(count for _, count in here), labels=labels, samples=checks)
+        group.emit(
+            "collective_mismatches", "node", value=sum(count for _, count in here), labels=labels, samples=checks
+        )
 
 
 def _report(group: RankGroup, key: str, times: Mapping[str, list[float]]) -> None:
