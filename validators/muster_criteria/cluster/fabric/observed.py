@@ -111,7 +111,8 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
         silent |= lost
         for node in pair:
             said = (row.note for row in returned.get(topology.nodes[node]) or () if row.metric == "pair_backend")
-            fallbacks |= {node: why for why in [next(said, "")] if why}
+            if why := next(said, ""):
+                fallbacks[node] = why
         if lost or at in other:
             continue
         for node, row in ((own, each) for own in pair for each in returned[topology.nodes[own]] or ()):

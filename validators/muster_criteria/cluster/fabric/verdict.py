@@ -158,7 +158,7 @@ def _no_rdma(rounds: Rounds, node: int | None) -> str:
         (name, rail) for name in topology.nodes
         for rail, port in zip(topology.rails, rounds.places[name].ports, strict=False) if not port.device
     ]  # fmt: skip
-    said = next((each.fallbacks[node] for each in rounds.results if node in each.fallbacks), "")
+    said = next((why for each in rounds.results for at, why in each.fallbacks.items() if at == node), "")
     why = f"label rails of {ports[0][0]} names no RDMA device for rail {ports[0][1]}" if ports else said
     return f"measured with {used}, not by RDMA: {why or 'the programme asks for nothing else'}"
 
