@@ -15,6 +15,9 @@ from muster_reports.text import clean, merge_devices, plural
 PROBES_MAX = 6
 """How many probes with the same end are named on the first screen."""
 
+_OWN_WHY = (Lack.NOT_COMPARED, Lack.NO_RDMA)
+"""What was measured and not judged for a reason that the reader can change."""
+
 ENDS = {
     "busy": "not run, the node is in use",
     "fenced": "stopped, because another run had taken the node",
@@ -93,7 +96,7 @@ def _coverage_cautions(judgement: Judgement, limits: Limits) -> Iterable[Caution
         yield Caution("unmeasured", f"{stage}: {lacking} not measured:", *items)
     if coverage.judged < coverage.measured:
         plain = f"{coverage.measured - coverage.judged} of {plural(coverage.measured, 'measured figure')}"
-        own = "; ".join(dict.fromkeys(gap.why for gap in coverage.unjudged if gap.code is Lack.NOT_COMPARED))
+        own = "; ".join(dict.fromkeys(gap.why for gap in coverage.unjudged if gap.code in _OWN_WHY))
         named = (str(dataclasses.replace(gap, why="")) for gap in coverage.unjudged)
         items = cut(merge_devices(named), limits.first_screen)
         why = own or "no limit, no similar nodes, no history"

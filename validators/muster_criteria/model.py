@@ -216,6 +216,8 @@ class Lack(enum.StrEnum):
     """Measured, without limit, peers or history; a member of a block: not judged with the others yet."""
     NOT_COMPARED = "not_compared"
     """Measured, with too few others in the block to compare it with, and without a limit."""
+    NO_RDMA = "no_rdma"
+    """Measured over sockets, where the SKU has a floor for RDMA."""
     JUDGE_FAILED = "judge_failed"
     LOST = "lost"
     """The member of a block did not join, or was lost to the others."""

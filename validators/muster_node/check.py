@@ -28,6 +28,7 @@ NOT_ALLOWED = "not allowed: log in as root, or copy docs/examples/muster.sudoers
 
 OPTIONAL_TOOLS = {
     "ipmitool": "install ipmitool for fan and inlet readings",
+    "ib_write_bw": "install perftest to measure InfiniBand and RoCE ports",
     "fio": "install fio for a second opinion on disks",
     "nvme": "install nvme-cli for the SMART logs of NVMe disks",
 }

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -59,8 +58,6 @@ COUNTERS = frozenset({
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 STEERED = ("hpet", "acpi_pm", "refined-jiffies", "jiffies")
 """Sources to which the kernel falls back from a processor's counter that is unfit."""
-REPRESENTOR = re.compile(r"(vf|sf)\d+$")
-"""The kernel's name of a port that stands for a virtual function or a subfunction: "pf0vf3" (net/devlink/port.c)."""
 SERVICES = ("slurmd", "kubelet")
 """Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""
 
@@ -99,7 +96,7 @@ def sweep(
     found["simulated"] = machine.simulated
     readings["boot"] = machine.boot_id
     readings["states"] = lambda: _only(machine.states(), STATES)
-    readings["counters"] = lambda: _counters(machine, files)
+    readings["counters"] = lambda: _only(machine.counters(), COUNTERS)
     readings["imex"] = lambda: _only(machine.domain(), ("imex",))
     readings["kernel"] = machine.kernel_log
     if hardware is not None:
@@ -295,18 +292,16 @@ def _services() -> Iterator[Fact]:
 def _ports(files: Files) -> Iterator[Fact]:
     """Whether each port has a link: InfiniBand and RoCE by the adapter, others by the kernel's carrier.
 
-    Without those of containers (virtual functions, subfunctions, and what stands for one in the adapter's switch) and
-    of USB (a BMC's), which come and go.
+    Without those that come and go (``fabric.stays``).
     """
     links = fabric.port_links(files)
-    for device, adapter, path in fabric.ports(files):
-        if _port_stays(files, adapter, path):
-            active = links.get(device)
-            port = inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
-            yield _at(files, f"/sys/class/infiniband/{adapter}", port)
+    for device, adapter, _ in fabric.ports(files):
+        active = links.get(device)
+        port = inventory.fact("ib_port_active", device, "bool", None if active is None else float(active))
+        yield _at(files, f"/sys/class/infiniband/{adapter}", port)
     for name in files.names("/sys/class/net"):
         base = f"/sys/class/net/{name}"
-        if files.exists(f"{base}/device") and _stays(files, base):
+        if files.exists(f"{base}/device") and fabric.stays(files, base):
             carrier = files.number(f"{base}/carrier")  # refused while the interface is down
             yield _at(files, base, inventory.fact("net_carrier", "nic:" + name, "bool", carrier))
     yield from _lent(files)
@@ -315,34 +310,6 @@ def _ports(files: Files) -> Iterator[Fact]:
 def _at(files: Files, interface: str, fact: Fact) -> Fact:
     """The fact with the PCI address of its interface, by which ``_lent`` names an adapter."""
     return dataclasses.replace(fact, labels={"pci": os.path.basename(files.real(f"{interface}/device"))})
-
-
-def _stays(files: Files, interface: str) -> bool:
-    """Whether an interface is the node's own, and not one that comes and goes."""
-    device = f"{interface}/device"
-    lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
-    return not lent and "/usb" not in files.real(device) and not _represents(files, interface)
-
-
-def _represents(files: Files, interface: str) -> bool:
-    """Whether a network interface stands for a virtual function or a subfunction in its adapter's switch."""
-    return REPRESENTOR.search(files.text(f"{interface}/phys_port_name")) is not None
-
-
-def _port_stays(files: Files, adapter: str, path: str) -> bool:
-    """``_stays`` of a port of InfiniBand or RoCE, which may be that of an interface that stands for another one."""
-    net = files.text(path + "gid_attrs/ndevs/0")
-    represents = bool(net) and _represents(files, f"/sys/class/net/{net}")
-    return not represents and _stays(files, f"/sys/class/infiniband/{adapter}")
-
-
-def _counters(machine: Hardware, files: Files) -> list[Fact]:
-    """The counters, without those of ports that come and go."""
-    facts = _only(machine.counters(), COUNTERS)
-    if machine.simulated:
-        return facts
-    stays = {port: _port_stays(files, adapter, path) for port, adapter, path in fabric.ports(files)}
-    return [fact for fact in facts if stays.get(fact.device, True)]
 
 
 def _lent(files: Files) -> Iterator[Fact]:

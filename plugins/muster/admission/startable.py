@@ -19,6 +19,7 @@ from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
+from muster_criteria.words import listed
 
 
 def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
@@ -65,5 +66,7 @@ def together(nodes: Sequence[Node]) -> None:
             f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
             f"repaired, `muster racks release {shlex.quote(rack)} --reason …`"
         )
+    if len(skus := sorted({node.sku for node in nodes})) > 1:
+        raise MusterError(f"a block is of one SKU, since its nodes are judged by each other, not of {listed(skus)}")
     if len({node.simulated for node in nodes}) > 1:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")

@@ -44,6 +44,19 @@ def test_the_answer_to_a_check_is_cleaned() -> None:
     assert checking.parse(b'[{"item": 1}]') is None
 
 
+@pytest.mark.parametrize(
+    ("sku", "level", "mark"),
+    [
+        ("h100-sxm-8", "standard", checking.MISSING), ("h100-sxm-8", "long", checking.OPTIONAL),
+        ("l40s-8", "standard", checking.OPTIONAL),
+    ],
+)  # fmt: skip
+def test_perftest_is_missing_where_the_rails_of_a_block_are_measured_with_it(sku: str, level: str, mark: str) -> None:
+    lacks = checking.Item(checking.MISSING, "ib_write_bw", ("ib_write_bw",), "not installed")
+    (found,) = checking.for_sku([lacks], sku, level)
+    assert (found.mark, "pair_rails" in found.needed_by) == (mark, mark == checking.MISSING)
+
+
 @pytest.mark.needs_sshd
 @pytest.mark.parametrize(
     ("kills", "excluded", "only", "session", "marks"),

@@ -231,3 +231,20 @@ def test_a_tray_that_says_nothing_of_its_domain_cannot_pass() -> None:
     judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
     assert judged.members["n0"].verdict is Verdict.INCONCLUSIVE
     assert judged.members["n1"].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("odd", "trouble"), ODD)
+@pytest.mark.parametrize("at", [1, NODES // 2])
+def test_trays_without_a_rack_in_the_records_may_be_of_several_and_fail_for_none(
+    odd: Mapping[str, Any], trouble: Trouble, at: int
+) -> None:
+    judged = _judged(odd, at=at, rack="")
+    assert judged.failed == {}
+    held = {name for name, member in judged.members.items() if member.verdict is Verdict.INCONCLUSIVE}
+    assert {gap.code for name in held for gap in judged.members[name].coverage.missing} == {Lack.UNDECIDED}
+    assert len(held) == at
+    assert not judged.racks[0].troubles
+
+
+def test_trays_without_a_rack_that_share_one_healthy_domain_pass() -> None:
+    assert {each.verdict for each in _judged(rack="").members.values()} == {Verdict.PASS}

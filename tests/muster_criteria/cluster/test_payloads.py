@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.model import Lack
+from muster_criteria.model import FaultClass, Lack
 from tests.muster_criteria.cluster_results import block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive
 
@@ -55,6 +55,24 @@ def test_a_ring_that_forwards_corrupted_payloads_fails_nobody() -> None:
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
     assert cleared(judgement) == ()
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "send_recv"])
+def test_two_gpus_of_one_node_are_that_nodes_fault(op: str) -> None:
+    sent = block(3)
+    sent["n1"].mismatches[op, "n1"] = 5.0
+    judgement = judge_block(members(sent))
+    assert set(judgement.failed) == {"n1"}
+    assert [finding.fault_class for finding in judgement.failed["n1"]] == [FaultClass.GPU]
+    assert cleared(judgement) == ("n0", "n2")
+
+
+def test_what_a_ring_forwards_to_its_own_sender_names_nobody() -> None:
+    sent = block(3)
+    sent["n1"].mismatches["all_gather", "n1"] = 5.0
+    judgement = judge_block(members(sent))
+    assert judgement.failed == {}
+    assert inconclusive(judgement) == {"n1": {Lack.BAD_PATH}}
 
 
 def test_two_bad_senders_are_both_named() -> None:

@@ -21,12 +21,12 @@ PORT = "nic:mlx5_0"
 class Machine:
     """Counters and a link that a test sets, on a clock that it winds; ``looked`` is set whenever the link was read."""
 
-    def __init__(self, counts: dict[str, float | None]) -> None:
+    def __init__(self, counts: dict[str, float | None], *, up: bool) -> None:
         self.clock: Any = WoundClock()
         self.counts = counts
-        self.up: bool | None = True
+        self.up: bool | None = up
         self.looked = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
+        self.go = threading.Semaphore(1)  # the first look, as the watch begins
 
     def port_counters(self) -> list[Fact]:
         """As ``port_errors``: what cannot be read is not supported, for all that sysfs tells."""
@@ -42,11 +42,12 @@ class Machine:
 
 
 class Watched:
-    def __init__(self, counts: dict[str, float | None] | None = None) -> None:
-        self.machine: Any = Machine(counts or {"symbol_error": 0.0, "link_downed": 0.0})
+    def __init__(self, counts: dict[str, float | None] | None = None, *, up: bool = True) -> None:
+        self.machine: Any = Machine(counts or {"symbol_error": 0.0, "link_downed": 0.0}, up=up)
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         hardware: Hardware = self.machine
         self.watch = PortWatch(hardware, state_every_s=0.001)
+        self.machine.looked.acquire(timeout=10)
         self.context = Context(hardware, {}, 1, Path(), self._emit, lambda sentence: None)
 
     def _emit(self, metric: str, device: str, **more: Any) -> None:
@@ -75,6 +76,23 @@ def test_what_counters_gained_and_how_long_they_were_watched() -> None:
     assert rows["port_errors", "symbol_error"]["value"] == 7
     assert ("port_errors", "link_downed") not in rows
     assert rows["port_watched", ""]["value"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("began", "then", "down"),
+    [
+        (False, (False, False), None), (True, (False, False), 8.0), (True, (False, True), 5.0),
+        (False, (True, False), 3.0), (True, (True, True), 0.0),
+    ],
+)  # fmt: skip
+def test_time_without_a_link_counts_of_ports_that_had_one(
+    began: bool, then: tuple[bool, bool], down: float | None
+) -> None:
+    watched = Watched(up=began)
+    # A state is read at the end of the time that it counts for.
+    for seconds, up in zip((5.0, 3.0, 0.0), (began, *then), strict=True):
+        watched.later(seconds, up=up)
+    assert watched.end().get(("port_down", ""), {}).get("value") == down
 
 
 def test_a_counter_that_is_reset_within_hours_keeps_what_it_had() -> None:
@@ -137,3 +155,13 @@ def test_links_and_errors_come_from_sysfs(tmp_path: Path) -> None:
     files = Files(tmp_path)
     assert port_links(files) == {"nic:mlx5_0": True, "nic:mlx5_1": False}
     assert {f.value for f in port_errors(files) if f.labels["counter"] == "link_downed"} == {3.0}
+
+
+def test_ports_that_containers_get_are_not_watched(tmp_path: Path) -> None:
+    for adapter, lent in (("mlx5_0", ""), ("mlx5_2", "physfn"), ("mlx5_3", "sfnum")):
+        port = tmp_path / "sys/class/infiniband" / adapter
+        (port / "ports/1").mkdir(parents=True)
+        (port / "ports/1/state").write_text("1: DOWN\n")
+        (port / "device" / lent).mkdir(parents=True)
+    files = Files(tmp_path)
+    assert set(port_links(files)) == {fact.device for fact in port_errors(files)} == {"nic:mlx5_0"}

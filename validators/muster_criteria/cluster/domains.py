@@ -5,8 +5,8 @@ up (azhpc-images issue #506: a domain that ended in "Insufficient Resources" pas
 ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. A rack may be
 partitioned on purpose: a clique that two or more nodes share is a domain of its own. What half of the nodes of a rack,
 or of such a domain, show is the rack's: no node is charged with it, none of the rack, or of that domain, passes, and
-one person decides. One or two nodes of a rack decide neither, and a clique that one node has is undecided unless the
-whole rack is in the block.
+one person decides. One or two nodes of a rack decide neither, nor do nodes that have no rack in the records, which may
+be of several, and a clique that one node has is undecided unless the whole rack is in the block.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def _rack(
             why = "the node did not say which NVLink domain it is in"
             block.suspect([member.name], Lack.NOT_REPORTED, why)
     names = frozenset(member.name for member in members)
-    few, whole = len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
-    elsewhere = not few and all(each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values())
+    few, whole = not rack or len(readings) < OTHERS_MIN, len(readings) >= (members[0].domain_nodes or 0)
+    elsewhere = len(readings) >= OTHERS_MIN and all(
+        each.troubles.get(Trouble.IMEX) == IMEX_ELSEWHERE for each in readings.values()
+    )
     if elsewhere:
         readings = {name: each.without(Trouble.IMEX) for name, each in readings.items()}
         block.note(
@@ -107,9 +109,9 @@ def _rack(
             troubles.append((Trouble.NO_GAIN, what))
             held.update(*gains.values())
     partitions = {identity: names for identity, names in sorted(domains.items()) if len(names) > 1}
-    if len(partitions) > 1:
+    if rack and len(partitions) > 1:
         each = listed([f"{identity} with {len(names)} nodes" for identity, names in partitions.items()])
-        block.note(f"Rack {rack or 'without a name'} has {len(partitions)} NVLink domains, each judged alone: {each}.")
+        block.note(f"Rack {rack} has {len(partitions)} NVLink domains, each judged alone: {each}.")
     state = RackState(rack, tuple(sorted(names)), tuple(troubles), whole, tuple(sorted(held)))
     if troubles:
         block.suspect(state.held, Lack.RACK, state.sentence)
@@ -123,19 +125,17 @@ def _rack(
 
 
 def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings) -> None:
-    """So few nodes tell neither node nor rack, whose other nodes are not held for them."""
-    why = (
-        f"{what} of rack {rack or 'without a name'}; {OTHERS_MIN} nodes of it tell whether it is theirs or the rack's: "
-        "test it with more"
-    )
+    """So few nodes, or nodes of no known rack, tell neither node nor rack, whose other nodes are not held for them."""
+    why = f"{what} of rack {rack}; {OTHERS_MIN} nodes of it tell whether it is theirs or the rack's: test it with more"
+    if not rack:
+        why = f"{what} without a rack, which may be of several: give each node its rack (`muster node add NODE --rack`)"
     block.suspect(nodes, Lack.UNDECIDED, why)
 
 
 def _one_of_a_partition(nodes: Iterable[str], rack: str, block: BlockFindings) -> None:
     """Where nodes of the rack are missing, they may be those that share the clique."""
     why = (
-        f"no other node in the block shares its clique of rack {rack or 'without a name'}, whose other nodes may: test "
-        "the rack as a whole"
+        f"no other node in the block shares its clique of rack {rack}, whose other nodes may: test the rack as a whole"
     )
     block.suspect(nodes, Lack.UNDECIDED, why)
 
@@ -292,5 +292,5 @@ def _finding(trouble: Trouble, observed: str, rack: str) -> Finding:
         expected="as most nodes of its rack",
         source=SOURCE,
         summary=f"{_WORDS[trouble][0].upper()}{_WORDS[trouble][1:]} on this node of rack {rack}: {observed}.",
-        labels=(("rack", rack),) if rack else (),
+        labels=(("rack", rack),),
     )

@@ -3,7 +3,7 @@
 A member that corrupts what it exchanges with most of its partners fails. A single pair may be the path between
 the two, and what is wrong between two groups of nodes may lie between them. Rings forward what others sent, so that
 only exchanges between two nodes tell who corrupted a payload, and a wrong sum has no sender: then no member fails, and
-none of those concerned passes.
+none of those concerned passes. What two GPUs of one member exchange leaves no node, so it is that member's fault.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
     """Finds senders and receivers that corrupt payloads with most partners; other members concerned are suspects."""
     cells: dict[tuple[str, str], float] = {}
     between_two: dict[tuple[str, str], float] = {}
+    within: dict[str, dict[str, float]] = {}
     sums: dict[str, float] = {}
     for name, measured in members.items():
         by_op: dict[str, float] = {}
         for row in measured.rows(COLLECTIVES, "collective_mismatches"):
             sender, op = row.labels.get("sender"), row.labels.get("op", "")
-            if row.value and sender in members:
+            if row.value and sender == name and op in BETWEEN_TWO:
+                way = f"from {row.labels.get('from', 'a GPU')} to {row.device}"
+                own = within.setdefault(name, {})
+                own[way] = own.get(way, 0.0) + row.value
+                by_op[op] = by_op.get(op, 0.0) - row.value
+            elif row.value and sender in members:
                 cells[str(sender), name] = cells.get((str(sender), name), 0.0) + row.value
                 if op in BETWEEN_TWO:
                     between_two[str(sender), name] = between_two.get((str(sender), name), 0.0) + row.value
@@ -40,12 +46,16 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
         unexplained = sum(count for count in by_op.values() if count > 0)
         if unexplained:
             sums[name] = unexplained
-    if not cells and not sums:
-        return
-    faulty = _spoilers(between_two, len(members) - 1, block)
+    faulty = _spoilers(between_two, len(members) - 1, block) | within.keys()
+    for name, ways in within.items():
+        observed = f"{sum(ways.values()):.0f} wrong elements {listed(sorted(ways))}"
+        block.add(name, _finding(observed, sum(ways.values()), FaultClass.GPU))
     for (sender, receiver), count in sorted(cells.items()):
         if not {sender, receiver} & faulty:
-            why = f"{count:.0f} elements came wrong from {sender} to {receiver}: either of them, or the path between"
+            whose = (
+                "either of them, or the path between" if sender != receiver else "another node may have forwarded them"
+            )
+            why = f"{count:.0f} elements came wrong from {sender} to {receiver}: {whose}"
             block.suspect((sender, receiver), Lack.BAD_PATH, why)
     if sums and not faulty:
         _suspect_sums(sums, list(members), block)
@@ -73,23 +83,24 @@ def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: Bloc
     for (name, side), wrong in sorted(found.items()):
         role = ("sent", "received")[side]
         observed = f"{sum(wrong.values()):.0f} wrong elements {role}, with {listed(sorted(wrong))}"
-        block.add(
-            name,
-            Finding(
-                rule="payload",
-                metric="collective_mismatches",
-                device="node",
-                severity=Severity.CRITICAL,
-                fault_class=FaultClass.NIC,
-                action=Action.INSPECT,
-                observed=observed,
-                expected="0",
-                source=ZERO["collective_mismatches"],
-                summary=f"The node corrupts payloads: {observed}.",
-                extent=Extent(float(sum(wrong.values())), "count", "higher"),
-            ),
-        )
+        block.add(name, _finding(observed, sum(wrong.values()), FaultClass.NIC))
     return faulty
+
+
+def _finding(observed: str, elements: float, fault: FaultClass) -> Finding:
+    return Finding(
+        rule="payload",
+        metric="collective_mismatches",
+        device="node",
+        severity=Severity.CRITICAL,
+        fault_class=fault,
+        action=Action.INSPECT,
+        observed=observed,
+        expected="0",
+        source=ZERO["collective_mismatches"],
+        summary=f"The node corrupts payloads: {observed}.",
+        extent=Extent(elements, "count", "higher"),
+    )
 
 
 def _partners(cells: Mapping[tuple[str, str], float], name: str, side: int) -> dict[str, float]:

@@ -157,15 +157,18 @@ def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tu
 
 def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:
     """Each rank its wrong elements by sender, the node their sum."""
+    ranks = group.gather((group.device.id, sum(wrong.values())))
     for source, count in sorted(wrong.items()):
         if source != ANYBODY:
-            sender = {"sender": group.node_of(source), "from": str(source % group.per_node)}
+            sender = {"sender": group.node_of(source), "from": ranks[source][0]}
             group.emit(
                 "collective_mismatches", group.device.id, value=count, labels={**labels, **sender}, samples=checks
             )
-    here = group.gather(sum(wrong.values()))[group.rank - group.local :][: group.per_node]
+    here = ranks[group.rank - group.local :][: group.per_node]
     if group.local == 0:
-        group.emit("collective_mismatches", "node", value=sum(here), labels=labels, samples=checks)
+        group.emit(
+            "collective_mismatches", "node", value=sum(count for _, count in here), labels=labels, samples=checks
+        )
 
 
 def _report(group: RankGroup, key: str, times: Mapping[str, list[float]]) -> None:

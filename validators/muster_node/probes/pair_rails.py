@@ -78,8 +78,8 @@ class PairRails(Probe):
             return
         with contextlib.closing(meeting):
             try:
-                backend = _backend(context, meeting)
-                context.emit("pair_backend", "node", text=backend.name)
+                backend, why = _backend(context, meeting)
+                context.emit("pair_backend", "node", text=backend.name, note=why)
                 with watched_ports(context):
                     self._measure(context, meeting, rails, backend, Tcp(clock), step)
             except PartnerLost as error:
@@ -133,8 +133,9 @@ def _meet(context: Context, step: Step) -> Meeting:
     return serve(port, *how) if given["role"] == "serve" else join(given["address"], port, *how)
 
 
-def _backend(context: Context, meeting: Meeting) -> Backend:
-    """The backend of both nodes. Where one lacks it, both use TCP, so that the pair is measured all the same."""
+def _backend(context: Context, meeting: Meeting) -> tuple[Backend, str]:
+    """The backend of both nodes. Where one lacks it, both use TCP, so that the pair is measured all the same; and why
+    they do, "" if they do not."""
     wanted, why = str(context.params["backend"]), ""
     backend: Backend = Tcp(RealClock())
     try:
@@ -149,9 +150,8 @@ def _backend(context: Context, meeting: Meeting) -> Backend:
     meeting.tell("backend", name=backend.name)
     other = meeting.hear("backend")["name"]
     if other != backend.name or why:
-        context.progress(f"by TCP: {why or 'the partner lacks the backend'}")
-        return Tcp(RealClock())
-    return backend
+        return Tcp(RealClock()), why or f"the partner lacks {backend.name}"
+    return backend, ""
 
 
 def _by_tcp(meeting: Meeting, rails: Sequence[Rail], backend: Backend) -> list[str]:

@@ -21,7 +21,9 @@ PORT_METRICS = {
         "what one error counter of a port gained while it was watched (reset: yes: at least, or unknown, since it was "
         "reset meanwhile); zeros and those it never had are left out",
     ),
-    "port_down": Metric("s", "time without a link while the port was watched, summed over its flaps"),
+    "port_down": Metric(
+        "s", "time without a link while the port was watched, summed over its flaps; of ports that had one meanwhile"
+    ),
 }
 """Metrics of a probe that watches ports."""
 
@@ -44,7 +46,8 @@ class PortWatch:
         self._clock = hardware.clock
         self._began = self._read_at = self._clock.now()
         self._readings: list[dict[Key, Fact]] = [_errors(hardware.port_counters())]
-        self._down: dict[str, float] = {}
+        # A spare port without a cable, which never has a link, is none that lost it.
+        self._down = {port: 0.0 for port, up in hardware.port_links().items() if up}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -54,7 +57,8 @@ class PortWatch:
         while not self._over.wait(self._every_s):
             now = self._clock.now()
             for port, up in self._hardware.port_links().items():
-                self._down[port] = self._down.get(port, 0.0) + (0.0 if up else now - last)
+                if up or port in self._down:
+                    self._down[port] = self._down.get(port, 0.0) + (0.0 if up else now - last)
             last = now
             if now - self._read_at >= self._minute_s:
                 self._read()

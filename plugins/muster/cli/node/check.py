@@ -164,6 +164,8 @@ def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) 
 
 def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     """``items`` marked by what the SKU's programme runs and requires at ``level``. Raises MusterError."""
+    from muster_criteria.cluster.fabric.floors import pair_limits
+    from muster_criteria.cluster.plan import PAIRS, has_rounds
     from muster_criteria.sku_files import programme
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
@@ -175,9 +177,14 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
         raise MusterError(str(error)) from None
     planned = {probe for stage in uses for probe in stage}
     required = {probe for stage in uses for probe, use in stage.items() if programme.requires(sku, probe, use)}
+    # A block falls back to TCP without the tool, and cannot pass then.
+    by_tool = has_rounds(sku.block, level) and bool(pair_limits(sku.block.limits))
+    rails_by = sku.block.probes[PAIRS].params_at(level).get("backend") if by_tool else None
     marked = []
     for item in items:
         needed = tuple(probe for probe in item.needed_by if probe in planned)
+        if item.item == rails_by:
+            needed += (PAIRS,)
         mark, message = item.mark, item.message
         if item.item in ("gpu", "nvidia-smi") and mark != OK and not sku.devices.get("gpu"):
             continue
@@ -186,7 +193,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
         elif item.mark != OK and item.needed_by:
             if not needed:
                 continue
-            mark = MISSING if required.intersection(needed) else OPTIONAL
+            mark = MISSING if (required | {PAIRS}).intersection(needed) else OPTIONAL
         marked.append(Item(mark, item.item, needed, message))
     return _missing_first(marked)
 

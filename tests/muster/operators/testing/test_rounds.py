@@ -95,6 +95,17 @@ def test_labels_that_contradict_stop_the_run_before_a_node_is_taken(labels: dict
     assert store.leases.live() == []
 
 
+def test_nodes_of_two_skus_are_no_block() -> None:
+    """Their ports may be of two speeds, and pairs of the slower ones would look like faults."""
+    store.nodes.add(fleet.new_node("gpu-0001"))
+    store.nodes.add(fleet.new_node("gpu-0002", sku="h100-sxm-8"))
+    for name in ("gpu-0001", "gpu-0002"):
+        fleet.qualify(name)
+    with caused(AirflowFailException, MusterError):
+        claim(["gpu-0001", "gpu-0002"])
+    assert store.leases.live() == []
+
+
 @pytest.mark.parametrize(
     "content", [None, "", "SwitchName=s1 Nodes=gpu-[0000-0001]\n", "SwitchName=s1 Nodes=gpu-[3-\n"]
 )

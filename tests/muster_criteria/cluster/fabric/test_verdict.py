@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 
 import numpy as np
 import pytest
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, round_result
+from muster_criteria.cluster.fabric.observed import Place, Port, round_result
 from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
@@ -17,16 +16,9 @@ from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
 from muster_criteria.cluster.model import BlockFindings
-from muster_criteria.measured import Measured
 from muster_criteria.model import FaultClass, Lack, Severity
-from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
-from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
-
-
-def places(topology: Topology) -> dict[str, Place]:
-    ports = tuple(Port("10.0.0.1", f"eth{at}", f"mlx5_{at}", 7 - at) for at in range(len(topology.rails)))
-    return dict.fromkeys(topology.nodes, Place("10.0.0.1", ports))
+from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, places, unjudged, without_perftest
 
 
 def judged(world: Small) -> tuple[FabricJudgement, BlockFindings, Rounds]:
@@ -265,7 +257,7 @@ def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() 
     topology = flat(16, 2)
     results: list[RoundResult] = []
     while (plan := next_round(topology, results, 0)) is not None:
-        results.append(round_result(topology, plan, _without_perftest(topology, plan, 5)))
+        results.append(round_result(topology, plan, without_perftest(topology, plan, 5)))
     rounds, block = Rounds(topology, places(topology), tuple(results)), BlockFindings()
     assert (judge_fabric(rounds, block).parts, block.findings) == ((), {})
     missing = {}
@@ -274,25 +266,6 @@ def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() 
         count_rails(rounds, name, tally, FabricJudgement())
         missing[name] = [gap.why for gap in tally.missing if "tcp" in gap.why]
     assert {name: len(gaps) for name, gaps in missing.items() if gaps} == {"n5": 2}
-
-
-def _without_perftest(topology: Topology, plan: Round, lacks: int) -> dict[str, list[Measured]]:
-    """Both nodes of its pairs use TCP, as pair_rails makes them."""
-    returned = {}
-    for pair in plan.pairs:
-        backend, rate = ("tcp", 20.0) if lacks in pair else ("ib_write_bw", 390.0)
-        for node in pair:
-            returned[topology.nodes[node]] = [
-                Measured(probe=PROBE, metric="pair_backend", device="node", unit="text", text=backend),
-                *(
-                    Measured(
-                        probe=PROBE, metric="pair_bandwidth", device=rail, unit="Gb/s", value=rate,
-                        labels={"rail": rail, "mode": "alone", "variant": str(variant)},
-                    )
-                    for rail in topology.rails for variant in range(plan.variants)
-                ),
-            ]  # fmt: skip
-    return returned
 
 
 def test_a_dead_port_on_a_rail_that_is_slower_as_a_whole_fails_its_node() -> None:
@@ -337,60 +310,9 @@ def test_what_cannot_be_distinguished_passes_no_node() -> None:
     assert unjudged(rounds, found) == {name: [Lack.NOT_COMPARED] for name in topology.nodes}
 
 
-FLOOR = Limit.model_validate({
-    "metric": "pair_bandwidth", "device": "node", "labels": {"backend": "ib_write_bw"}, "unit": "Gb/s", "floor": 90.0,
-    "breach": "warn", "fault": FaultClass.NIC, "source": "a test's", "date": datetime.date(2026, 11, 26),
-})  # fmt: skip
-
-
-def by_rdma(world: Small) -> Rounds:
-    results = [dataclasses.replace(each, backend="ib_write_bw") for each in world.isolate()[0]]
-    return Rounds(world.topology, places(world.topology), tuple(results))
-
-
-def unjudged(rounds: Rounds, found: FabricJudgement, *, simulated: bool = False) -> dict[str, list[Lack]]:
-    counted = {name: Tally() for name in rounds.topology.nodes}
-    for name, tally in counted.items():
-        count_rails(rounds, name, tally, found, simulated=simulated)
-    return {name: [gap.code for gap in tally.unjudged] for name, tally in counted.items() if tally.unjudged}
-
-
 @pytest.mark.parametrize(("nodes", "compared"), [(2, False), (4, False), (7, False), (8, True), (16, True)])
 def test_rails_that_were_compared_with_nothing_are_not_judged(nodes: int, compared: bool) -> None:
     found, _, rounds = judged(Small(flat(nodes, rails=2), {}))
     gaps = {} if compared else dict.fromkeys(rounds.topology.nodes, [Lack.NOT_COMPARED] * 2)
     assert unjudged(rounds, found) == gaps
     assert unjudged(rounds, found, simulated=True) == {}
-
-
-def test_a_floor_judges_the_rails_of_a_block_too_small_to_compare() -> None:
-    rounds, block = by_rdma(Small(flat(2, rails=2), {Part(PartKind.NIC, 0, rail=1): 0.5})), BlockFindings()
-    found = judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
-    assert unjudged(rounds, found) == {}
-    assert {
-        name: [(each.severity, each.rule, each.labels) for each in rows] for name, rows in block.findings.items()
-    } == {name: [(Severity.WARNING, "floor", (("rail", "r1"),))] for name in ("n0", "n1")}
-
-
-def test_a_floor_of_another_backend_judges_nothing() -> None:
-    found, block, rounds = judged(Small(flat(2, rails=1), {Part(PartKind.NIC, 0, rail=0): 0.5}))
-    found = judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
-    assert unjudged(rounds, found) == {name: [Lack.NOT_COMPARED] for name in ("n0", "n1")}
-    assert block.findings == {}
-
-
-def test_half_of_a_block_behind_an_unknown_switch_is_below_the_floor_and_fails_nobody() -> None:
-    """Half the nodes move the median of their round, so that no comparison shows it."""
-    world = Small(flat(8), {})
-    world.behind = (frozenset(range(4)), 0.5, True)
-    rounds, block = by_rdma(world), BlockFindings()
-    judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
-    assert {f"n{node}" for node in range(4)} <= set(block.findings)
-    assert {each.severity for rows in block.findings.values() for each in rows} == {Severity.WARNING}
-
-
-@pytest.mark.parametrize("part", [Part(PartKind.NODE, 5), Part(PartKind.NIC, 5, rail=1)])
-def test_a_floor_adds_nothing_to_what_is_found_already(part: Part) -> None:
-    rounds, block = by_rdma(Small(flat(16), {part: 0.5})), BlockFindings()
-    judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
-    assert {name: [each.rule for each in rows] for name, rows in block.findings.items()} == {"n5": ["rounds"]}

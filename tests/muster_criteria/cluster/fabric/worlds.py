@@ -7,10 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.found import FabricJudgement
+from muster_criteria.cluster.fabric.observed import PROBE, Place, Port
 from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
+from muster_criteria.cluster.fabric.verdict import Rounds, count_rails
+from muster_criteria.measured import Measured
+from muster_criteria.model import Lack
+from muster_criteria.stage.coverage import Tally
 
 
 def fabric(leaves: int, nodes_each: int, rails: int = 4, leaves_a_pod: int = 100) -> Topology:
@@ -93,3 +99,34 @@ class Small:
 
 def named(diagnosis: Diagnosis) -> dict[Part, Symptom]:
     return {each.part: each.symptom for each in diagnosis.named}
+
+
+def places(topology: Topology) -> dict[str, Place]:
+    ports = tuple(Port("10.0.0.1", f"eth{at}", f"mlx5_{at}", 7 - at) for at in range(len(topology.rails)))
+    return dict.fromkeys(topology.nodes, Place("10.0.0.1", ports))
+
+
+def without_perftest(topology: Topology, plan: Round, lacks: int) -> dict[str, list[Measured]]:
+    """Both nodes of its pairs use TCP, as pair_rails makes them."""
+    returned = {}
+    for pair in plan.pairs:
+        backend, rate = ("tcp", 20.0) if lacks in pair else ("ib_write_bw", 390.0)
+        for node in pair:
+            returned[topology.nodes[node]] = [
+                Measured(probe=PROBE, metric="pair_backend", device="node", unit="text", text=backend),
+                *(
+                    Measured(
+                        probe=PROBE, metric="pair_bandwidth", device=rail, unit="Gb/s", value=rate,
+                        labels={"rail": rail, "mode": "alone", "variant": str(variant)},
+                    )
+                    for rail in topology.rails for variant in range(plan.variants)
+                ),
+            ]  # fmt: skip
+    return returned
+
+
+def unjudged(rounds: Rounds, found: FabricJudgement, *, simulated: bool = False) -> dict[str, list[Lack]]:
+    counted = {name: Tally() for name in rounds.topology.nodes}
+    for name, tally in counted.items():
+        count_rails(rounds, name, tally, found, simulated=simulated)
+    return {name: [gap.code for gap in tally.unjudged] for name, tally in counted.items() if tally.unjudged}

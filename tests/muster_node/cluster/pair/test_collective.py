@@ -22,6 +22,7 @@ def test_nccl_meets_over_the_interface_of_the_address_that_the_nodes_know_unless
     pinned = list[dict[str, str]]()
     monkeypatch.setattr(collective, "_Side", lambda context, library, given, *rest: pinned.append(given))
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv("NCCL_NET", raising=False)
     if site:
         monkeypatch.setenv("NCCL_SOCKET_IFNAME", site)
     context = Context(HostHardware(), {}, 0, tmp_path, lambda *a, **k: None, lambda sentence: None)
@@ -31,3 +32,15 @@ def test_nccl_meets_over_the_interface_of_the_address_that_the_nodes_know_unless
     by_rdma, by_socket = pinned
     assert by_rdma.get("NCCL_SOCKET_IFNAME") == (None if site else "=eth0")
     assert by_socket["NCCL_SOCKET_IFNAME"] == "=ib1"
+
+
+@pytest.mark.parametrize(
+    ("site", "device", "net"),
+    [("", "mlx5_1", "IB"), ("Socket", "mlx5_1", "IB"), ("AWS Libfabric", "mlx5_1", "AWS Libfabric"), ("", "", None)],
+)
+def test_nccl_cannot_go_over_sockets_where_the_rail_names_a_device(
+    site: str, device: str, net: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_NET", site)
+    rail = Rail("r1", "10.0.0.1", "10.0.0.2", "ib1", device, 1)
+    assert collective.environment("nccl", rail, {"gpu1": "GPU-a"}).get("NCCL_NET") == net

@@ -14,6 +14,9 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import PAIR_RATE
 from muster_criteria.words import figure, listed
 
+RDMA = frozenset({"ib_write_bw", "nccl"})
+"""Backends that send by RDMA, NCCL where its rail names a device; the others use sockets."""
+
 At = tuple[str, str]
 """A node, and one of its rails."""
 
@@ -47,6 +50,20 @@ def judge_floors(
                 if 0.0 < rate < float(limit.value) and (name, rail) not in explained:
                     block.add(name, _finding(limit, rail, rate, [topology.nodes[each] for each in partners]))
     return judged
+
+
+def without_rdma(topology: Topology, results: Sequence[RoundResult], limits: Mapping[str, Sequence[Limit]]) -> set[At]:
+    """The rails of members with a floor for RDMA that no round measured by it: it may work on none of them.
+
+    ``limits``: as of ``judge_floors``.
+    """
+    measured = {
+        (topology.nodes[node], topology.rails[at])
+        for result in results if result.backend in RDMA
+        for row, at in np.argwhere(~np.isnan(result.alone).all(axis=2)) for node in result.round.pairs[row]
+    }  # fmt: skip
+    owed = [name for name in topology.nodes if any(each.labels["backend"] in RDMA for each in limits.get(name, ()))]
+    return {(name, rail) for name in owed for rail in topology.rails} - measured
 
 
 def _best(node: int, results: Sequence[RoundResult], topology: Topology) -> dict[int, tuple[float, list[int]]]:

@@ -56,14 +56,16 @@ class FaultyPart:
 class FabricJudgement:
     """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged.
 
-    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor. ``noisy``: why no
-    comparison counts, "" if they do.
+    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor; ``without_rdma``:
+    those that have a floor for RDMA, and that no round measured by it. ``noisy``: why no comparison counts, "" if they
+    do.
     """
 
     parts: tuple[FaultyPart, ...] = ()
     notes: tuple[str, ...] = ()
     judged: frozenset[tuple[str, str]] = frozenset()
     noisy: str = ""
+    without_rdma: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,6 +100,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     silent: set[int] = set()
     gpus: dict[tuple[int, int], str] = {}
     troubles: dict[tuple[int, int], str] = {}
+    fallbacks: dict[int, str] = {}
     rail_at = {rail: at for at, rail in enumerate(topology.rails)}
     used = [_backend([returned.get(topology.nodes[node]) or () for node in pair]) for pair in plan.pairs]
     # With as many pairs of each, TCP is what the other backend was replaced by.
@@ -108,6 +109,10 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     for at, pair in enumerate(plan.pairs):
         lost = {node for node in pair if returned.get(topology.nodes[node]) is None}
         silent |= lost
+        for node in pair:
+            said = (row.note for row in returned.get(topology.nodes[node]) or () if row.metric == "pair_backend")
+            if why := next(said, ""):
+                fallbacks[node] = why
         if lost or at in other:
             continue
         for node, row in ((own, each) for own in pair for each in returned[topology.nodes[own]] or ()):
@@ -127,8 +132,9 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
     together, crossed, host = (rates[mode][:, :, 0] for mode in (TOGETHER, CROSSED, HOST_TCP))
     return RoundResult(
-        plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus, troubles
-    )
+        plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus, troubles,
+        fallbacks,
+    )  # fmt: skip
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

@@ -64,7 +64,8 @@ class RoundResult:
     with another backend than most pairs, and with which; their cells are NaN. ``host``: plain TCP arrived over a rail
     after the backend had failed there, shape (pairs, rails), or None. ``backend``: what the cells were measured with,
     "" where no node says so. ``gpus``: by (node, rail), the GPU that the node measured the rail with, where it says so.
-    ``troubles``: by (node, rail), why nothing arrived at the node, as it says.
+    ``troubles``: by (node, rail), why nothing arrived at the node, as it says. ``fallbacks``: by node, why its pair was
+    measured with TCP instead of what was asked for, as it says.
 
     Raises ValueError where shapes differ.
     """
@@ -80,6 +81,7 @@ class RoundResult:
     backend: str = ""
     gpus: Mapping[tuple[int, int], str] = dataclasses.field(default_factory=dict)
     troubles: Mapping[tuple[int, int], str] = dataclasses.field(default_factory=dict)
+    fallbacks: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pairs, rails = len(self.round.pairs), self.alone.shape[1]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.floors import judge_floors
+from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
@@ -88,7 +88,9 @@ def judge_fabric(
     names, rails = rounds.topology.nodes, rounds.topology.rails
     noisy = _too_noisy(diagnosis)
     compared = set() if noisy else {(names[node], rails[rail]) for node, rail in diagnosis.compared}
-    return FabricJudgement(tuple(parts), tuple(_notes(rounds, diagnosis)), frozenset(compared | by_floor), noisy)
+    by_sockets = frozenset(without_rdma(rounds.topology, rounds.results, floors or {}))
+    notes = tuple(_notes(rounds, diagnosis, by_sockets))
+    return FabricJudgement(tuple(parts), notes, frozenset(compared | by_floor), noisy, by_sockets)
 
 
 def _is_undecided(part: FaultyPart) -> bool:
@@ -122,8 +124,10 @@ def count_rails(
         )
         if seen:
             counted.required += 1
-            if not simulated and (member, rail) not in found.judged:
-                what = f"pair_bandwidth[rail={rail}] of {PROBE}"
+            what = f"pair_bandwidth[rail={rail}] of {PROBE}"
+            if not simulated and (member, rail) in found.without_rdma:
+                counted.unjudged.append(Gap(Lack.NO_RDMA, _no_rdma(rounds, node), what))
+            elif not simulated and (member, rail) not in found.judged:
                 counted.unjudged.append(Gap(Lack.NOT_COMPARED, _not_compared(rounds, found.noisy), what))
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
@@ -145,6 +149,22 @@ def _not_compared(rounds: Rounds, noisy: str) -> str:
     too_small = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else ""
     why = noisy or too_small or f"fewer than {OTHERS_MIN} other pairs of its kind a round, or none was good"
     return f"not compared: {why}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
+
+
+def _no_rdma(rounds: Rounds, node: int | None) -> str:
+    """With what a node's rails were measured where RDMA was owed, and why."""
+    used, topology = listed(_backends(rounds)) or "a backend that no node names", rounds.topology
+    ports = [
+        (name, rail) for name in topology.nodes
+        for rail, port in zip(topology.rails, rounds.places[name].ports, strict=False) if not port.device
+    ]  # fmt: skip
+    said = next((why for each in rounds.results for at, why in each.fallbacks.items() if at == node), "")
+    why = f"label rails of {ports[0][0]} names no RDMA device for rail {ports[0][1]}" if ports else said
+    return f"measured with {used}, not by RDMA: {why or 'the programme asks for nothing else'}"
+
+
+def _backends(rounds: Rounds) -> list[str]:
+    return sorted({each.backend for each in rounds.results} - {""})
 
 
 def _too_noisy(diagnosis: Diagnosis) -> str:
@@ -327,9 +347,13 @@ def _explains_dead(part: FaultyPart) -> bool:
     return part.kind is not PartKind.CONGESTION and (part.kind is not PartKind.RAIL or part.symptom is Symptom.DEAD)
 
 
-def _notes(rounds: Rounds, diagnosis: Diagnosis) -> list[str]:
+def _notes(rounds: Rounds, diagnosis: Diagnosis, by_sockets: Collection[tuple[str, str]]) -> list[str]:
     topology = rounds.topology
-    found = []
+    found = [f"The rails were measured with {listed(used)}."] if (used := _backends(rounds)) else []
+    if by_sockets:
+        nodes = [name for name in topology.nodes if any(name == each for each, _ in by_sockets)]
+        why = _no_rdma(rounds, topology.index[nodes[0]])
+        found.append(f"RDMA was not tested on {listed(nodes, most=6)}: {why}.")
     if diagnosis.unjudged:
         found.append(
             f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "

@@ -115,10 +115,22 @@ def environment(library: str, rail: Rail, uuids: Mapping[str, str]) -> dict[str,
     if library == "gloo":
         return {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     gpu = {"CUDA_VISIBLE_DEVICES": _uuid(rail, uuids)}
-    pinned = {"NCCL_IB_HCA": f"={rail.device}", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0"}
+    pinned = {
+        "NCCL_NET": _by_verbs(), "NCCL_IB_HCA": f"={rail.device}", "NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0",
+    }  # fmt: skip
     if not rail.device:
         pinned = {"NCCL_IB_DISABLE": "1"} | ({"NCCL_SOCKET_IFNAME": f"={interface}"} if interface else {})
     return gpu | pinned
+
+
+def _by_verbs() -> str:
+    """NCCL's network for a rail with an RDMA device: the site's own, unless that is sockets.
+
+    Where NCCL is not given one and finds no usable port, it goes over sockets of another interface, and a dead rail
+    would carry.
+    """
+    own = os.environ.get("NCCL_NET", "")
+    return own if own.lower() not in ("", "socket") else "IB"
 
 
 def _gpu(rail: Rail, uuids: Mapping[str, str]) -> str:

@@ -16,6 +16,10 @@ from muster_node.cluster.pair.backend import Backend, NotSent, NotTried, Rail, R
 from muster_node.cluster.pair.meeting import Meeting
 from muster_node.cluster.pair.tcp import Tcp
 
+DEAD_VARIANTS = 2
+"""Of a rail over which nothing went either way in so many flows running, no further ones are tried: each takes until it
+is given up, and all of them longer than the probe may, so that later rails would not be measured."""
+
 ALONE, TOGETHER, CROSSED, HOST = "alone", "together", "crossed", "host_tcp"
 """``crossed``: this rail's GPU over the next rail's NIC. ``host_tcp``: plain TCP where the backend failed, to tell host
 and fabric apart; only of a rail whose port TCP goes over too."""
@@ -48,8 +52,11 @@ class Pair:
     def run(self, variants: int, crossed: bool = False) -> None:
         """All steps. Raises PartnerLost."""
         for at, rail in enumerate(self.rails):
+            dead = 0
             for variant in range(variants):
-                self._both_ways([at], ALONE, variant)
+                dead = dead + 1 if self._both_ways([at], ALONE, variant) else 0
+                if dead == DEAD_VARIANTS:
+                    break
             if rail.name in self.by_tcp:
                 self._delay(rail)
         if len(self.rails) > 1:
@@ -58,13 +65,17 @@ class Pair:
             for at in range(len(self.rails)):
                 self._both_ways([at], CROSSED, 0)
 
-    def _both_ways(self, at: list[int], mode: str, variant: int) -> None:
+    def _both_ways(self, at: list[int], mode: str, variant: int) -> bool:
+        """Whether nothing went over any of the rails in either direction, the same on both sides."""
+        none = True
         for to_leader in (True, False):
             receives = to_leader is self.leads
             failed = self._transfer(at, mode, variant, receives, self.backend)
+            none &= set(failed) == set(at)
             failed = [place for place in failed if self.rails[place].name in self.by_tcp]
             if failed and self.backend.name != self.tcp.name:
                 self._transfer(failed, HOST, variant, receives, self.tcp)
+        return none
 
     def _transfer(self, at: list[int], mode: str, variant: int, receives: bool, backend: Backend) -> list[int]:
         """One direction over some rails at once. Returns the rails that failed, the same list on both sides."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from muster_node.hardware.events import normal_pci
@@ -12,6 +13,8 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
 _IB = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
+_REPRESENTOR = re.compile(r"(vf|sf)\d+$")
+"""The kernel's name of a port that stands for a virtual function or a subfunction: "pf0vf3" (net/devlink/port.c)."""
 
 # Error counters, in two folders of each port. What a healthy port may have of each is in the SKU files.
 _ERRORS = (
@@ -32,13 +35,30 @@ _ERRORS = (
 
 
 def ports(files: Files) -> list[tuple[str, str, str]]:
-    """(device, adapter, path) of every port; devices are named as ``inventory`` names them for their speed."""
+    """(device, adapter, path) of every port that ``stays``; devices are named as ``inventory`` names them for their
+    speed."""
     found = []
     for adapter in files.names(_IB):
         for port in files.names(f"{_IB}/{adapter}/ports"):
             device = "nic:" + adapter if port == "1" else f"nic:{adapter}/{port}"
-            found.append((device, adapter, f"{_IB}/{adapter}/ports/{port}/"))
+            path = f"{_IB}/{adapter}/ports/{port}/"
+            net = files.text(path + "gid_attrs/ndevs/0")
+            if stays(files, f"{_IB}/{adapter}") and not (net and _represents(files, f"/sys/class/net/{net}")):
+                found.append((device, adapter, path))
     return found
+
+
+def stays(files: Files, interface: str) -> bool:
+    """Whether an interface is the node's own: those of containers (virtual functions, subfunctions, and what stands for
+    one in the adapter's switch) and of USB (a BMC's) come and go, and need not have a link."""
+    device = f"{interface}/device"
+    lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
+    return not lent and "/usb" not in files.real(device) and not _represents(files, interface)
+
+
+def _represents(files: Files, interface: str) -> bool:
+    """Whether a network interface stands for a virtual function or a subfunction in its adapter's switch."""
+    return _REPRESENTOR.search(files.text(f"{interface}/phys_port_name")) is not None
 
 
 def interfaces(files: Files, adapter: str) -> set[str]:

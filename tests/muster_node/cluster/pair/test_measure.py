@@ -1,0 +1,34 @@
+"""The steps of a pair test: how often a rail that carries nothing is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster_node.cluster.pair.backend import NotSent, Rail, Receiver, Step
+from muster_node.cluster.pair.tcp import Tcp
+from tests.muster_node.cluster.pair.pairs import both, figures, sides
+
+SEED = 5
+"""Of the tests' probes; each flow's is its own."""
+
+
+@pytest.mark.parametrize(("fails", "tried"), [({0, 1, 2, 3}, 2), ({1, 2}, 3), ({0, 2}, 4), (set(), 4)])
+def test_of_a_dead_rail_no_further_flows_are_tried(
+    fails: set[int], tried: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = Tcp.receive
+
+    def failing(self: Tcp, rail: Rail, step: Step) -> Receiver:
+        if rail.name == "r0" and (step.seed - SEED) // 1009 in fails:
+            raise NotSent("the port is down")
+        return receive(self, rail, step)
+
+    monkeypatch.setattr(Tcp, "receive", failing)
+    for rows in both(sides(2, variants=4, seconds=0.05), tmp_path):
+        rates = figures(rows, "pair_bandwidth")
+        assert sorted(rates) == [*(("r0", each) for each in range(tried)), *(("r1", each) for each in range(4))]
+        assert {variant for (rail, variant), rate in rates.items() if rail == "r0" and rate == 0} == {
+            each for each in fails if each < tried
+        }
