@@ -32,3 +32,36 @@ def test_exchanges_of_a_node_without_nvls_have_a_floor(sku: str, nvls: str, slow
         case = Case(shipped(sku), healthy_raw(shipped(sku), "performance", "standard"))
         case.add("collectives", "collective_busbw", "node", rate, "GB/s", labels=labels)
         assert [each.fault_class for each in of(case, "collective_busbw")] == found
+
+
+@pytest.mark.parametrize(("domain", "clock"), [("sm", 1200.0), ("memory", 2000.0)])
+def test_application_clocks_below_their_default_are_a_warning(domain: str, clock: float) -> None:
+    for now, found in ((clock, [(Severity.WARNING, FaultClass.SOFTWARE)]), (2700.0, [])):
+        case = Case(shipped("h100-sxm-8"), healthy_raw(shipped("h100-sxm-8"), "intake"))
+        labels = {"domain": domain}
+        case.add("inventory", "application_clock", "gpu3", now, "MHz", labels=labels)
+        assert not of(case, "application_clock")  # newer GPUs report no default
+        case.add("inventory", "application_clock_default", "gpu3", 2619.0, "MHz", labels=labels)
+        assert [(each.severity, each.fault_class) for each in of(case, "application_clock")] == found
+
+
+@pytest.mark.parametrize(("on", "found"), [(1.0, [FaultClass.SOFTWARE]), (0.0, [])])
+def test_confidential_computing_is_named_for_what_it_is(on: float, found: list[FaultClass]) -> None:
+    case = Case(shipped("h100-sxm-8"), healthy_raw(shipped("h100-sxm-8"), "intake"))
+    case.add("inventory", "confidential_computing", "node", on, "bool")
+    assert [each.fault_class for each in of(case, "confidential_computing")] == found
+
+
+@pytest.mark.parametrize(("metric", "ill"), [("fabric_healthy", 0.0), ("nvlink_active", 17.0)])
+def test_what_all_gpus_of_a_tray_show_of_their_fabric_is_decided_with_the_rack(metric: str, ill: float) -> None:
+    """And what one of them shows is its own."""
+
+    def severities(*devices: str) -> set[Severity]:
+        case = Case(shipped("gb200-nvl72"), healthy_raw(shipped("gb200-nvl72"), "intake"))
+        for device in devices:
+            case.set(metric, device, value=ill)
+        return {each.severity for each in of(case, metric)}
+
+    assert severities("gpu0", "gpu1", "gpu2", "gpu3") == {Severity.WARNING}
+    assert Severity.CRITICAL in severities("gpu2")
+    assert not severities()

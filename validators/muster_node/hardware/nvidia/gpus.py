@@ -69,6 +69,8 @@ class NvidiaGpus(Gpus):
         yield text("driver_version", "node", self._query("nvmlSystemGetDriverVersion"))
         cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         yield text("cuda_version", "node", cuda.map(lambda version: f"{version // 1000}.{version % 1000 // 10}"))
+        confidential = states.if_known(self._query("nvmlSystemGetConfComputeState"))
+        yield number("confidential_computing", "node", "bool", confidential.map(lambda state: state.ccFeature))
         facts: list[Fact] = []
         for gpu in self._gpus:
             for fact in self._gpu_facts(gpu):
@@ -225,6 +227,8 @@ class NvidiaGpus(Gpus):
         for clock, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
             highest = query("nvmlDeviceGetMaxClockInfo", handle, self._constant(name, otherwise))
             yield number("max_clock", device, "MHz", highest, {"domain": clock})
+            default = query("nvmlDeviceGetDefaultApplicationsClock", handle, self._constant(name, otherwise))
+            yield number("application_clock_default", device, "MHz", default, {"domain": clock})
         yield from links.facts()
         yield from links.errors()
 

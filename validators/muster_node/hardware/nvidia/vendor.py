@@ -40,6 +40,8 @@ VENDOR = Vendor(
         "nvswitch_firmware": Metric("text", "firmware of an NVSwitch", on="nvswitch"),
         "compute_mode": Metric("text", "who may use the GPU at once", on="gpu"),
         "persistence_mode": Metric("bool", "whether persistence mode is on", on="gpu"),
+        "application_clock_default": Metric("MHz", "clock that jobs are given after a reset, by domain", on="gpu"),
+        "confidential_computing": Metric("bool", "whether confidential computing is on", on="node"),
         "cuda_version": Metric("text", "highest CUDA version of the driver", on="node"),
     },
 )
