@@ -65,3 +65,10 @@ def test_what_all_gpus_of_a_tray_show_of_their_fabric_is_decided_with_the_rack(m
     assert severities("gpu0", "gpu1", "gpu2", "gpu3") == {Severity.WARNING}
     assert Severity.CRITICAL in severities("gpu2")
     assert not severities()
+
+
+@pytest.mark.parametrize(("active", "found"), [(0.0, [(Severity.WARNING, FaultClass.PCIE)]), (1.0, [])])
+def test_a_link_to_the_cpu_that_is_not_active_is_a_warning(active: float, found: list[object]) -> None:
+    case = Case(shipped("gb200-nvl72"), healthy_raw(shipped("gb200-nvl72"), "intake"))
+    case.add("inventory", "c2c_state", "gpu1", active, "bool", labels={"link": "3"})
+    assert [(each.severity, each.fault_class) for each in of(case, "c2c_state")] == found

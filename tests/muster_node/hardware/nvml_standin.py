@@ -30,7 +30,8 @@ THROTTLED_NS = (0, 25 * 10**7, 0)
 THROTTLE_FIELDS_FROM = {
     "570": None, "575": 251, "580.65": 251, "580.76": None, "580.82": 269, "580.95": 269, "580.126": 269, "595": 269,
 }  # fmt: skip
-NVLINK_5_ONLY = (
+NOT_ON_HOPPER = (
+    pynvml.NVML_FI_DEV_C2C_LINK_COUNT,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
@@ -215,7 +216,7 @@ class FakeNvml:
 
     def _field(self, wanted: int | tuple[int, int]) -> Any:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
-        if identifier in NVLINK_5_ONLY and identifier not in self.fields:
+        if identifier in NOT_ON_HOPPER and identifier not in self.fields:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
         kind, value = self._throttled(identifier) if identifier in MOVED else {**FIELDS, **self.fields}[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))

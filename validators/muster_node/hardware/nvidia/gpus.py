@@ -18,7 +18,7 @@ from muster_node.hardware.nvidia import domain, fabric_manager, processes, senso
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.event_set import EventSet
 from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, module_id, unlike_siblings
-from muster_node.hardware.nvidia.links import Links, cliques
+from muster_node.hardware.nvidia.links import Links, c2c_facts, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
 from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
@@ -231,6 +231,7 @@ class NvidiaGpus(Gpus):
             yield number("application_clock_default", device, "MHz", default, {"domain": clock})
         yield from links.facts()
         yield from links.errors()
+        yield from c2c_facts(self._nvml, handle, device)
 
     def _memory_repairs(self, gpu: Gpu) -> Iterator[Fact]:
         """Pages retired before Ampere, spare rows of each bank since."""
