@@ -69,8 +69,6 @@ def test_a_node_whose_power_limit_was_lowered_lacks_no_power(
     case: MakeCase, h100: Sku, limit: float, found: set[FaultClass]
 ) -> None:
     altered = case("thermal")
-    for slot in range(8):
-        altered.add("inventory", "power_limit", f"gpu{slot}", 700.0, "W")
     rows = derived(rows_of(altered.result(), h100), h100.programme.derive)
     references = peers_of([row for row in rows if row.metric == "power_share"], altered)
     altered.set("power_mean", value=590.0).set("power_limit", value=limit)

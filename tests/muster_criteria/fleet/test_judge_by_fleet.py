@@ -216,7 +216,8 @@ def test_derived_rows_divide_by_the_same_devices_clock(case: MakeCase, h100: Sku
     [
         ("clock_median", 1.62, "GHz", "MHz", {"soak_rate_per_clock", "power_per_clock"}),
         ("soak_rate", 0.74, "PFLOPS", "TFLOPS", {"soak_rate_per_clock"}),
-        ("power_mean", 0.69, "kW", "W", {"power_per_clock"}),
+        ("power_mean", 0.69, "kW", "W", {"power_per_clock", "power_share"}),
+        ("power_limit", 0.7, "kW", "W", {"power_share"}),
     ],
 )
 def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_measured(
@@ -224,13 +225,14 @@ def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_meas
 ) -> None:
     altered = case("thermal")
     rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
-    assert {row.metric for row in rows if row.device == "gpu3"} == {"soak_rate_per_clock", "power_per_clock"}
+    derivable = {"soak_rate_per_clock", "power_per_clock", "power_share"}
+    assert {row.metric for row in rows if row.device == "gpu3"} == derivable
     for row in altered.rows(metric, "gpu3"):
         row |= {"value": value, "unit": unit}
 
     rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
     made = {row.metric for row in rows if row.device == "gpu3"}
-    assert made == {"soak_rate_per_clock", "power_per_clock"} - lost
+    assert made == derivable - lost
     for judgement in (altered.judge(references=references), altered.judge()):
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert not judgement.findings

@@ -73,4 +73,4 @@ def test_a_true_zero_needs_neither_peers_nor_siblings(case: MakeCase, value: flo
 def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bool) -> None:
     altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
     found = {each.metric for each in altered.judge().findings if each.rule == "plausible"}
-    assert found == ({"power_mean"} if invalid else set())
+    assert found == ({"power_share"} if invalid else set())
