@@ -30,7 +30,7 @@ TELLS = {
     "PCIe replays": "pcie_bandwidth[direction=h2d]",
     "PCIe speed down": "pcie_bandwidth[direction=d2h]",
     "NVLink replays": "peer_bandwidth",
-    "power not delivered": "power_mean",
+    "power not delivered": "power_share",
     "slow clock": "burn_rate",
     "leakage": "burn_rate",
     "paste dried": "thermal_resistance",
@@ -239,10 +239,13 @@ def test_a_retest_sees_the_same_gpu_with_noise_of_its_own() -> None:
     assert (trials.again.day > trials.today.day).all()
 
 
-def test_metrics_have_the_names_and_units_that_probes_declare() -> None:
+def test_metrics_have_the_names_and_units_that_probes_declare_or_the_programme_derives() -> None:
     probes = discover().probes
+    derived = {each.metric: each.unit for each in load_sku("h100-sxm-8").programme.derive}
     for metric in METRICS:
-        if metric.probe in probes:
+        if metric.name in derived:
+            assert metric.unit == derived[metric.name]
+        elif metric.probe in probes:
             assert metric.unit == probes[metric.probe].metrics[metric.name].unit_on("gpu0"), metric.key
 
 

@@ -105,6 +105,7 @@ def _node_facts(machine: Machine) -> list[Fact]:
         ("numa_nodes", "count"): model.cpu_sockets,
         ("pcie_devices", "count"): model.pcie_devices - sum(not gpu.enumerates for gpu in machine.gpus),
         ("clock_synchronised", "bool"): 1,
+        ("confidential_computing", "bool"): 0,
     }
     texts = {
         "hostname": machine.hostname,
@@ -197,7 +198,7 @@ def _clock_facts(machine: Machine, device: str) -> list[Fact]:
     clocks = {"sm": machine.model.boost_clock_mhz, "memory": _MEMORY_CLOCK_MHZ}
     return [
         Fact(name, device, "MHz", clock, labels={"domain": domain})
-        for name in ("application_clock", "max_clock")
+        for name in ("application_clock", "application_clock_default", "max_clock")
         for domain, clock in clocks.items()
     ]
 

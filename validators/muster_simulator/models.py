@@ -155,17 +155,17 @@ _H200 = dataclasses.replace(
 
 # B200. Best published GEMMs: bf16 1745.0, fp8 3432.5 TFLOPS (stas00/ml-engineering), of which a
 # typical simulated part reaches 0.94. NVIDIA's HGX B200 datasheet gives the ratios of tf32 to bf16 (1:2) and of int8 to
-# fp8 (1:1), and the ratio of fp64 (37 TFLOPS) to fp32 (75 TFLOPS). 1000 W, 180 GB, 8 TB/s, PCIe Gen5 x16, 18 NVLinks
-# of 50 GB/s a direction: the same datasheet. What copies reach of 8 TB/s on a B200 is not published; the share here is
-# that of GB200's 7.35 TB/s (Azure, as an excerpt). 183,359 MiB, and 136 to 145 W at rest: nvidia-smi of B200 nodes, as
-# their users show it. Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is this simulation's choice. Eight
-# ports of 400 Gb/s and two Xeon 8570: NVIDIA DGX B200 datasheet.
+# fp8 (1:1), and the ratio of fp64 (37 TFLOPS) to fp32 (75 TFLOPS). 1000 W, 180 GB, 7.7 TB/s, PCIe Gen5 x16, 18 NVLinks
+# of 50 GB/s a direction: the same datasheet. What copies reach of it on a B200 is not published; the share here is
+# that of GB200's 7.35 TB/s (Azure, as an excerpt), of 8. 183,359 MiB, and 136 to 145 W at rest: nvidia-smi of B200
+# nodes, as their users show it. Slowdown 3 °C above max-op: NVSentinel ADR-042; max-op itself is this simulation's
+# choice. Eight ports of 400 Gb/s and two Xeon 8570: NVIDIA DGX B200 datasheet.
 _B200 = dataclasses.replace(
     _H100,
     gpu_model="NVIDIA B200",
     vbios="97.00.88.00.0F",
     hbm_bytes=183359 * 2**20,
-    hbm_rate=7.2e12,
+    hbm_rate=7.07e12,
     work_per_clock={
         "bf16": 1051.0,
         "fp16": 1051.0,

@@ -1,4 +1,4 @@
-"""What is measured of each GPU: names and units as the probes declare them, and how long each probe loads the node."""
+"""What is measured of each GPU, by names and units of probes and programme, and how long each probe loads the node."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ METRICS = (
     Metric("pcie_bandwidth", "GB/s", "transfers", "low", (("direction", "h2d"),), 51.0),
     Metric("pcie_bandwidth", "GB/s", "transfers", "low", (("direction", "d2h"),), 52.0),
     Metric("peer_bandwidth", "GB/s", "transfers", "low", figure=382.5),
-    Metric("power_mean", "W", "thermal_soak", "low", figure=700.0),
+    Metric("power_share", "%", "thermal_soak", "low", figure=100.0),
     Metric("temperature_max", "°C", "thermal_soak", "high", figure=87.0),
     Metric("hbm_temperature_max", "°C", "thermal_soak", "high", figure=95.0),
     Metric("thermal_resistance", "°C/W", "thermal_soak", "high"),

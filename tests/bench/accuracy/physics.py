@@ -166,7 +166,7 @@ def _heat(rng: np.random.Generator, devices: Devices, settled: Settled, inlet_c:
         left = WARM_UP_S * np.log(np.maximum(rise / np.maximum(rise - allowed, 1e-9), 1.0))
         throttled[reason] = np.asarray(np.where(reached, np.maximum(soak - left, 1.0), 0.0))
     return {
-        "power_mean": settled.power_w * (1.0 + run_noise(rng, POWER_NOISE, shape)),
+        "power_share": 100.0 / LIMIT_W * settled.power_w * (1.0 + run_noise(rng, POWER_NOISE, shape)),
         "temperature_max": np.rint(hottest),
         "hbm_temperature_max": np.rint(hottest + devices.hbm_offset_c),
         "thermal_resistance": resistance * (1.0 + run_noise(rng, RESISTANCE_NOISE, shape)),

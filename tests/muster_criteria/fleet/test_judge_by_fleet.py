@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import random
 
 import pytest
 
 from muster_criteria.fleet.peers.references import References
-from muster_criteria.fleet.peers.snapshot import build_snapshot
 from muster_criteria.fleet.series.keyed import keyed
-from muster_criteria.fleet.series.readings import readings_of, together
+from muster_criteria.fleet.series.readings import readings_of
 from muster_criteria.fleet.single import derived
 from muster_criteria.fleet.thresholds import Thresholds
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity, Verdict
@@ -149,38 +146,6 @@ def test_all_gpus_alike_fail_the_node_but_name_none(case: MakeCase, references: 
     assert {finding.action for finding in critical} == {Action.FIX_SOFTWARE}
 
 
-@pytest.mark.parametrize(
-    ("stage", "metric", "device", "share", "found"),
-    [
-        ("burn_in", "host_burn_rate", "node", 0.5, {FaultClass.CPU}),
-        ("burn_in", "host_burn_rate", "node", 0.97, set()),
-        ("performance", "memory_bandwidth", "memory", 0.5, {FaultClass.DIMM}),
-        ("performance", "memory_bandwidth", "memory", 0.97, set()),
-    ],
-)
-def test_a_host_is_compared_with_its_peers(
-    case: MakeCase, h100: Sku, stage: str, metric: str, device: str, share: float, found: set[FaultClass]
-) -> None:
-    altered, dice = case(stage), random.Random(5)
-    units = {(each.metric, each.device): each.unit for each in h100.programme.compare}
-    for row in altered.rows(metric, device):
-        row["unit"] = units[metric, device]
-    result = altered.result()
-    rows = [row for row in rows_of(result, h100) if (row.metric, row.device) == (metric, device)]
-    peers = together(
-        readings_of(
-            [dataclasses.replace(row, value=(row.value or 0.0) * dice.gauss(1.0, 0.02)) for row in rows],
-            at=0.0, run="", node=f"peer-{number}", sku=h100.name, environment=result.environment,
-        )
-        for number in range(60)
-    )  # fmt: skip
-    snapshot = build_snapshot(peers, datetime.datetime.now(datetime.UTC), h100.programme.compare)
-    for row in altered.rows(metric, device):
-        row["value"] *= share
-    findings = altered.judge(references=References(snapshot, None)).findings
-    assert {each.fault_class for each in findings} == found
-
-
 @pytest.mark.parametrize("bad", [2, 3, 4])
 def test_bad_siblings_do_not_mask_each_other(case: MakeCase, references: References, bad: int) -> None:
     altered = without_limits(case("performance"))
@@ -251,7 +216,8 @@ def test_derived_rows_divide_by_the_same_devices_clock(case: MakeCase, h100: Sku
     [
         ("clock_median", 1.62, "GHz", "MHz", {"soak_rate_per_clock", "power_per_clock"}),
         ("soak_rate", 0.74, "PFLOPS", "TFLOPS", {"soak_rate_per_clock"}),
-        ("power_mean", 0.69, "kW", "W", {"power_per_clock"}),
+        ("power_mean", 0.69, "kW", "W", {"power_per_clock", "power_share"}),
+        ("power_limit", 0.7, "kW", "W", {"power_share"}),
     ],
 )
 def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_measured(
@@ -259,13 +225,14 @@ def test_nothing_is_derived_from_a_row_in_another_unit_and_it_counts_as_not_meas
 ) -> None:
     altered = case("thermal")
     rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
-    assert {row.metric for row in rows if row.device == "gpu3"} == {"soak_rate_per_clock", "power_per_clock"}
+    derivable = {"soak_rate_per_clock", "power_per_clock", "power_share"}
+    assert {row.metric for row in rows if row.device == "gpu3"} == derivable
     for row in altered.rows(metric, "gpu3"):
         row |= {"value": value, "unit": unit}
 
     rows = derived(rows_of(altered.result(), altered.sku), altered.sku.programme.derive)
     made = {row.metric for row in rows if row.device == "gpu3"}
-    assert made == {"soak_rate_per_clock", "power_per_clock"} - lost
+    assert made == derivable - lost
     for judgement in (altered.judge(references=references), altered.judge()):
         assert judgement.verdict is Verdict.INCONCLUSIVE
         assert not judgement.findings

@@ -60,3 +60,28 @@ def test_a_floor_needs_a_best() -> None:
     source, date = "a data sheet", datetime.date(2026, 11, 21)
     with pytest.raises(ValidationError):
         Figure(metric="gemm_rate", device="gpu", unit="TFLOPS", peak=9, source=source, date=date, floor=share(0.9))
+
+
+SUSTAINED = [
+    ("a100-sxm-80gb-8", "bf16", 253.7),
+    ("h100-sxm-8", "fp8", 1290.1),
+    ("h200-sxm-8", "fp8", 1300.6),
+    ("gb200-nvl72", "fp8", 2744.0),
+    # What GB200 sustains of its best in fp8, of the bests of what has no sustained figure.
+    ("gb200-nvl72", "bf16", 1822.0 * 2744.0 / 3615.6),
+    ("b200-sxm-8", "bf16", 1745.0 * 2744.0 / 3615.6),
+    ("b200-sxm-8", "fp8", 3432.5 * 2744.0 / 3615.6),
+]
+"""TFLOPS of one shape after a long warm-up (Azure's guide and blog; 16-bit of A100: fp16)."""
+
+
+@pytest.mark.parametrize(("sku", "dtype", "sustained"), SUSTAINED)
+def test_a_floor_of_products_leaves_room_below_what_is_sustained(sku: str, dtype: str, sustained: float) -> None:
+    """A best of a search over shapes is no base for it: of GB200, 0.75 of that was 0.99 of what is sustained."""
+    floors = [
+        limit.number
+        for limit in shipped(sku).all_limits
+        if limit.key == "floor" and limit.applies_to("gemm_rate", "gpu", {"dtype": dtype})
+    ]
+    assert floors
+    assert all(0.7 * sustained < floor <= 0.81 * sustained for floor in floors if floor is not None)

@@ -155,7 +155,7 @@ def test_a_best_has_a_stack_and_a_peak_alone_has_none(folder: Path) -> None:
 
 def test_a_family_that_is_not_there_is_named(folder: Path) -> None:
     path = folder / "h100-sxm-8.yaml"
-    path.write_text(path.read_text().replace("includes: [nvidia-gpu, ", "includes: [nvidea-gpu, "))
+    path.write_text(path.read_text().replace("own-fabric, nvidia-gpu, ", "own-fabric, nvidea-gpu, "))
     assert [(problem.key, problem.code) for problem in lint_sku(path)] == [("includes", "bad-family")]
 
 

@@ -84,4 +84,4 @@ def test_of_every_rate_that_is_compared_twice_the_siblings_is_no_measurement(cas
 def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bool) -> None:
     altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
     found = {each.metric for each in altered.judge().findings if each.rule == "plausible"}
-    assert found == ({"power_mean"} if invalid else set())
+    assert found == ({"power_share"} if invalid else set())

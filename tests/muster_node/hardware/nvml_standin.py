@@ -30,7 +30,8 @@ THROTTLED_NS = (0, 25 * 10**7, 0)
 THROTTLE_FIELDS_FROM = {
     "570": None, "575": 251, "580.65": 251, "580.76": None, "580.82": 269, "580.95": 269, "580.126": 269, "595": 269,
 }  # fmt: skip
-NVLINK_5_ONLY = (
+NOT_ON_HOPPER = (
+    pynvml.NVML_FI_DEV_C2C_LINK_COUNT,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
@@ -67,6 +68,7 @@ class FakeNvml:
             "nvmlInit": None,
             "nvmlSystemGetDriverVersion": "580.126.09",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
+            "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=1),
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetSerial": lambda handle: f"165000000000{handle}",
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle:04}",
@@ -95,6 +97,7 @@ class FakeNvml:
             "nvmlDeviceGetRetiredPagesPendingStatus": 0,
             "nvmlDeviceGetRowRemapperHistogram": SimpleNamespace(max=2558, high=2, partial=0, low=0, none=0),
             "nvmlDeviceGetApplicationsClock": 1980,
+            "nvmlDeviceGetDefaultApplicationsClock": 1755,
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlDeviceGetTemperature": 64,
             "nvmlDeviceGetTemperatureThreshold": lambda handle, kind: {1: 89, 2: 94}[kind],
@@ -213,7 +216,7 @@ class FakeNvml:
 
     def _field(self, wanted: int | tuple[int, int]) -> Any:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
-        if identifier in NVLINK_5_ONLY and identifier not in self.fields:
+        if identifier in NOT_ON_HOPPER and identifier not in self.fields:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
         kind, value = self._throttled(identifier) if identifier in MOVED else {**FIELDS, **self.fields}[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))

@@ -129,6 +129,16 @@ def test_counters(tree):
     assert absent["machine_checks", "node"].value is None
 
 
+@pytest.mark.parametrize("gone", [0, 255000, -273000])
+def test_a_temperature_that_cannot_be_is_no_reading(tree, clock, gone):
+    chip = "/sys/class/hwmon/hwmon0/"
+    contents = {chip + "name": "coretemp", chip + "temp1_input": gone, chip + "temp2_label": "Inlet"}
+    contents[chip + "temp2_input"] = gone
+    assert {s.series for s in HostSensors(tree(contents), clock).read()} == {"load"}
+    contents[chip + "temp3_input"] = 50000
+    assert [s.value for s in HostSensors(tree(contents), clock).read() if s.series == "temperature"] == [50.0]
+
+
 @pytest.mark.parametrize(
     ("label", "expected"),
     [

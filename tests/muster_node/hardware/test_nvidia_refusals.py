@@ -91,7 +91,8 @@ OF_ALL = ("identity_shared", "slot_known", "unlike_siblings", "fabric_cliques")
 
 
 def _on_this_board(fact: Fact) -> bool:
-    return fact.labels.get("kind") not in ("effective", "recovered", "recovery_failed")  # counters of NVLink 5
+    nvlink_5 = fact.labels.get("kind") in ("effective", "recovered", "recovery_failed")
+    return not nvlink_5 and fact.name != "c2c_state"
 
 
 def _without_links(facts: list[Fact]) -> list[Fact]:

@@ -335,3 +335,20 @@ def test_a_margin_that_no_gpu_has_is_none() -> None:
     assert margins == {"thermal_margin": 89.0 - 64.0, "hbm_margin": 94.0 - 71.0}
     nvml.refuse["nvmlDeviceGetTemperatureThreshold"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     assert not [sample for sample in NvidiaGpus(nvml).telemetry() if "margin" in sample.series]
+
+
+def test_links_to_the_cpu_are_read_one_by_one_where_there_are_any() -> None:
+    def read(**more: tuple[int, int]) -> list[tuple[str, str, float | None]]:
+        nvml = FakeNvml()
+        nvml.fields = {getattr(pynvml, "NVML_FI_DEV_C2C_LINK_" + name): given for name, given in more.items()}
+        found = [fact for fact in NvidiaGpus(nvml).inventory() if fact.device == "gpu0" and fact.name.startswith("c2c")]
+        return [(fact.labels.get("link", ""), fact.labels.get("kind", "state"), fact.value) for fact in found]
+
+    whole = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    errors = {"ERROR_INTR": (whole, 0), "ERROR_REPLAY": (whole, 3), "ERROR_REPLAY_B2B": (whole, 0)}
+    assert read(COUNT=(whole, 2), GET_STATUS=(whole, 0), **errors) == [
+        (link, kind, value)
+        for link in ("0", "1")
+        for kind, value in (("state", 0.0), ("interrupt", 0.0), ("replay", 3.0), ("replay_b2b", 0.0))
+    ]
+    assert read() == read(COUNT=(whole, 0)) == read(COUNT=(whole, 2**31)) == [("", "state", None)]

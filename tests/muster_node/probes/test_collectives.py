@@ -134,6 +134,7 @@ def test_a_size_beyond_the_gpus_memory_is_not_missing_but_one_that_did_not_fit_i
 
 def test_a_rate_between_gpus_comes_with_what_carried_it_with_nvls_and_without(on_gpus):
     run = on_gpus()
+    assert run.one("nvls").value == 1.0
     for op in OPS:
         how = {"on": "NVLS/SIMPLE", "off": "RING/SIMPLE over P2P/CUMEM"}
         if op in ("all_to_all", "send_recv"):
@@ -156,6 +157,9 @@ def test_a_rate_whose_transport_is_not_proven_is_withheld(on_gpus, silent):
 def test_without_reduction_in_switches_there_is_nothing_to_switch_off(on_gpus):
     run = on_gpus("multicast", ops=["send_recv"])
     assert {rate.labels["nvls"] for rate in run.all("collective_busbw")} == {"off"}
+    fact = run.one("nvls")
+    assert (fact.device, fact.value) == ("node", 0.0)
+    assert {gpu for gpu in ("gpu0", "gpu1") if gpu in fact.note} == {"gpu0", "gpu1"}
 
 
 def test_one_gpu_alone_exchanges_nothing(run_probe, monkeypatch):

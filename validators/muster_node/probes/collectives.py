@@ -49,6 +49,7 @@ class Collectives(Probe):
         "ops": Param(list(OPS), "operations to run"),
     }
     metrics = {
+        "nvls": Metric("bool", "whether NCCL may reduce in the NVSwitches, by the log of every rank", on="node"),
         "collective_busbw": Metric("GB/s", "bus bandwidth by operation and bytes; on GPUs also with NVLS on or off"),
         "collective_mismatches": Metric("count", "elements that were wrong on any rank, by operation"),
     }
@@ -82,7 +83,10 @@ class Collectives(Probe):
             _report(context, found, {}, None)
             return
         logs = _logs(context, ranks, nvls=True)
-        in_switch = all(parse_nccl_log(log).nvls for log in logs)
+        without = [gpu.id for gpu, log in zip(gpus, logs) if not parse_nccl_log(log).nvls]
+        in_switch = not without
+        note = "" if in_switch else "not available by the log of {}".format(", ".join(without))
+        context.emit("nvls", "node", value=float(in_switch), note=note)
         _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
         if in_switch:
             context.progress(f"nccl collectives between {ranks} processes, without NVLS")

@@ -22,6 +22,10 @@ _INLET = re.compile(r"\b(inlet|intake|ambient|front)\b", re.IGNORECASE)
 """hwmon's labels of the air that comes in. On most servers only the BMC has this sensor."""
 
 
+POSSIBLE_C = (0.0, 150.0)
+"""°C that a sensor of a running machine reads, ends excluded: 0 °C and 255 °C are what one that is gone reads as."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Paths:
     """Where this machine's sensors are, found once: looking for them at every reading would cost more than reading."""
@@ -60,7 +64,7 @@ class HostSensors:
         for series, paths in (("temperature", self._paths.temperature), ("inlet_temperature", self._paths.inlet)):
             millidegrees = [self._files.number(path) for path in paths]
             known = [value / 1000.0 for value in millidegrees if value is not None]
-            if known:
+            if known := [celsius for celsius in known if POSSIBLE_C[0] < celsius < POSSIBLE_C[1]]:
                 yield Sample(series, "node", "°C", value=max(known))
 
     def _power(self) -> Iterator[Sample]:

@@ -20,6 +20,7 @@ _MOST = {
     "power_limit_max": 20_000.0,
     "max_clock": 20_000.0,
     "application_clock": 20_000.0,
+    "application_clock_default": 20_000.0,
     "utilisation": 100.0,
 }
 _MOST_IN = {"bool": 1.0, "s": 1e9, "count": 2.0**53}

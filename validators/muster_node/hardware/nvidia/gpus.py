@@ -18,7 +18,7 @@ from muster_node.hardware.nvidia import domain, fabric_manager, processes, senso
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.event_set import EventSet
 from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, module_id, unlike_siblings
-from muster_node.hardware.nvidia.links import Links, cliques
+from muster_node.hardware.nvidia.links import Links, c2c_facts, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
 from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
@@ -69,6 +69,8 @@ class NvidiaGpus(Gpus):
         yield text("driver_version", "node", self._query("nvmlSystemGetDriverVersion"))
         cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         yield text("cuda_version", "node", cuda.map(lambda version: f"{version // 1000}.{version % 1000 // 10}"))
+        confidential = states.if_known(self._query("nvmlSystemGetConfComputeState"))
+        yield number("confidential_computing", "node", "bool", confidential.map(lambda state: state.ccFeature))
         facts: list[Fact] = []
         for gpu in self._gpus:
             for fact in self._gpu_facts(gpu):
@@ -225,8 +227,11 @@ class NvidiaGpus(Gpus):
         for clock, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
             highest = query("nvmlDeviceGetMaxClockInfo", handle, self._constant(name, otherwise))
             yield number("max_clock", device, "MHz", highest, {"domain": clock})
+            default = query("nvmlDeviceGetDefaultApplicationsClock", handle, self._constant(name, otherwise))
+            yield number("application_clock_default", device, "MHz", default, {"domain": clock})
         yield from links.facts()
         yield from links.errors()
+        yield from c2c_facts(self._nvml, handle, device)
 
     def _memory_repairs(self, gpu: Gpu) -> Iterator[Fact]:
         """Pages retired before Ampere, spare rows of each bank since."""

@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from muster_node.hardware.nvidia.answers import number
+from muster_node.hardware.nvidia.answers import number, usable
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml, whole
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
@@ -22,6 +22,13 @@ _ERRORS = (
     ("effective", "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS"),
     ("recovered", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS"),
     ("recovery_failed", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"),
+)
+_C2C_MOST = 64
+"""Links to the CPU that a GPU may have; a count beyond is garbage. Chosen here, far above what one of today has."""
+_C2C_ERRORS = (
+    ("interrupt", "NVML_FI_DEV_C2C_LINK_ERROR_INTR"),
+    ("replay", "NVML_FI_DEV_C2C_LINK_ERROR_REPLAY"),
+    ("replay_b2b", "NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B"),
 )
 _FABRIC_STATES = {0: None, 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_HEALTH = {0: None, 1: 1.0, 2: 0.0, 3: 0.0}
@@ -100,6 +107,19 @@ class Links:
                     yield number("nvlink_errors", self._device, "count", count, {"kind": kind})
                     break
                 yield number("nvlink_errors", self._device, "count", count, {"kind": kind, "link": str(link)})
+
+
+def c2c_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:
+    """Each NVLink-C2C of the GPU to its CPU: whether it is active, and its errors; one entry where there is none."""
+    count = nvml.field(handle, "NVML_FI_DEV_C2C_LINK_COUNT")
+    links = int(count.value) if usable(count) and 0 < count.value <= _C2C_MOST else 0
+    if not links:
+        yield number("c2c_state", device, "bool", count if count.note else _ABSENT)
+    for link in range(links):
+        labels = {"link": str(link)}
+        yield number("c2c_state", device, "bool", nvml.field(handle, "NVML_FI_DEV_C2C_LINK_GET_STATUS", link), labels)
+        for kind, field in _C2C_ERRORS:
+            yield number("c2c_errors", device, "count", nvml.field(handle, field, link), {"kind": kind, **labels})
 
 
 def fabric_facts(nvml: Nvml, handle: Any, device: str) -> Iterator[Fact]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from muster_node.hardware.host.sensors import POSSIBLE_C
 from muster_node.hardware.nvidia.answers import usable
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
@@ -14,16 +15,15 @@ from muster_node.hardware.seam import NOT_SUPPORTED, Sample
 MARGIN_C = 150.0
 """°C that no GPU is from a limit: the highest temperature that one may have."""
 POSSIBLE = {
-    "temperature": (0.0, 150.0),
-    "hbm_temperature": (0.0, 150.0),
+    "temperature": POSSIBLE_C,
+    "hbm_temperature": POSSIBLE_C,
     "power": (0.0, 5000.0),
     "power_instant": (0.0, 5000.0),
     "clock": (0.0, 10_000.0),
     "thermal_margin": (-MARGIN_C, MARGIN_C),
     "hbm_margin": (-MARGIN_C, MARGIN_C),
 }
-"""What a reading lies between, ends excluded: a GPU that computes has neither 0 °C nor 255 °C, which are what a sensor
-that is gone reads as. Chosen far outside of what any data-centre GPU is built for."""
+"""What a reading lies between, ends excluded. Chosen far outside of what any data-centre GPU is built for."""
 DISAGREE_C = 5.0
 """°C by which a margin and the temperature itself may differ before the margin is garbage. Chosen here."""
 

@@ -33,7 +33,7 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     """States that the SKU's rules judge, by the names that the inventory has them under."""
     query, handle, device = nvml.query, gpu.handle, gpu.device.id
     remap = query("nvmlDeviceGetRemappedRows", handle)
-    repair = _if_known(query("nvmlDeviceGetRepairStatus", handle))
+    repair = if_known(query("nvmlDeviceGetRepairStatus", handle))
     ecc, mig = query("nvmlDeviceGetEccMode", handle), query("nvmlDeviceGetMigMode", handle)
     mode = query("nvmlDeviceGetComputeMode", handle)
     action = nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
@@ -49,7 +49,7 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
         ("row_remap_failed", "bool", remap.map(operator.itemgetter(3))),
         ("channel_repair_pending", "bool", repair.map(operator.itemgetter(0))),
         ("tpc_repair_pending", "bool", repair.map(operator.itemgetter(1))),
-        ("unrepairable_memory", "bool", _if_known(query("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle))),
+        ("unrepairable_memory", "bool", if_known(query("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle))),
         ("retired_pages_pending", "bool", query("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         ("pcie_generation", "count", query("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
         ("pcie_width", "count", query("nvmlDeviceGetCurrPcieLinkWidth", handle)),
@@ -65,7 +65,7 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     yield from fabric_facts(nvml, handle, device)
 
 
-def _if_known(answer: Answer) -> Answer:
+def if_known(answer: Answer) -> Answer:
     """The answer to a call that is newer than the others: an older binding lacks it, as an older driver does."""
     return Answer(note=NOT_SUPPORTED) if answer.code == NO_FUNCTION else answer
 
