@@ -49,7 +49,7 @@ def false_admissions(e: Evidence) -> list[str] | None:
         return None
     if e.stages is None or e.jobs is None:
         return None
-    wrong = {f"{s.node}: open while its machine is faulty since {_since(e, s):.0f}" for s in e.samples if _gave(s)}
+    wrong = {f"{s.node}: open while its machine is faulty since {_since(e, s):.0f}" for s in e.samples if _gave(e, s)}
     wrong |= {f"{node}: open again, and what failed at {since:.0f} is not repaired" for node, since in _returned(e)}
     wrong |= {
         f"{node}: open at the end, and {e.nodes[node]} in the records"
@@ -69,8 +69,15 @@ def _recorded_by_job(e: Evidence) -> set[tuple[str, str]]:
     return {(f"{stage.run} {stage.stage}", stage.sha256) for stage in e.stages if stage.verdict == PASS}
 
 
-def _gave(sample: Sample) -> bool:
-    return sample.faulty and not sample.drained
+def _gave(e: Evidence, sample: Sample) -> bool:
+    """Whether users had a faulty machine, but for one that a person let in by records that were restored: they lacked
+    that the node was returned for another machine, and said that they had been restored.
+    """
+    if not sample.faulty or sample.drained:
+        return False
+    built = _since(e, sample)
+    replaced = [at for saved, at in e.restores if saved < built < at]
+    return not any(name == sample.node and min(replaced, default=sample.at) < at < sample.at for name, at in e.let_in)
 
 
 def _since(e: Evidence, sample: Sample) -> float:

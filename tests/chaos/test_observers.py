@@ -148,6 +148,8 @@ FORGOTTEN = {
     "let_in": (),
 }
 """The same, where the records were restored meanwhile as they had been before they knew."""
+REBUILT = PLANTED["false_admissions"] | {"restores": ((90.0, 110.0),), "let_in": (("n0", 115.0),)}
+"""A faulty machine that a person let in, where the records were restored as of before it was built."""
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,10 @@ FORGOTTEN = {
         FORGOTTEN,
         FORGOTTEN | {"let_in": (("n0", 26.0),)},
         FORGOTTEN | {"let_in": (("n0", 29.0),), "known": (("n0", 24.0), ("n0", 28.0))},
+        REBUILT | {"let_in": ()},
+        REBUILT | {"let_in": (("n1", 115.0),)},
+        REBUILT | {"let_in": (("n0", 105.0),)},
+        REBUILT | {"restores": ((101.0, 110.0),)},
     ],
     ids=[
         "open at the end and not in service",
@@ -167,6 +173,10 @@ FORGOTTEN = {
         "opened by restored records alone",
         "let in before they were restored",
         "known again when it was let in",
+        "rebuilt, and opened by restored records alone",
+        "rebuilt, and another let in",
+        "rebuilt, and let in before they were restored",
+        "rebuilt before the back-up",
     ],
 )
 def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
@@ -303,6 +313,7 @@ def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, 
         ),
         # The records that a person let it in by were restored, and lacked it.
         ("false_admissions", FORGOTTEN | {"let_in": (("n0", 29.0),)}),
+        ("false_admissions", REBUILT),
     ],
 )
 def test_what_a_person_or_a_fault_explains_is_not_counted(name: str, changed: dict[str, Any]) -> None:
