@@ -60,7 +60,7 @@ def conclude(key: RunKey) -> dict[str, str]:
 
     try:
         run, faulty = store.runs.get(key), faults.of_run(key)
-        # What a stage passed with before a person cleared the run says nothing of an attempt that was not made.
+        # An attempt that found the records away has not superseded what its stage passed with before a Clear.
         unmade = store.attempts.faulty_stages(key)
         judgements = [
             each for stage, each in store.reporting.judgements(key).items()
