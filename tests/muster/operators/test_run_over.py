@@ -25,7 +25,7 @@ RUN = RunKey(fleet.DAG, f"{NODE}__new")
 DOORS: dict[str, Callable[[], object]] = {
     "the task release": lambda: qualification.release(RUN),
     "the listener": lambda: listeners.on_dag_run_failed(
-        SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, conf={}, run_after=None), ""
+        SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, conf={}, run_after=None, state="failed"), ""
     ),
     "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_ids: 0),
 }
