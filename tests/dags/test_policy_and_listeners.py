@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.utils.state import DagRunState
 
 from muster import store
 from muster.integration import listeners, policy
@@ -24,8 +25,13 @@ def instance(task_id: str, dag_id: str = "node_qualification") -> Any:
     return SimpleNamespace(dag_id=dag_id, task_id=task_id, pool="muster_burn")
 
 
-def run(conf: object, dag_id: str = "node_qualification", run_after: datetime.datetime | None = None) -> Any:
-    return SimpleNamespace(dag_id=dag_id, run_id="n1__new", conf=conf, run_after=run_after)
+def run(
+    conf: object,
+    dag_id: str = "node_qualification",
+    run_after: datetime.datetime | None = None,
+    state: DagRunState = DagRunState.FAILED,
+) -> Any:
+    return SimpleNamespace(dag_id=dag_id, run_id="n1__new", conf=conf, run_after=run_after, state=state)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,8 @@ def test_a_node_is_free_when_its_run_is_over(fleet: Path, end: Any) -> None:
     enrol("n1")
     store.leases.acquire("n1", RunKey("node_qualification", "n1__new"))
     end(run({}, "another_dag"), "")
+    assert store.leases.live()
+    end(run({}, state=DagRunState.RUNNING), "")  # marked by a person; its teardowns, which stop the load, are to come
     assert store.leases.live()
     end(run({}), "")
     assert store.leases.live() == []

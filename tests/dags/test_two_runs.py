@@ -136,7 +136,8 @@ def test_what_one_dag_holds_no_other_takes(ready: None, dag: Holder) -> None:
 
 
 def _ended(callback: Callable[[Any, str], None]) -> Callable[[Holder], None]:
-    return lambda dag: callback(SimpleNamespace(dag_id=dag.dag_id, run_id="first", conf={}, run_after=None), "")
+    run = {"run_id": "first", "conf": {}, "run_after": None, "state": "failed"}
+    return lambda dag: callback(SimpleNamespace(dag_id=dag.dag_id, **run), "")
 
 
 ENDS: dict[str, Callable[[Holder], Any]] = {

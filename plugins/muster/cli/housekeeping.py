@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.doctor.connections import airflow_libraries
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.errors import MusterError
@@ -58,6 +59,12 @@ def _free_leases(dry_run: bool, unknown_runs: bool) -> None:
     if not unknown_runs:
         closing.refuse_another_airflow(sum(state is not None for state in states.values()), len(runs))
     over = [run for run, state in states.items() if state is None or state in RUN_OVER]
+    if over and not dry_run:
+        with airflow_libraries():
+            from muster.operators.testing import leftovers
+
+            for run in over:
+                leftovers.stop(run)
     with rehearsed(dry_run):
         for run in over:
             for node in closing.release(run, "its run is over in Airflow"):

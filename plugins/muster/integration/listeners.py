@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
 from airflow.listeners import hookimpl
+from airflow.utils.state import State
 
 from muster.errors import UnknownNode
 from muster.integration import policy
@@ -107,17 +108,18 @@ def _make_pool(session: Session, name: str, slots: int, description: str) -> Non
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
     """Release the run's node."""
-    _release(dag_run, "success")
+    _release(dag_run)
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
     """Release the run's node."""
-    _release(dag_run, "failed")
+    _release(dag_run)
 
 
-def _release(dag_run: DagRun, state: str) -> None:
-    if dag_run.dag_id not in HOLDERS:
+def _release(dag_run: DagRun) -> None:
+    # A run that a person marks goes on until its teardowns, which stop its load, are done. Airflow calls then too.
+    if dag_run.dag_id not in HOLDERS or dag_run.state not in State.finished_dr_states:
         return
     try:
         from muster import store
@@ -126,6 +128,6 @@ def _release(dag_run: DagRun, state: str) -> None:
         key = RunKey.of(dag_run)
         with store.engine.hurried():
             if not store.leases.of_another(key, dag_run.run_after):
-                closing.release(key, f"the run ended: {state}")
+                closing.release(key, f"the run ended: {dag_run.state}")
     except Exception:
         log.exception("the node of run %s is not released yet; housekeeping will do it", dag_run.run_id)

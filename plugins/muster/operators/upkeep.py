@@ -45,17 +45,21 @@ def _holding() -> Iterator[tuple[str, list[str]]]:
 
 
 def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
-    """Release nodes whose run is over or deleted and that its teardown did not release. Returns the nodes.
+    """Release nodes whose run is over or deleted and that its teardown did not release, as that would: its jobs are
+    stopped first. Returns the nodes.
 
     ``live(dag_id, run_ids)``: how many of these runs are queued or running; a deleted run is not. Raises MusterError
     with the runs whose nodes could not be released, after those of all others are.
     """
+    from muster.operators.testing import leftovers
+
     freed: list[str] = []
     failed: list[str] = []
     for dag_id, run_ids in _holding():
         for run_id in _over(dag_id, run_ids, live, failed):
             with apart(f"{dag_id}/{run_id}", failed):
                 key = RunKey(dag_id, run_id)
+                leftovers.stop(key)
                 freed += closing.release(key, "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))

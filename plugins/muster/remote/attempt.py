@@ -90,6 +90,16 @@ class Programme:
     deadline_s: float
 
 
+def renew(task: Task) -> None:
+    """Supersede what the stage passed with, if a person has cleared its task since: it says nothing of this attempt.
+
+    Called before whatever may prevent the attempt. Raises LeaseLost unless the run holds the node.
+    """
+    job = store.runs.get_job(task.key, task.stage, node=task.node)
+    if job is not None and AttemptKey.parse(job.attempt_key).tries != task.max_tries:
+        store.stages.supersede_pass(task.key, task.stage, node=task.node)
+
+
 def claim(task: Task, run: Run, sku: Sku, programme: Callable[[AttemptKey, str], Programme], *, begin: bool) -> Attempt:
     """Returns the task's current attempt, with its job in the records; ``begin`` moves the node into the stage.
 

@@ -21,7 +21,7 @@ from muster.cli.doctor import disks, doctor, records, repairs
 from muster.cli.doctor.checks import Mark
 from muster.integration.airflow_api import AirflowClient, Pool
 from muster.model import dags
-from muster.model.runs import Job
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.reporting import bundles
 from muster.settings import Settings, settings
@@ -260,6 +260,17 @@ def test_dags_that_are_absent_are_missing_and_paused_ones_are_advice() -> None:
     assert doctor.dags(every).mark is Mark.OK
     assert doctor.dags(every | {"housekeeping": True}).mark is Mark.ADVICE
     assert doctor.dags({"housekeeping": False}).mark is Mark.MISSING
+
+
+def test_a_paused_dag_whose_runs_hold_nodes_is_missing(sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node())
+    paused = {"node_qualification": True, "node_revalidation": False, "repair": True}
+    assert list(records.frozen(paused)) == []
+    for dag_id, found in (("node_revalidation", []), ("repair", [Mark.MISSING])):
+        key = RunKey(dag_id, "gpu-0001__check")
+        store.leases.acquire("gpu-0001", key)
+        assert [each.mark for each in records.frozen(paused)] == found
+        store.leases.release(key, "over")
 
 
 def test_records_without_tables_are_missing_and_a_large_fleet_on_sqlite_is_advice(

@@ -45,6 +45,7 @@ def test_wording_of_doctor(snapshot: SnapshotAssertion, sqlite_db: str) -> None:
     checks = [
         doctor.dags({}),
         doctor.dags(every | {"housekeeping": True}),
+        doctor.dags(every | {"new_hardware": True}),
         doctor.dags(every),
         doctor.pools({}, Settings()),
         doctor.pools({"muster_burn": Pool(16, 0, False)}, Settings()),

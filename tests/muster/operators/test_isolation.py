@@ -20,7 +20,7 @@ from muster.integration import closing
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
 from muster.operators import provisional, upkeep
-from muster.operators.testing import claims
+from muster.operators.testing import claims, leftovers
 from muster.reporting import sending
 
 ERRORS: list[type[Exception]] = [
@@ -58,6 +58,7 @@ def test_a_run_that_cannot_be_released_keeps_no_other_lease(
     done: list[str] = []
     live = [Lease(name, "dag", name, 1, None) for name in NAMES]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: live)
+    monkeypatch.setattr(leftovers, "stop", lambda _key: None)
     monkeypatch.setattr(closing, "release", failing(at, error, done))
     with pytest.raises(MusterError, match=f"dag/{at}"):
         upkeep.sweep_leases(lambda _dag, _runs: 0)
@@ -75,6 +76,7 @@ def test_airflow_is_asked_about_many_runs_at_once_and_exactly_those_that_are_ove
     released: list[str] = []
     leases = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: leases)
+    monkeypatch.setattr(leftovers, "stop", lambda _key: None)
     monkeypatch.setattr(closing, "release", lambda key, _why: released.append(key.run_id) or [key.run_id])
 
     def count(_dag: str, run_ids: Sequence[str]) -> int:

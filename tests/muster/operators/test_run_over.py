@@ -14,6 +14,8 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.testing import qualification
+from muster.remote import attempt as remote
+from muster.remote import ssh
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -25,7 +27,7 @@ RUN = RunKey(fleet.DAG, f"{NODE}__new")
 DOORS: dict[str, Callable[[], object]] = {
     "the task release": lambda: qualification.release(RUN),
     "the listener": lambda: listeners.on_dag_run_failed(
-        SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, conf={}, run_after=None), ""
+        SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, conf={}, run_after=None, state="failed"), ""
     ),
     "housekeeping": lambda: upkeep.sweep_leases(lambda _dag_id, _run_ids: 0),
 }
@@ -67,4 +69,25 @@ def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
     store.nodes.add(fleet.new_node(NODE))
     store.leases.acquire(NODE, RUN)
     door()
+    assert store.leases.live() == []
+
+
+@pytest.mark.parametrize("end", ["the task release", "housekeeping"])
+@pytest.mark.parametrize("away", [False, True])
+def test_what_a_run_left_on_its_node_is_stopped_before_another_may_take_it(
+    end: str, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was deleted, so that no teardown of it ran. A node that cannot be reached is released all the same."""
+    begun(Verdict.PASS)
+    holders: list[object] = []
+
+    def stop(key: RunKey, _connect: object, *, node: str) -> None:
+        holders.append(store.leases.get(node))
+        if away:
+            raise ssh.Unreachable("no route to it")
+
+    lease = store.leases.get(NODE)
+    monkeypatch.setattr(remote, "stop_leftovers", stop)
+    DOORS[end]()
+    assert holders == [lease]
     assert store.leases.live() == []

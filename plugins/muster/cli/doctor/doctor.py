@@ -17,7 +17,7 @@ from muster.cli.doctor import connections, disks, environment, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
-from muster.model.dags import ALL, BURN_POOL, STOPPED_AFTER
+from muster.model.dags import ALL, BURN_POOL, NEW_HARDWARE, NODE_QUALIFICATION, STOPPED_AFTER
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.settings import Settings, settings
@@ -220,6 +220,7 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
             yield Check(Mark.MISSING, "Airflow login", str(error), login)
             return
         yield dags(loaded)
+        yield from records.frozen(loaded)
         yield from stopped(client, loaded)
         yield from retries(client)
         try:
@@ -233,12 +234,13 @@ def dags(paused: dict[str, bool]) -> Check:
     absent = [name for name in ALL if name not in paused]
     if absent:
         fix = "put dags/ into Airflow's DAGs folder and plugins/muster_plugin.py into its plugins folder"
-        return Check(
-            Mark.MISSING, "DAGs", f"not loaded: {', '.join(absent)}", f"{fix}; airflow dags list-import-errors"
-        )
+        fix += "; airflow dags list-import-errors"
+        return Check(Mark.MISSING, "DAGs", f"not loaded: {', '.join(absent)}", fix)
     waiting = [name for name in ALL if paused[name]]
     if waiting:
         fix = "; ".join(f"airflow dags unpause {name}" for name in waiting)
+        if NEW_HARDWARE in waiting:
+            fix += f"; announce again what came meanwhile (to hold tests back, pause {NODE_QUALIFICATION} instead)"
         return Check(Mark.ADVICE, "DAGs", f"paused: {', '.join(waiting)}", fix)
     return Check(Mark.OK, "DAGs", f"{len(ALL)} loaded, none paused")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterator, Mapping
 
 from muster.cli.doctor.checks import Check, Mark
 from muster.errors import ControllerFault, DatabaseNotReady, MusterError
@@ -22,6 +23,20 @@ def fences() -> Iterator[Check]:
             Mark.MISSING, "fences", f"{seen}controller tests these nodes",
             f"end the other controller; then muster node unfence {fenced[0]} --reason WHY",
         )  # fmt: skip
+
+
+def frozen(paused: Mapping[str, bool]) -> Iterator[Check]:
+    """No DAG is paused whose runs hold nodes: these runs do not go on, and free no node; silent if so."""
+    from muster import store
+
+    try:
+        held = collections.Counter(lease.dag_id for lease in store.leases.live() if paused.get(lease.dag_id))
+    except MusterError:  # reported by ``database``
+        return
+    for name, nodes in sorted(held.items()):
+        are = "1 node is" if nodes == 1 else f"{nodes} nodes are"
+        seen = f"{name} is paused: {are} held by its runs, which do not go on"
+        yield Check(Mark.MISSING, "DAGs", seen, f"airflow dags unpause {name}")
 
 
 def signing_key() -> Iterator[Check]:

@@ -19,16 +19,15 @@ from muster import acting, store
 from muster.admission import entry, service
 from muster.admission.startable import together
 from muster.errors import MusterError, apart
-from muster.integration import closing, logins, runid
+from muster.integration import closing, runid
 from muster.judging import verdict
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
-from muster.operators.testing import block_results, claims, faults, rounds
+from muster.operators.testing import block_results, claims, faults, leftovers, rounds
 from muster.operators.testing.block_results import STAGE, Collected
-from muster.remote import attempt as remote
 from muster.reporting import notices
 from muster.rules.gate import Admit, Decision
 from muster.settings import settings
@@ -295,12 +294,7 @@ def report(key: RunKey) -> dict[str, str]:
 
 def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the nodes, release them, and carry out what their schedulers have to show since."""
-    for name in rounds.members_of(key):
-        try:
-            remote.stop_leftovers(key, logins.connect, node=name)
-        except Exception as error:
-            # The node itself stops the job at its deadline, or when a newer run starts one.
-            log.warning("the job of this run on %s may still be running: %s", name, error)
+    leftovers.stop(key)
     freed = closing.release(key, "the run is over")
     for node in freed:
         service.carry_out(node)

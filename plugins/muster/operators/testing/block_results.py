@@ -24,13 +24,15 @@ STAGE = CLUSTER_STAGES[0]
 
 ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
 """Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
+NOT_AGAIN = "it was not measured again with the others: clear all instances of train"
+"""Of a member whose job began before the others met: a person has cleared the tasks of these alone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
     """The stored result of one member. ``evidence``: what the controller itself established, such as a reboot.
 
-    ``fault``: why the controller could not collect a result, "" if it could. ``left_out``: why the member took no part
+    ``fault``: why the node is not charged with a missing result, "" if it is. ``left_out``: why the member took no part
     in what follows the rounds of pairs, "" if it did.
     """
 
@@ -62,11 +64,16 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
 
     kept = store.raw.stage_bytes(key, STAGE, node=name)
     before = store.reporting.judgements(key, node=name).get(STAGE)
-    if kept is not None and (lost or not _is_of_last_job(kept, store.runs.get_job(key, STAGE, node=name), since)):
+    job = store.runs.get_job(key, STAGE, node=name)
+    begun = job and (job.started_at or job.ended_at)  # one that its node refused has an end alone
+    left = NOT_AGAIN if since and begun and begun < since else ""
+    if kept is not None and (lost or left or not _is_of_last_job(kept, job)):
         kept = None
     if kept is None or before is None:
-        why = f"a fault of the controller: {fault}" if fault else lost or "its task ended before it returned a result"
-        return Collected(why_missing=why, fault=fault)
+        why = lost or left or "its task ended before it returned a result"
+        if fault:
+            why = f"a fault of the controller: {fault}"
+        return Collected(why_missing=why, fault=fault or ("" if lost else left))
     # Without its waivers: the records apply those that are valid now to the new verdict.
     evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == EVIDENCE)
     if kept.result is None:
@@ -77,14 +84,13 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
     )  # fmt: skip
 
 
-def _is_of_last_job(kept: StageBytes, job: Job | None, since: datetime.datetime | None) -> bool:
-    """Whether what is kept was recorded of this job, and that began ``since``."""
+def _is_of_last_job(kept: StageBytes, job: Job | None) -> bool:
+    """Whether what is kept was recorded of this job."""
     if job is None or kept.recorded_at is None:
         return True  # there was none: the judge itself recorded it
-    begun = job.started_at or job.ended_at  # one that its node refused has an end alone
-    if begun is None or (since is not None and begun < since):
-        return False
-    return job.started_at is None or kept.recorded_at >= job.started_at
+    if job.started_at is None:
+        return job.ended_at is not None
+    return kept.recorded_at >= job.started_at
 
 
 def results(

@@ -14,11 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import acting, store
 from muster.admission import service
-from muster.errors import IllegalMove, MusterError, UnknownRun
-from muster.integration import closing, logins
+from muster.errors import IllegalMove, UnknownRun
+from muster.integration import closing
 from muster.model.runs import PREEMPTED, RunKey
-from muster.operators.testing import claims, faults
-from muster.remote import attempt as remote
+from muster.operators.testing import claims, faults, leftovers
 from muster.reporting import mailing, run_note
 from muster_criteria.model import Verdict
 from muster_criteria.stages import STAGES
@@ -60,7 +59,7 @@ def conclude(key: RunKey) -> dict[str, str]:
 
     try:
         run, faulty = store.runs.get(key), faults.of_run(key)
-        # What a stage passed with before a person cleared the run says nothing of an attempt that was not made.
+        # An attempt that found the records away has not superseded what its stage passed with before a Clear.
         unmade = store.attempts.faulty_stages(key)
         judgements = [
             each for stage, each in store.reporting.judgements(key).items()
@@ -90,11 +89,7 @@ def report(key: RunKey) -> str:
 
 def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
-    try:
-        remote.stop_leftovers(key, logins.connect)
-    except MusterError as error:
-        # The node itself stops the job at its deadline, or when a newer run starts one.
-        log.warning("a job of this run may still be running on the node: %s", error)
+    leftovers.stop(key)
     held = [lease.node for lease in store.leases.live() if lease.key == key]
     # Before the release: a run that takes a node afterwards has another job.
     test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}

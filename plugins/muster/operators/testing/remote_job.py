@@ -222,9 +222,11 @@ class RemoteJobOperator(BaseOperator):
         ti: Any = context["ti"]
         task = Task(ti.dag_id, ti.run_id, ti.task_id, self.stage, ti.try_number, ti.max_tries, self.member)
         run = store.runs.get(task.key, node=self.member)
+        if begin:
+            remote.renew(task)
+            store.attempts.forget_fault(task.key, self.stage, node=self.member)
         sku = load_sku(run.sku, settings().sku_folders)
         if begin:
-            store.attempts.forget_fault(task.key, self.stage, node=self.member)
             self._check(run, sku)
         return remote.claim(
             task, run, sku, lambda key, job_key: self._programme(context, run, sku, key, job_key), begin=begin

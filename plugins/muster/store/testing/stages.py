@@ -179,6 +179,19 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def supersede_pass(key: RunKey, stage: str, *, node: str = "") -> None:
+    """Keep a verdict with which the stage passed as superseded, before another one is recorded.
+
+    ``node`` names it where the run tests several. Raises LeaseLost if the run does not hold the node, UnknownRun.
+    """
+    with writing() as session:
+        run = access.run_row(session, key, node)
+        access.node_row(session, run.node, lock=True)
+        require_lease(session, run)
+        old = update(StageRow).where(StageRow.run == run.id, StageRow.stage == stage, StageRow.current)
+        session.execute(old.where(StageRow.verdict.in_(access.SOUND)).values(current=False))
+
+
 def _supersede(session: Session, run: RunRow, stage: StageRow) -> None:
     """Delete the stage's current verdict if it rests on the same raw result, else keep it as superseded."""
     current = (StageRow.run == run.id, StageRow.stage == stage.stage, StageRow.current)

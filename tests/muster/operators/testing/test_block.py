@@ -17,7 +17,7 @@ from muster.admission import service
 from muster.errors import Refusal, UnknownRun
 from muster.model.runs import Job, RunKey
 from muster.model.states import State
-from muster.operators.testing import block
+from muster.operators.testing import block, block_results
 from muster.remote import outcome
 from muster.reporting import mailing
 from muster_criteria.measured import parse_result
@@ -153,11 +153,13 @@ FOUR = ["n0", "n1", "n2", "n3"]
 FAULT = "the key of the controller cannot be read"
 
 
-def meets(try_number: int, unable: Collection[str] = ()) -> None:
-    """The block is claimed and its members return what they measured with the seed of this try, but for the members
-    that the controller was ``unable`` to log in to."""
+def meets(try_number: int, unable: Collection[str] = (), only: Collection[str] = FOUR) -> None:
+    """The block is claimed and its members, or ``only`` these, return what they measured with the seed of this try, but
+    for the members that the controller was ``unable`` to log in to."""
     block.claim(RUN, {"nodes": FOUR, "level": "short", "reason": "x"}, try_number)
     for name, each in cluster_results.block(len(FOUR)).items():
+        if name not in only:
+            continue
         job = Job(RUN.dag_id, RUN.run_id, block.STAGE, f"{try_number}.0", outcome.SUBMITTED, "", node=name)
         store.runs.record_job(job)
         if name in unable:
@@ -215,6 +217,16 @@ def test_nor_is_one_whose_task_never_began() -> None:
     store.runs.record_job(dataclasses.replace(before, attempt_key="2.0"))
     block.judge(RUN)
     assert not judged("n2").observations
+
+
+def test_a_person_who_clears_one_member_alone_charges_no_other() -> None:
+    """A member cannot be measured without the others, and Airflow clears the claim with it."""
+    first_pass()
+    meets(2, only=["n2"])
+    block.judge(RUN)
+    assert {name: store.runs.get(RUN, node=name).verdict for name in FOUR} == dict.fromkeys(FOUR, Verdict.SKIPPED)
+    assert [store.nodes.get(name).inconclusive for name in FOUR] == [0] * len(FOUR)
+    assert all(block_results.NOT_AGAIN in str(judged(name)) for name in FOUR if name != "n2")
 
 
 def test_a_block_whose_judgement_alone_is_made_again_is_judged_by_what_it_returned() -> None:
