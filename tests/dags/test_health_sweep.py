@@ -15,7 +15,6 @@ import pytest
 
 from muster import store
 from muster.admission import service
-from muster.admission.records_only import BUSY
 from muster.errors import BadSettings
 from muster.judging import health
 from muster.model.health import Observation, Report
@@ -154,20 +153,6 @@ def test_absence_is_an_observation_and_half_a_fleet_of_them_is_not_the_nodes(ben
     assert "unreachable" not in bench.seen()
     assert sweep.act() == []
     assert store.nodes.get("closed1").state is State.PRODUCTION
-
-
-def test_a_node_in_use_is_left_alone_until_it_is_idle(bench: Bench) -> None:
-    serve(
-        dataclasses.replace(bench.server.node("busy"), host_key=bench.server.key_text("login")), {}, "", **{BUSY: "yes"}
-    )
-    lost("busy", "row_remap_pending", True)
-    assert sweep.act() == []
-    assert store.nodes.get("busy").state is State.PRODUCTION
-    found = store.nodes.get("busy")
-    new = NewNode(name="busy", host=found.host, host_key=found.host_key, sku=found.sku, port=found.port, labels={})
-    store.nodes.add_all([("", new)], actor="Ada")
-    assert len(sweep.act()) == 1
-    assert store.nodes.get("busy").state is State.QUARANTINE
 
 
 def test_of_watched_nodes_all_is_noted_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,6 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
     return answers
 
 
-def unopened() -> frozenset[str]:
-    """The nodes whose scheduler has not confirmed yet that it opened them: as far as is known, no user has them."""
-    return frozenset(place.node for place in store.schedulers.places() if place.waits and place.wanted == ADMITTED)
-
-
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
     """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
     return place.wanted == ADMITTED and seen is not None and seen.verify

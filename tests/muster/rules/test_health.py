@@ -90,7 +90,7 @@ def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: obje
     fields = {
         "id": 1, "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
         "first_seen": at(-age_s), "last_seen": at(-age_s), "count": 1, "boot_id": "b", "source": "sweep",
-        "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_IDLE,
+        "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_JOB_ENDS,
         "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "acted": "",
     }  # fmt: skip
     return Observation(**(fields | changed))  # type: ignore[arg-type]

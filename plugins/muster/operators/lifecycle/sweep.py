@@ -20,7 +20,7 @@ from muster.judging import health, policies, sweep
 from muster.model.health import Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.schedulers import UsersJob
-from muster.model.states import SERVING, State
+from muster.model.states import SERVING
 from muster.operators import upkeep
 from muster.remote import sweeping
 from muster.remote.sweeping import Answer
@@ -28,7 +28,6 @@ from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import health as rules
 from muster.settings import settings
-from muster_criteria.health.policy import HealthAction
 
 log = logging.getLogger(__name__)
 
@@ -162,15 +161,8 @@ def act() -> list[str]:
         notices.notify(f"place {place.place}/{place.check}", place.sentence)
     due = rules.due(rules.theirs(seen, shared), nodes)
     _tell_of_ports(seen)
-    idle = service.idle([name for name, each in due.items() if each.action is HealthAction.LEAVE_WHEN_IDLE])
-    unopened = service.unopened()
     done: list[str] = []
     for name, each in due.items():
-        used = nodes[name].state is State.PRODUCTION and name not in unopened
-        waits = each.action is HealthAction.LEAVE_WHEN_IDLE and used
-        if waits and not idle[name].idle:
-            log.info("%s goes on serving until it is idle (%s): %s", name, idle[name].why, each.sentence)
-            continue
         with apart(name, done):
             done += _withdraw(each, nodes[name])
     return done + upkeep.replace_nodes()

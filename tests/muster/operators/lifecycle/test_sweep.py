@@ -13,7 +13,6 @@ import pytest
 from muster import store
 from muster.admission import service
 from muster.admission.entry import move
-from muster.admission.records_only import BUSY
 from muster.judging import health, policies
 from muster.model.attention import Cause
 from muster.model.health import Cursor, Report
@@ -80,6 +79,23 @@ def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     assert store.nodes.get("a").state is State.QUARANTINE
 
 
+def test_a_node_that_somebody_else_has_drained_leaves_too_and_stays_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "list"
+    there.write_text("")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    fleet.qualify("a")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    there.write_text("a # NHC: gpu3\n")
+    health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
+    assert len(sweep.act()) == 1
+    assert store.nodes.get("a").state is State.QUARANTINE
+    assert there.read_text() == "a # NHC: gpu3\n"
+
+
 def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_shows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,23 +160,13 @@ def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:
 DAY_AND_MORE = datetime.timedelta(hours=25)
 
 
-def seen_a_day_ago(check: str, severity: str, **labels: str) -> None:
+def seen_a_day_ago(check: str, severity: str) -> None:
     """A node in production of which this was seen once, more than a day ago."""
-    store.nodes.add(fleet.new_node("a", labels=labels))
+    store.nodes.add(fleet.new_node("a"))
     fleet.qualify("a")
     move("a", State.PRODUCTION, "Ada", "needed now")
     report = Report("a", "sweep", (Reading(check, "gpu3", severity=severity),), "b1")
     store.health.record([report], policies.health(), store.clock.now() - DAY_AND_MORE)
-
-
-def test_a_node_whose_job_lasts_for_days_leaves_when_it_ends_and_is_listed_until_then() -> None:
-    seen_a_day_ago("xid/95", "RESET", **{BUSY: "yes"})
-    assert sweep.act() == []
-    (shown,) = store.attention.collect(leaving=health.leaving())
-    assert (shown.node, shown.cause, shown.listed, shown.serving) == ("a", Cause.LEAVES, True, True)
-    store.nodes.add_all([("", fleet.new_node("a"))], actor="Ada")
-    assert len(sweep.act()) == 1
-    assert store.nodes.get("a").state is State.QUARANTINE
 
 
 def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed(
@@ -170,7 +176,8 @@ def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed
     seen_a_day_ago("xid/79", "ISOLATE")
     sweep.act()
     assert store.nodes.get("a").state is State.PRODUCTION
-    assert [each.cause for each in store.attention.collect(leaving=health.leaving())] == [Cause.LEAVES]
+    (shown,) = store.attention.collect(leaving=health.leaving())
+    assert (shown.node, shown.cause, shown.listed, shown.serving) == ("a", Cause.LEAVES, True, True)
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
     sweep.act()
     assert store.nodes.get("a").state is State.QUARANTINE
