@@ -49,8 +49,7 @@ def in_use(node: Node) -> str:
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
         return "" if seen.idle else seen.why
-    found = _known(node.name)  # where somebody opened it meanwhile, the test closes it first
-    return found.used_by or (f"it is {found.apart}" if found.apart else "")
+    return _known(node.name).taken  # where somebody opened it meanwhile, the test closes it first
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
@@ -239,9 +238,9 @@ def withdraw_for_test(node: str, why: str) -> None:
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
-    if seen is not None and place and (why := seen.used_by or seen.apart):
-        # A job began between the look and the drain, or it went down: the node is tested another time.
-        raise LeftAlone(f"{node} is not tested, since it is {f'in use: {why}' if seen.used_by else why}")
+    if seen is not None and place and seen.taken:
+        # A job began between the look and the drain, or its maintenance did: the node is tested another time.
+        raise LeftAlone(f"{node} is not tested, since it is in use: {seen.taken}")
 
 
 def _unknown(place: Place) -> SchedulerDown:
