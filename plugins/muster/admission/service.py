@@ -30,15 +30,12 @@ log = logging.getLogger(__name__)
 
 
 def allocation(node: str) -> Allocation:
-    """Whether the node is allocated, or may be. Raises MusterError if its scheduler does not answer; UnknownNode."""
-    return _known(node).allocation
+    """Whether the node is allocated, or may be, as one may be that its scheduler does not know.
 
-
-def _known(node: str) -> Seen:
+    Raises MusterError if its scheduler does not answer; UnknownNode.
+    """
     seen = look([node]).get(node)
-    if seen is None:
-        raise SchedulerDown(f"whether {node} is in use is unknown: its scheduler does not know it")
-    return seen
+    return seen.allocation if seen else Allocation(True, "perhaps: its scheduler does not know it")
 
 
 def in_use(node: Node) -> str:
@@ -49,7 +46,10 @@ def in_use(node: Node) -> str:
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
         return "" if seen.idle else seen.why
-    return _known(node.name).taken  # where somebody opened it meanwhile, the test closes it first
+    found = look([node.name]).get(node.name)
+    if found is None:
+        raise SchedulerDown(f"whether {node.name} is in use is unknown: its scheduler does not know it")
+    return found.taken  # where somebody opened it meanwhile, the test closes it first
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:

@@ -16,8 +16,9 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
+from muster.admission.startable import startable
 from muster.cli.node.check import of_controller
-from muster.errors import BadScheduler, MusterError, Refusal
+from muster.errors import BadScheduler, LeftAlone, MusterError, Refusal
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -271,6 +272,18 @@ def test_a_node_that_is_closed_and_down_is_tested_and_repaired(nodes: Path, monk
     assert repair.allocated(store.nodes.get(NODE)) == ""
     move(NODE, State.REGISTERED, "Ada", "rebooted")
     claims.refuse_in_use([NODE], None)
+
+
+def test_a_node_that_its_scheduler_does_not_know_is_tested_by_force_alone(nodes: Path) -> None:
+    placed()
+    nodes.write_text("")
+    node, key = store.nodes.get(NODE), ("node_qualification", "r1", "short", "its place is new")
+    with pytest.raises(MusterError):
+        startable(node, *key, "")
+    with pytest.raises(LeftAlone):
+        claims.refuse_in_use([NODE], None)
+    assert startable(node, *key, "it is on the bench").allocated
+    claims.refuse_in_use([NODE], "it is on the bench")
 
 
 def test_a_node_in_revalidation_that_went_down_is_tested(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,14 +181,19 @@ class Kubernetes:
         """Taint it unless it is being deleted; in each case the condition becomes False.
 
         Also a node that somebody else closed, since they may open it; and one that is not ready, or shut down: it
-        would be open when it comes back.
+        would be open when it comes back. One that does not exist runs no pod; if it is created again, that is a
+        difference, and ``reconcile`` closes it.
 
         Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
         text = one_line(reason)[:_TEXT_MAX]
+        node = self._api.node(name)
+        if node is None:
+            log.info("Kubernetes has no node %s to close", name)
+            return
         # First of all: a node that is apart now must not count as qualified once it is ready again.
-        self._qualify(self._node(name), False, "Withdrawn", text)
+        self._qualify(node, False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             if now["metadata"].get("deletionTimestamp"):

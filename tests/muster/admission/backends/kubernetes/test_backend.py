@@ -360,10 +360,9 @@ def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
     assert rule["spec"]["taint"]["key"] != TAINT, "a controller would remove ours"
 
 
-def test_a_node_that_it_does_not_know_is_one_error(backend: AdmissionBackend) -> None:
-    for act in (lambda: backend.withdraw("n9", "x"), lambda: backend.admit("n9", MARK)):
-        with pytest.raises(SchedulerDown):
-            act()
+def test_a_node_that_it_does_not_know_is_not_opened(backend: AdmissionBackend) -> None:
+    with pytest.raises(SchedulerDown):
+        backend.admit("n9", MARK)
 
 
 def test_the_current_context_has_no_rights_and_that_is_one_error(
