@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
+from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, response_to
 from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
 from muster_criteria.health.readings import COUNTED, Before, parse, read
 from muster_criteria.policy_file import BadPolicy
@@ -78,8 +79,16 @@ def test_only_what_corrupts_is_done_at_once() -> None:
     assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
 
 
-def test_full_disks_of_half_a_place_are_not_its_nodes() -> None:
-    assert shipped().is_place("disk_full")
+@pytest.mark.parametrize("check", ["disk_full", "kernel/network", "kernel/overheated"])
+def test_what_half_of_a_place_shows_for_one_cause_is_not_its_nodes(check: str) -> None:
+    assert shipped().is_place(check)
+
+
+def test_a_task_that_waits_for_storage_ends_no_nodes_service() -> None:
+    kernel = policy_file.parse(EventPolicy, (PATH.parent / "kernel.yaml").read_bytes(), "kernel.yaml")
+    text = "INFO: task python3:4711 blocked for more than 120 seconds."
+    said = response_to(DeviceEvent("kernel", "node", "", text, None, 3), kernel)
+    assert action_on(Facts(f"kernel/{said.name}", str(said.severity)), shipped()) is A.NOTE
 
 
 def test_groups_of_nodes_by_label() -> None:
