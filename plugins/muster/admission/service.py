@@ -74,6 +74,13 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
     return answers
 
 
+def may_be_away(nodes: Collection[str]) -> set[str]:
+    """The nodes whose silence says nothing of them: others may be at work on them, or their scheduler is silent too."""
+    silent: dict[str, Idle] = {}
+    seen = look(nodes, unanswered=silent)
+    return {*silent, *(name for name, each in seen.items() if each.worked_on)}
+
+
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
     """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
     return place.wanted == ADMITTED and seen is not None and seen.verify

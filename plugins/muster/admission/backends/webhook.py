@@ -86,10 +86,11 @@ class _Node(pydantic.BaseModel):
         """As the other schedulers show theirs."""
         ours = not self.open and self.closed_by == OURS
         foreign = "" if self.open or ours else f"closed by {self.closed_by or 'somebody'}: {self.reason}"
-        unsure = f"it is {self.apart}" if self.apart else "its scheduler may start a job on it at any moment"
+        unsure = "its scheduler may start a job on it at any moment" if self.open else ""
+        apart = one_line(self.apart)
         return Seen(
-            self.open and not self.apart, ours, one_line(foreign), self.closed_at, one_line(self.apart),
-            one_line(self.used_by), one_line(unsure) if self.open or self.apart else "",
+            self.open and not apart, ours, one_line(foreign), self.closed_at, apart, apart, one_line(self.used_by),
+            unsure,
         )  # fmt: skip
 
 

@@ -12,8 +12,10 @@ import pytest
 
 from muster import store
 from muster.admission import service
+from muster.admission.backend import Seen
 from muster.admission.entry import move
 from muster.judging import health, policies
+from muster.judging import sweep as reading
 from muster.model.attention import Cause
 from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
@@ -126,6 +128,46 @@ def test_a_node_that_is_blind_for_an_hour_is_tested() -> None:
         at = now + datetime.timedelta(minutes=minutes)
         store.health.record([Report("a", "sweep", (BLIND,), "b1")], policies.health(), at)
     assert [each.action for each in store.health.of_node("a")] == [HealthAction.TEST_SOONER]
+
+
+def test_a_dead_node_of_a_scheduler_leaves_service_after_an_hour_and_another_is_tested() -> None:
+    """Its scheduler calls it down, so that no test of an idle node would take it, and it would serve once it is up."""
+    for name in ("placed", "alone"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+    now = store.clock.now()
+    for minutes in range(60, -1, -10):
+        at = now - datetime.timedelta(minutes=minutes)
+        reports = [
+            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", at, placed=name == "placed")
+            for name in ("placed", "alone")
+        ]
+        store.health.record(reports, policies.health(), at)
+        assert len(sweep.act()) == (minutes == 0)
+    states = {each.name: each.state for each in store.nodes.find()}
+    assert states == {"placed": State.QUARANTINE, "alone": State.PRODUCTION}
+    assert [each.action for each in store.health.of_node("alone")] == [HealthAction.TEST_SOONER]
+
+
+def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "list"
+    there.write_text("")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    assert service.may_be_away(["a"]) == set()
+    with monkeypatch.context() as off:
+        shown = Seen(open=False, apart="powered down", worked_on="powered down")
+        off.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
+        assert service.may_be_away(["a"]) == {"a"}
+    there.unlink()
+    assert service.may_be_away(["a"]) == {"a"}
+    tally = Tally(away={"a"})
+    sweep.record([Answer(store.nodes.get("a"), trouble="timed out")], {"a": Cursor("a")}, tally)
+    assert (store.health.of_node("a"), tally.unreachable) == ([], 1)
 
 
 def test_half_a_fleet_that_is_blind_is_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:

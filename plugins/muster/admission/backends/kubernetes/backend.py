@@ -251,7 +251,6 @@ class Kubernetes:
             foreign, since = f"tainted: {', '.join(closing)}", None
         worked_on = _worked_on(node, taints)
         apart = worked_on or _away(node, taints)
-        may_start = "" if ours or foreign else "Kubernetes may start a pod on it at any moment"
         admitted = (metadata.get("labels") or {}).get(LABEL) == "true"
         return Seen(
             open=not (ours or foreign or apart),
@@ -260,8 +259,9 @@ class Kubernetes:
             foreign=one_line(foreign),
             foreign_since=since,
             apart=apart,
+            worked_on=worked_on,
             used_by=(used or {}).get(metadata["name"]) or (used or {}).get(_ANY, ""),
-            unsure=f"it is {worked_on}" if worked_on else may_start,
+            unsure="" if ours or foreign else "Kubernetes may start a pod on it at any moment",
             marked=admitted and _condition(node, CONDITION).get("status") == "True",
             created=pydantic.TypeAdapter(datetime.datetime).validate_python(metadata["creationTimestamp"]),
         )
