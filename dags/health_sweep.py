@@ -1,6 +1,6 @@
 """Every ten minutes: reads each node in service, without load, over one SSH round trip, and records what it shows:
 kernel log, GPUs, memory, links, services, disks, clock. The health policy says what follows: a note, a test when the
-node is next idle, or that it leaves service when idle or when its job ends. No job of a user is disturbed.
+node is next idle, or that it leaves service: it is drained, and the job on it ends by itself.
 Where the policies switch it on, a node that left service is repaired by a run of the DAG repair.
 """
 

@@ -15,7 +15,6 @@ import pytest
 
 from muster import store
 from muster.admission import service
-from muster.admission.records_only import BUSY
 from muster.errors import BadSettings
 from muster.judging import health
 from muster.model.health import Observation, Report
@@ -151,23 +150,13 @@ def test_absence_is_an_observation_and_half_a_fleet_of_them_is_not_the_nodes(ben
         serve(at, {}, f"r1n{number}")
     assert sweep.sweep_nodes().startswith("3 nodes, of which 2 did not answer")
     assert "host key" in bench.seen("closed1")["unreachable"].value
+    assert bench.seen("closed1")["unreachable"].most.leaves
     assert "unreachable" not in bench.seen()
     assert sweep.act() == []
     assert store.nodes.get("closed1").state is State.PRODUCTION
-
-
-def test_a_node_in_use_is_left_alone_until_it_is_idle(bench: Bench) -> None:
-    serve(
-        dataclasses.replace(bench.server.node("busy"), host_key=bench.server.key_text("login")), {}, "", **{BUSY: "yes"}
-    )
-    lost("busy", "row_remap_pending", True)
-    assert sweep.act() == []
-    assert store.nodes.get("busy").state is State.PRODUCTION
-    found = store.nodes.get("busy")
-    new = NewNode(name="busy", host=found.host, host_key=found.host_key, sku=found.sku, port=found.port, labels={})
-    store.nodes.add_all([("", new)], actor="Ada")
-    assert len(sweep.act()) == 1
-    assert store.nodes.get("busy").state is State.QUARANTINE
+    bench.list.unlink()  # its scheduler could have switched it off
+    sweep.sweep_nodes()
+    assert bench.seen("closed1")["unreachable"].count == 1
 
 
 def test_of_watched_nodes_all_is_noted_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

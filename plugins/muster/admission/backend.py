@@ -56,7 +56,8 @@ class Seen:
 
     ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
     keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
-    when, where known. ``apart``: why it is neither opened nor tested now (rebooting, powered down, not responding,
+    when, where known. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
+    responding, down). ``worked_on``: why others may be at work on it, closed or not (in maintenance, powered
     down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use all the same.
     ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has the node, where
     another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time and reason,
@@ -68,6 +69,7 @@ class Seen:
     foreign: str = ""
     foreign_since: datetime.datetime | None = None
     apart: str = ""
+    worked_on: str = ""
     used_by: str = ""
     unsure: str = ""
     marked: bool = True
@@ -91,10 +93,16 @@ class Seen:
 
     @property
     def allocation(self) -> Allocation:
-        """Whether the node is allocated, or may be at any moment: what stops a test that a person starts."""
-        if self.used_by or self.apart:
-            return Allocation(True, self.used_by or f"it is {self.apart}")
-        return Allocation(bool(self.unsure), self.unsure)
+        """Whether the node is allocated, or may be at any moment: what stops a test that a person starts, and a repair.
+
+        One that is closed and down is not: what was repaired by a restart is proved by a test before it is opened.
+        """
+        return Allocation(bool(self.taken or self.unsure), self.taken or self.unsure)
+
+    @property
+    def taken(self) -> str:
+        """Why a node is not tested even once it is closed, "" if it may be."""
+        return self.used_by or (f"it is {self.worked_on}" if self.worked_on else "")
 
     @property
     def idle(self) -> Idle:
@@ -119,7 +127,8 @@ def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> d
             raise
         except Exception as error:
             log.warning("%s cannot be read as its scheduler shows it: %s", name, error)
-            found[name] = Seen(open=False, apart=f"shown in a way that Muster cannot read: {first_line(error)}")
+            why = f"shown in a way that Muster cannot read: {first_line(error)}"
+            found[name] = Seen(open=False, apart=why, worked_on=why)
     return found
 
 

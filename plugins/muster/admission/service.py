@@ -30,15 +30,12 @@ log = logging.getLogger(__name__)
 
 
 def allocation(node: str) -> Allocation:
-    """Whether the node is allocated, or may be. Raises MusterError if its scheduler does not answer; UnknownNode."""
-    return _known(node).allocation
+    """Whether the node is allocated, or may be, as one may be that its scheduler does not know.
 
-
-def _known(node: str) -> Seen:
+    Raises MusterError if its scheduler does not answer; UnknownNode.
+    """
     seen = look([node]).get(node)
-    if seen is None:
-        raise SchedulerDown(f"whether {node} is in use is unknown: its scheduler does not know it")
-    return seen
+    return seen.allocation if seen else Allocation(True, "perhaps: its scheduler does not know it")
 
 
 def in_use(node: Node) -> str:
@@ -49,8 +46,10 @@ def in_use(node: Node) -> str:
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
         return "" if seen.idle else seen.why
-    found = _known(node.name)  # where somebody opened it meanwhile, the test closes it first
-    return found.used_by or (f"it is {found.apart}" if found.apart else "")
+    found = look([node.name]).get(node.name)
+    if found is None:
+        raise SchedulerDown(f"whether {node.name} is in use is unknown: its scheduler does not know it")
+    return found.taken  # where somebody opened it meanwhile, the test closes it first
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
@@ -75,9 +74,11 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
     return answers
 
 
-def unopened() -> frozenset[str]:
-    """The nodes whose scheduler has not confirmed yet that it opened them: as far as is known, no user has them."""
-    return frozenset(place.node for place in store.schedulers.places() if place.waits and place.wanted == ADMITTED)
+def may_be_away(nodes: Collection[str]) -> set[str]:
+    """The nodes whose silence says nothing of them: others may be at work on them, or their scheduler is silent too."""
+    silent: dict[str, Idle] = {}
+    seen = look(nodes, unanswered=silent)
+    return {*silent, *(name for name, each in seen.items() if each.worked_on)}
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
@@ -244,9 +245,9 @@ def withdraw_for_test(node: str, why: str) -> None:
         raise LeftAlone(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
-    if seen is not None and place and (why := seen.used_by or seen.apart):
-        # A job began between the look and the drain, or it went down: the node is tested another time.
-        raise LeftAlone(f"{node} is not tested, since it is {f'in use: {why}' if seen.used_by else why}")
+    if seen is not None and place and seen.taken:
+        # A job began between the look and the drain, or its maintenance did: the node is tested another time.
+        raise LeftAlone(f"{node} is not tested, since it is in use: {seen.taken}")
 
 
 def _unknown(place: Place) -> SchedulerDown:

@@ -11,6 +11,7 @@ from muster.model.health import SWEEP, Cursor, Report
 from muster.model.nodes import Node
 from muster.model.schedulers import UsersJob
 from muster_criteria.health import readings
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 
 UNREACHABLE, UNREADABLE = "unreachable", "unreadable_answer"
@@ -65,10 +66,14 @@ def under_a_job(jobs: Iterable[UsersJob], since: datetime.datetime, until: datet
     return total
 
 
-def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime) -> Report:
-    """Returns that a node did not answer."""
+def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime, *, placed: bool) -> Report:
+    """Returns that a node did not answer. One that is not ``placed``, in no scheduler, may be switched off when it has
+    no work: it stays in service, and is tested.
+    """
     after = dataclasses.replace(cursor, failing_since=cursor.failing_since or now)
-    return Report(node.name, SWEEP, (Reading(UNREACHABLE, value=why, bad=True),), cursor.boot_id, cursor=after)
+    most = HealthAction.AT_ONCE if placed else HealthAction.TEST_SOONER
+    seen = (Reading(UNREACHABLE, value=why, bad=True),)
+    return Report(node.name, SWEEP, seen, cursor.boot_id, most, cursor=after)
 
 
 def unreadable(node: Node, cursor: Cursor, why: str) -> Report:

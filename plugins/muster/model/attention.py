@@ -34,7 +34,7 @@ class Cause(enum.StrEnum):
     CLOSED = "closed"
     """In production, and closed or out of order in its scheduler."""
     LEAVES = "to leave service"
-    """It serves, and leaves once it is idle, or once the circuit breaker lets it."""
+    """It serves, and leaves with the next sweep, or once the circuit breaker lets it."""
     FALLEN = "fallen"
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"

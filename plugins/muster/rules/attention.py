@@ -81,7 +81,8 @@ def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) ->
     for row in rows:
         own = _own(_Seen(row, known, repairs.get(row.node), now), ready[row.sku, row.simulated])
         place = known.places.get(row.node)
-        at = _at_scheduler(row, place, known.kinds.get(place.cluster, "")) if place else None
+        bad = bool(row.held_run) or row.node in known.leaving
+        at = _at_scheduler(row, place, known.kinds.get(place.cluster, ""), bad) if place else None
         found += [each for each in (own, at) if each is not None]
     order = list(Cause)
     # Persons first: a scheduler that is away has as many others as it has nodes, and lists are cut.
@@ -229,8 +230,11 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
     return seen.item(Cause.WAITS_FOR_BLOCK, Turn.PERSON, command, passed)
 
 
-def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
-    """What the node's scheduler does otherwise than the records want; None if nothing, or the state says it all."""
+def _at_scheduler(row: FleetRow, place: Place, kind: str, bad: bool) -> Attention | None:
+    """What the node's scheduler does otherwise than the records want; None if nothing, or the state says it all.
+
+    ``bad``: it is to leave service, so no command opens it.
+    """
 
     def item(cause: Cause, turn: Turn, command: str, why: str, since: datetime.datetime | None) -> Attention:
         serving = place.shown == OPENED if place.shown else cause is not Cause.CLOSED
@@ -244,7 +248,8 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
         return item(Cause.DIFFERS, Turn.PERSON, f"muster node show {name}", place.question, place.shown_since)
     if place.held and place.waits and place.wanted == ADMITTED:
         why = f"{place.held}: it is opened once {place.cluster} shows it open, a whole test passes, or you decide"
-        found = item(Cause.DIFFERS, Turn.PERSON, f"muster node open {name} --reason …", why, place.held_since)
+        opens = look if bad else f"muster node open {name} --reason …"
+        found = item(Cause.DIFFERS, Turn.PERSON, opens, why, place.held_since)
         return dataclasses.replace(found, serving=False)  # not as far as is known
     if place.waits:
         wanted = f"to be {place.wanted} in {place.cluster}"
@@ -258,7 +263,7 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str) -> Attention | None:
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
         closed = place.shown.startswith("closed") and not place.shown.startswith("closed: tainted")
         opens = (UNDO if place.shown == CLOSED else OPEN).get(kind, "muster node schedulers").format(there)
-        command = opens if closed else look
+        command = opens if closed and not bad else look
         return item(Cause.CLOSED, Turn.SCHEDULER, command, f"{place.cluster}: {place.shown}", place.shown_since)
     if place.difference:
         turn = Turn.PERSON if place.wanted == WITHDRAWN else Turn.SCHEDULER

@@ -134,7 +134,7 @@ def common(
     for seen in observations:
         if not policy.is_place(seen.check) or seen.over or seen.node not in known:
             continue
-        if not seen.most.leaves:
+        if not seen.most.leaves and seen.source != SWEEP:
             continue  # else a source that may drain no node could keep a rack's from being drained
         within_s = place.within_s + (policy.bmc.every_s if seen.source == BMC else 0.0)
         if abs((now - seen.last_seen).total_seconds()) > within_s:  # also what a clock that was ahead has written

@@ -3,7 +3,7 @@
 Measured here: real SSH round trips with the real node side over one sshd on this machine, and recording and acting for
 the whole fleet on SQLite. ``nodes_per_minute`` is what one worker's CPU allows: 60 s by the controller's CPU time a
 node; ``nodes_per_minute_here`` is by the wall, with the nodes' own work on the same machine. SIMULATED: the nodes'
-answers of the fleet, its year (``tests.bench.sweep.year``), and the jobs of its users.
+answers of the fleet and its year (``tests.bench.sweep.year``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from muster import store
-from muster.admission.records_only import BUSY
-from muster.judging import health
-from muster.model.health import Cursor, Report
+from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
@@ -36,7 +34,6 @@ from muster.remote.sweeping import Answer
 from muster.remote.zipapp import build_agent
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
-from muster_criteria.health.readings import Reading
 from muster_demo import watchdog
 from tests.bench.sweep import year
 from tests.support.servers import sshd
@@ -62,7 +59,6 @@ def main() -> int:
         store.engine.upgrade()
         read_cpu, read_wall = round_trips(Path(folder), args.ssh)
         recorded = whole_fleet(args.nodes)
-        alone = left_alone(min(args.nodes, 100))
         store.engine.dispose()
     alarms, by_check = year.false_alarms(args.nodes, args.days, rng)
     found = year.detected(200, rng)
@@ -70,10 +66,10 @@ def main() -> int:
     result = {
         "nodes_per_minute": round(60 / cpu), "cpu_s_per_node": round(cpu, 4),
         "false_alarms_per_node_day": round(alarms / (args.nodes * args.days), 6),
-        "detected": round(float(np.mean(list(found.values()))), 4), "left_alone_in_use": alone,
+        "detected": round(float(np.mean(list(found.values()))), 4),
         "nodes_per_minute_here": round(60 / read_wall), "read_cpu_s_per_node": round(read_cpu, 4),
         "record_cpu_s_per_node": round(recorded, 4), "nodes": args.nodes, "days": args.days, "seed": args.seed,
-        "simulated": ["answers of the fleet", "false_alarms_per_node_day", "detected", "jobs of users"],
+        "simulated": ["answers of the fleet", "false_alarms_per_node_day", "detected"],
     }  # fmt: skip
     print(f"{args.ssh} real round trips: {read_cpu * 1000:.1f} ms of the controller's CPU a node, here "
           f"{60 / read_wall:.0f} nodes a minute by the wall, with the nodes' own work on this machine")  # fmt: skip
@@ -83,9 +79,8 @@ def main() -> int:
           f"({alarms / (args.nodes * args.days):.4%}; budget {BUDGET:.0%}): {by_check}")  # fmt: skip
     for name, share in found.items():
         print(f"SIMULATED fault {name}: {share:.0%} led to more than a note")
-    print(f"SIMULATED jobs: {alone:.0%} of nodes in use were left alone until they were idle")
     print(json.dumps(result))
-    bars = 60 / cpu >= 1000 and alarms <= BUDGET * args.nodes * args.days and alone == 1.0
+    bars = 60 / cpu >= 1000 and alarms <= BUDGET * args.nodes * args.days
     return 0 if bars else 1
 
 
@@ -170,30 +165,6 @@ def swept(nodes: Sequence[Node], errors: int) -> None:
         sweep.record([Answer(node, quiet if number else shows) for number, node in enumerate(some)], cursors, tally)
     if tally.unreachable:
         raise SystemExit("the fleet's own answers could not be read")
-
-
-def left_alone(count: int) -> float:
-    """The share of nodes in use that serve on although they are to leave when idle, and leave once they are."""
-    names = [node.name for node in store.nodes.find()][:count]
-    busy = names[::2]
-    _label(busy, {BUSY: "yes"})
-    _label(names[1::2], {BUSY: "no"})
-    seen = Reading("row_remap_pending", "gpu3", bad=True)
-    health.record([Report(name, "sweep", (seen,), "b1") for name in names], dict.fromkeys(names, SKU))
-    sweep.act()
-    states = {node.name: node.state for node in store.nodes.find()}
-    stayed = [name for name in busy if states[name] is State.PRODUCTION]
-    _label(busy, {BUSY: "no"})
-    sweep.act()
-    states = {node.name: node.state for node in store.nodes.find()}
-    left = [name for name in names if states[name] is State.QUARANTINE]
-    print(f"{len(stayed)} of {len(busy)} nodes in use stayed, and {len(left)} of {count} left once they were idle")
-    return len(stayed) / len(busy)
-
-
-def _label(names: list[str], labels: dict[str, str]) -> None:
-    with writing() as session:
-        session.execute(update(NodeRow).where(NodeRow.name.in_(names)).values(labels=labels))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,17 @@ import pytest
 
 from muster import store
 from muster.admission import clusters, service
-from muster.admission.backend import TEST_PREFIX
+from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.entry import move
+from muster.admission.startable import startable
 from muster.cli.node.check import of_controller
-from muster.errors import BadScheduler, MusterError, Refusal
+from muster.errors import BadScheduler, LeftAlone, MusterError, Refusal
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators import provisional
+from muster.operators.lifecycle import repair
+from muster.operators.testing import claims
 from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet
@@ -259,6 +262,39 @@ def test_a_node_in_revalidation_that_somebody_opened_is_closed_and_tested(nodes:
     assert service.in_use(store.nodes.get(NODE)) == ""
     service.take_for_test(NODE, "node_revalidation r3", "revalidation", 3600.0)
     assert "muster: " in line(nodes)
+
+
+def test_a_node_that_is_closed_and_down_is_tested_and_repaired(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else could prove a repair whose reboot took so long that its scheduler calls the node down."""
+    in_production()
+    move(NODE, State.QUARANTINE, "Ada", "noise")
+    monkeypatch.setattr(NodeList, "look", lambda _, names: dict.fromkeys(names, Seen(False, ours=True, apart="down")))
+    assert repair.allocated(store.nodes.get(NODE)) == ""
+    move(NODE, State.REGISTERED, "Ada", "rebooted")
+    claims.refuse_in_use([NODE], None)
+
+
+def test_a_node_that_its_scheduler_does_not_know_is_tested_by_force_alone(nodes: Path) -> None:
+    placed()
+    nodes.write_text("")
+    node, key = store.nodes.get(NODE), ("node_qualification", "r1", "short", "its place is new")
+    with pytest.raises(MusterError):
+        startable(node, *key, "")
+    with pytest.raises(LeftAlone):
+        claims.refuse_in_use([NODE], None)
+    assert startable(node, *key, "it is on the bench").allocated
+    claims.refuse_in_use([NODE], "it is on the bench")
+
+
+def test_a_node_in_revalidation_that_went_down_is_tested(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_production()
+    lease = fleet.begin(NODE, "again")
+    service.withdraw_for_test(NODE, "tested while idle")
+    fleet.do_stage(lease, "intake")
+    store.leases.release(lease.key, "over")
+    monkeypatch.setattr(NodeList, "look", lambda _, names: dict.fromkeys(names, Seen(False, ours=True, apart="down")))
+    assert service.in_use(store.nodes.get(NODE)) == ""
+    service.take_for_test(NODE, "node_revalidation r3", "revalidation", 3600.0)
 
 
 def test_bad_places_are_one_sentence_and_change_nothing(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.model import dags
 from muster.model.attention import Attention, Cause, Turn
 from muster.model.figures import FleetRow
+from muster.model.health import Observation
 from muster.model.nodes import Lease
 from muster.model.questions import Question
 from muster.model.racks import HeldRack
@@ -22,6 +23,7 @@ from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
 from muster.rules import attention as rules
 from muster.rules.attention import OTHERS_MIN
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.model import Verdict
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
@@ -247,6 +249,20 @@ def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_cap
 def test_the_command_that_opens_a_node_of_kubernetes_undoes_what_closed_it(shown: str, command: str) -> None:
     closed = [row(state=State.PRODUCTION)], [place(shown=shown)]
     assert only(attention(*closed, kinds={"alpha": "kubernetes"})).command == command
+
+
+@pytest.mark.parametrize("there", [place(shown="closed: root: bad fan"), place(done="", held_since=NOW)])
+def test_no_command_opens_a_node_that_is_to_leave_service(there: Place) -> None:
+    held = row(state=State.PRODUCTION, held_run=RunKey("dag", "run"))
+    leaves = {"n1": Observation(
+        1, "n1", "gpu3", "gpu3", "xid/79", "", NOW, NOW, 1, "b", "sweep", "ISOLATE", None,
+        HealthAction.LEAVE_WHEN_JOB_ENDS, None, HealthAction.AT_ONCE, "",
+    )}  # fmt: skip
+    for rows, leaving in (([held], {}), ([row(state=State.PRODUCTION)], leaves)):
+        found = attention(rows, [there], kinds={"alpha": "slurm"}, leaving=leaving)
+        assert [each.command for each in found if each.cause in (Cause.CLOSED, Cause.DIFFERS)] == [
+            "scontrol show node n1-there"
+        ]
 
 
 def test_what_the_scheduler_shows_as_wanted_is_nothing_to_do() -> None:

@@ -90,7 +90,7 @@ def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: obje
     fields = {
         "id": 1, "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
         "first_seen": at(-age_s), "last_seen": at(-age_s), "count": 1, "boot_id": "b", "source": "sweep",
-        "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_IDLE,
+        "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_JOB_ENDS,
         "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "acted": "",
     }  # fmt: skip
     return Observation(**(fields | changed))  # type: ignore[arg-type]
@@ -104,7 +104,9 @@ def test_half_a_rack_at_once_is_the_racks() -> None:
     assert health.theirs([*found, seen("n50")], [common]) == [seen("n50")]
     assert health.common(found[:17], fleet, POLICY, T0) == []
     said = [dataclasses.replace(each, most=HealthAction.TEST_SOONER) for each in found]
-    assert health.common(said, fleet, POLICY, T0) == [], "who may drain no node keeps none from being drained"
+    assert health.common(said, fleet, POLICY, T0) == [common]
+    by_others = [dataclasses.replace(each, source="acme") for each in said]
+    assert health.common(by_others, fleet, POLICY, T0) == []  # who may drain no node keeps none from being drained
 
 
 def test_what_is_over_or_of_a_node_out_of_service_is_not_shown_at_once() -> None:

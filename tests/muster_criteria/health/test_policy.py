@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
+from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, response_to
 from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
 from muster_criteria.health.readings import COUNTED, Before, parse, read
 from muster_criteria.policy_file import BadPolicy
@@ -32,22 +33,26 @@ def shipped() -> HealthPolicy:
         (Facts("kernel/machine-check", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
         (Facts("kernel/unknown", "MONITOR"), A.NOTE),
         (Facts("gpu_lost"), A.LEAVE_WHEN_JOB_ENDS),
-        (Facts("row_remap_pending"), A.LEAVE_WHEN_IDLE),
-        (Facts("channel_repair_pending"), A.LEAVE_WHEN_IDLE),
-        (Facts("tpc_repair_pending"), A.LEAVE_WHEN_IDLE),
+        (Facts("row_remap_pending"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("channel_repair_pending"), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("tpc_repair_pending"), A.LEAVE_WHEN_JOB_ENDS),
         (Facts("unrepairable_memory"), A.LEAVE_WHEN_JOB_ENDS),
         (Facts("ecc_corrected", rate=999.0), A.NOTE),
         (Facts("ecc_corrected", rate=1e6), A.TEST_SOONER),
         (Facts("ecc_corrected"), A.NOTE),
         (Facts("machine_checks_corrected", rate=1536.0), A.NOTE),  # one error within 10 minutes, to 256 CPUs
         (Facts("machine_checks_corrected", rate=1e6), A.TEST_SOONER),
-        (Facts("machine_checks"), A.LEAVE_WHEN_IDLE),
+        (Facts("machine_checks"), A.LEAVE_WHEN_JOB_ENDS),
         (Facts("port_down", bad_for_s=600), A.NOTE),
         (Facts("port_down", bad_for_s=600, flaps=3), A.TEST_SOONER),
-        (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_IDLE),
+        (Facts("port_down", bad_for_s=1200), A.LEAVE_WHEN_JOB_ENDS),
+        (Facts("unreachable", bad_for_s=3599), A.NOTE),
+        (Facts("unreachable", bad_for_s=3600), A.LEAVE_WHEN_JOB_ENDS),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1))), A.NOTE),
         (Facts("rebooted", recent=((60.0, 1), (3600.0, 1), (80_000.0, 1))), A.TEST_SOONER),
         (Facts("clock_unsynchronised", bad_for_s=90_000.0), A.NOTE),
+        (Facts("kernel_log_gap", recent=((0.0, 1), (600.0, 1))), A.NOTE),
+        (Facts("kernel_log_gap", recent=((0.0, 1), (600.0, 1), (3600.0, 1))), A.TEST_SOONER),
         (Facts("corrupted_results"), A.AT_ONCE),
         (Facts("what_nobody_knows", "ISOLATE", count=10**6), A.NOTE),
         (Facts("acme/7", "ISOLATE"), A.LEAVE_WHEN_JOB_ENDS),
@@ -78,8 +83,16 @@ def test_only_what_corrupts_is_done_at_once() -> None:
     assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
 
 
-def test_full_disks_of_half_a_place_are_not_its_nodes() -> None:
-    assert shipped().is_place("disk_full")
+@pytest.mark.parametrize("check", ["disk_full", "kernel/network", "kernel/overheated"])
+def test_what_half_of_a_place_shows_for_one_cause_is_not_its_nodes(check: str) -> None:
+    assert shipped().is_place(check)
+
+
+def test_a_task_that_waits_for_storage_ends_no_nodes_service() -> None:
+    kernel = policy_file.parse(EventPolicy, (PATH.parent / "kernel.yaml").read_bytes(), "kernel.yaml")
+    text = "INFO: task python3:4711 blocked for more than 120 seconds."
+    said = response_to(DeviceEvent("kernel", "node", "", text, None, 3), kernel)
+    assert action_on(Facts(f"kernel/{said.name}", str(said.severity)), shipped()) is A.NOTE
 
 
 def test_groups_of_nodes_by_label() -> None:
@@ -105,7 +118,7 @@ def entry(**fields: Any) -> dict[str, Any]:
     ("fields", "named"),
     [
         ({"entries": [entry(action="at_once")]}, "at_once"),
-        ({"entries": [entry(checks=["*"]), entry(action="leave_when_idle")]}, "never counts"),
+        ({"entries": [entry(checks=["*"]), entry(action="leave_when_job_ends")]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=3, action="test_sooner")]}, "never counts"),
         ({"entries": [entry(), entry(severity=["ISOLATE"])]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=2, within_s=60)]}, "never counts"),
@@ -139,14 +152,14 @@ def test_an_entry_for_some_observations_leaves_others_to_those_after_it(only: di
 
 def test_how_often_within_a_time() -> None:
     later = entry(at_least=3, action="test_sooner")
-    policy = changed(entries=[entry(at_least=3, within_s=600, action="leave_when_idle"), later])
+    policy = changed(entries=[entry(at_least=3, within_s=600, action="leave_when_job_ends"), later])
     recent = ((0.0, 1), (300.0, 1), (601.0, 5))
     assert action_on(Facts("gpu_lost", count=7, recent=recent), policy) is A.TEST_SOONER
-    assert action_on(Facts("gpu_lost", count=7, recent=((0.0, 1), (600.0, 2))), policy) is A.LEAVE_WHEN_IDLE
+    assert action_on(Facts("gpu_lost", count=7, recent=((0.0, 1), (600.0, 2))), policy) is A.LEAVE_WHEN_JOB_ENDS
     assert action_on(Facts("gpu_lost", count=2, recent=((0.0, 2),)), policy) is A.NOTE
 
 
 def test_a_narrower_entry_may_come_before_a_wider_one() -> None:
-    policy = changed(entries=[entry(checks=["xid/79"], action="leave_when_idle"), entry(checks=["xid/*"])])
-    assert action_on(Facts("xid/79"), policy) is A.LEAVE_WHEN_IDLE
+    policy = changed(entries=[entry(checks=["xid/79"], action="leave_when_job_ends"), entry(checks=["xid/*"])])
+    assert action_on(Facts("xid/79"), policy) is A.LEAVE_WHEN_JOB_ENDS
     assert action_on(Facts("xid/13"), policy) is A.NOTE

@@ -30,7 +30,6 @@ class HealthAction(enum.StrEnum):
 
     NOTE = "note"
     TEST_SOONER = "test_sooner"
-    LEAVE_WHEN_IDLE = "leave_when_idle"
     LEAVE_WHEN_JOB_ENDS = "leave_when_job_ends"
     AT_ONCE = "at_once"
 
@@ -42,7 +41,7 @@ class HealthAction(enum.StrEnum):
     @property
     def leaves(self) -> bool:
         """Whether the node leaves service."""
-        return self.rank >= HealthAction.LEAVE_WHEN_IDLE.rank
+        return self.rank >= HealthAction.LEAVE_WHEN_JOB_ENDS.rank
 
 
 class Entry(Written):

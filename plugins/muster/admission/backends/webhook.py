@@ -87,9 +87,10 @@ class _Node(pydantic.BaseModel):
         ours = not self.open and self.closed_by == OURS
         foreign = "" if self.open or ours else f"closed by {self.closed_by or 'somebody'}: {self.reason}"
         unsure = "its scheduler may start a job on it at any moment" if self.open else ""
+        apart = one_line(self.apart)
         return Seen(
-            self.open and not self.apart, ours, one_line(foreign), self.closed_at, one_line(self.apart),
-            one_line(self.used_by), unsure,
+            self.open and not apart, ours, one_line(foreign), self.closed_at, apart, apart, one_line(self.used_by),
+            unsure,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from muster import store
 from muster.admission import service
@@ -20,7 +20,7 @@ from muster.judging import health, policies, sweep
 from muster.model.health import Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.schedulers import UsersJob
-from muster.model.states import SERVING, State
+from muster.model.states import SERVING
 from muster.operators import upkeep
 from muster.remote import sweeping
 from muster.remote.sweeping import Answer
@@ -28,7 +28,6 @@ from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import health as rules
 from muster.settings import settings
-from muster_criteria.health.policy import HealthAction
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +39,17 @@ ASKED = "a person was notified"
 
 @dataclasses.dataclass
 class Tally:
-    """What a sweep did. ``judged``: until when tests judged what each node's kernel said."""
+    """What a sweep did. ``judged``: until when tests judged what each node's kernel said. ``away``: the nodes whose
+    silence says nothing of them. ``placed``: those that a scheduler gives to users.
+    """
 
     nodes: int = 0
     unreachable: int = 0
     new: int = 0
     fault: str = ""
     judged: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    away: Collection[str] = ()
+    placed: Collection[str] = ()
 
     def __str__(self) -> str:
         return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new"
@@ -64,8 +67,10 @@ def sweep_nodes() -> str:
     policies.health()
     leased = {lease.node for lease in store.leases.live()}
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
-    cursors = store.health.cursors([each.name for each in nodes])
-    tally = Tally(judged=store.health.judged_until())
+    names = [each.name for each in nodes]
+    cursors = store.health.cursors(names)
+    placed = {each.node for each in store.schedulers.places()}
+    tally = Tally(judged=store.health.judged_until(), away=service.may_be_away(names), placed=placed)
 
     async def read() -> None:
         waiting: list[Answer] = []
@@ -104,7 +109,8 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
             reports.append(sweep.unreadable(node, cursor, answer.trouble))
         elif answer.trouble:
             tally.unreachable += 1
-            reports.append(sweep.unreachable(node, cursor, answer.trouble, at))
+            if node.name not in tally.away:
+                reports.append(sweep.unreachable(node, cursor, answer.trouble, at, placed=node.name in tally.placed))
         else:
             reports.append(_report(answer, cursor, at, tally.judged.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku
@@ -162,15 +168,8 @@ def act() -> list[str]:
         notices.notify(f"place {place.place}/{place.check}", place.sentence)
     due = rules.due(rules.theirs(seen, shared), nodes)
     _tell_of_ports(seen)
-    idle = service.idle([name for name, each in due.items() if each.action is HealthAction.LEAVE_WHEN_IDLE])
-    unopened = service.unopened()
     done: list[str] = []
     for name, each in due.items():
-        used = nodes[name].state is State.PRODUCTION and name not in unopened
-        waits = each.action is HealthAction.LEAVE_WHEN_IDLE and used
-        if waits and not idle[name].idle:
-            log.info("%s goes on serving until it is idle (%s): %s", name, idle[name].why, each.sentence)
-            continue
         with apart(name, done):
             done += _withdraw(each, nodes[name])
     return done + upkeep.replace_nodes()

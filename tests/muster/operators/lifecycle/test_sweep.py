@@ -12,9 +12,10 @@ import pytest
 
 from muster import store
 from muster.admission import service
+from muster.admission.backend import Seen
 from muster.admission.entry import move
-from muster.admission.records_only import BUSY
 from muster.judging import health, policies
+from muster.judging import sweep as reading
 from muster.model.attention import Cause
 from muster.model.health import Cursor, Report
 from muster.model.nodes import Node
@@ -80,6 +81,23 @@ def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     assert store.nodes.get("a").state is State.QUARANTINE
 
 
+def test_a_node_that_somebody_else_has_drained_leaves_too_and_stays_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "list"
+    there.write_text("")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    fleet.qualify("a")
+    move("a", State.PRODUCTION, "Ada", "needed now")
+    there.write_text("a # NHC: gpu3\n")
+    health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
+    assert len(sweep.act()) == 1
+    assert store.nodes.get("a").state is State.QUARANTINE
+    assert there.read_text() == "a # NHC: gpu3\n"
+
+
 def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_shows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +128,46 @@ def test_a_node_that_is_blind_for_an_hour_is_tested() -> None:
         at = now + datetime.timedelta(minutes=minutes)
         store.health.record([Report("a", "sweep", (BLIND,), "b1")], policies.health(), at)
     assert [each.action for each in store.health.of_node("a")] == [HealthAction.TEST_SOONER]
+
+
+def test_a_dead_node_of_a_scheduler_leaves_service_after_an_hour_and_another_is_tested() -> None:
+    """Its scheduler calls it down, so that no test of an idle node would take it, and it would serve once it is up."""
+    for name in ("placed", "alone"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+    now = store.clock.now()
+    for minutes in range(60, -1, -10):
+        at = now - datetime.timedelta(minutes=minutes)
+        reports = [
+            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", at, placed=name == "placed")
+            for name in ("placed", "alone")
+        ]
+        store.health.record(reports, policies.health(), at)
+        assert len(sweep.act()) == (minutes == 0)
+    states = {each.name: each.state for each in store.nodes.find()}
+    assert states == {"placed": State.QUARANTINE, "alone": State.PRODUCTION}
+    assert [each.action for each in store.health.of_node("alone")] == [HealthAction.TEST_SOONER]
+
+
+def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "list"
+    there.write_text("")
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    assert service.may_be_away(["a"]) == set()
+    with monkeypatch.context() as off:
+        shown = Seen(open=False, apart="powered down", worked_on="powered down")
+        off.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
+        assert service.may_be_away(["a"]) == {"a"}
+    there.unlink()
+    assert service.may_be_away(["a"]) == {"a"}
+    tally = Tally(away={"a"})
+    sweep.record([Answer(store.nodes.get("a"), trouble="timed out")], {"a": Cursor("a")}, tally)
+    assert (store.health.of_node("a"), tally.unreachable) == ([], 1)
 
 
 def test_half_a_fleet_that_is_blind_is_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,23 +202,13 @@ def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:
 DAY_AND_MORE = datetime.timedelta(hours=25)
 
 
-def seen_a_day_ago(check: str, severity: str, **labels: str) -> None:
+def seen_a_day_ago(check: str, severity: str) -> None:
     """A node in production of which this was seen once, more than a day ago."""
-    store.nodes.add(fleet.new_node("a", labels=labels))
+    store.nodes.add(fleet.new_node("a"))
     fleet.qualify("a")
     move("a", State.PRODUCTION, "Ada", "needed now")
     report = Report("a", "sweep", (Reading(check, "gpu3", severity=severity),), "b1")
     store.health.record([report], policies.health(), store.clock.now() - DAY_AND_MORE)
-
-
-def test_a_node_whose_job_lasts_for_days_leaves_when_it_ends_and_is_listed_until_then() -> None:
-    seen_a_day_ago("xid/95", "RESET", **{BUSY: "yes"})
-    assert sweep.act() == []
-    (shown,) = store.attention.collect(leaving=health.leaving())
-    assert (shown.node, shown.cause, shown.listed, shown.serving) == ("a", Cause.LEAVES, True, True)
-    store.nodes.add_all([("", fleet.new_node("a"))], actor="Ada")
-    assert len(sweep.act()) == 1
-    assert store.nodes.get("a").state is State.QUARANTINE
 
 
 def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed(
@@ -170,7 +218,8 @@ def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed
     seen_a_day_ago("xid/79", "ISOLATE")
     sweep.act()
     assert store.nodes.get("a").state is State.PRODUCTION
-    assert [each.cause for each in store.attention.collect(leaving=health.leaving())] == [Cause.LEAVES]
+    (shown,) = store.attention.collect(leaving=health.leaving())
+    assert (shown.node, shown.cause, shown.listed, shown.serving) == ("a", Cause.LEAVES, True, True)
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
     sweep.act()
     assert store.nodes.get("a").state is State.QUARANTINE

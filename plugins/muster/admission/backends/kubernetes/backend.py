@@ -41,7 +41,7 @@ One that is older than the cordon requests nothing: it was forgotten, and the co
 
 _MOMENT = pydantic.TypeAdapter(pydantic.AwareDatetime)
 _SYSTEM = "node.kubernetes.io/"
-_APART = {
+_WORKED_ON = {
     "node.cloudprovider.kubernetes.io/": "not initialised, or shut down, by its cloud",
     "ToBeDeletedByClusterAutoscaler": "being removed by the autoscaler",
     "startup-taint.cluster-autoscaler.kubernetes.io/": "not initialised yet",
@@ -55,7 +55,8 @@ _APART = {
     "aws-node-termination-handler/": "about to be ended by its cloud",
     "cloud.google.com/impending-node-termination": "about to be ended by its cloud",
 }
-"""Beginnings of taints of nodes that are left alone, as are those of ``node.kubernetes.io/`` other than a cordon's.
+"""Beginnings of taints of nodes that are left alone. Those with one of ``node.kubernetes.io/`` other than a cordon's
+are away: not opened, nor tested in service.
 
 The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSchedule`` is none of them: jobs still start
 on such a node, so it has to be closed when it fails a test.
@@ -180,14 +181,19 @@ class Kubernetes:
         """Taint it unless it is being deleted; in each case the condition becomes False.
 
         Also a node that somebody else closed, since they may open it; and one that is not ready, or shut down: it
-        would be open when it comes back.
+        would be open when it comes back. One that does not exist runs no pod; if it is created again, that is a
+        difference, and ``reconcile`` closes it.
 
         Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
         text = one_line(reason)[:_TEXT_MAX]
+        node = self._api.node(name)
+        if node is None:
+            log.info("Kubernetes has no node %s to close", name)
+            return
         # First of all: a node that is apart now must not count as qualified once it is ready again.
-        self._qualify(self._node(name), False, "Withdrawn", text)
+        self._qualify(node, False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             if now["metadata"].get("deletionTimestamp"):
@@ -243,18 +249,19 @@ class Kubernetes:
         if closing:
             # No test that somebody requested opens what a taint of theirs closes.
             foreign, since = f"tainted: {', '.join(closing)}", None
-        apart = _apart(node, taints)
-        is_open = not (ours or foreign or apart)
+        worked_on = _worked_on(node, taints)
+        apart = worked_on or _away(node, taints)
         admitted = (metadata.get("labels") or {}).get(LABEL) == "true"
         return Seen(
-            open=is_open,
+            open=not (ours or foreign or apart),
             ours=ours,
             both=True,
             foreign=one_line(foreign),
             foreign_since=since,
             apart=apart,
+            worked_on=worked_on,
             used_by=(used or {}).get(metadata["name"]) or (used or {}).get(_ANY, ""),
-            unsure="Kubernetes may start a pod on it at any moment" if is_open else "",
+            unsure="" if ours or foreign else "Kubernetes may start a pod on it at any moment",
             marked=admitted and _condition(node, CONDITION).get("status") == "True",
             created=pydantic.TypeAdapter(datetime.datetime).validate_python(metadata["creationTimestamp"]),
         )
@@ -317,18 +324,18 @@ def _condition(node: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
-def _apart(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
+def _worked_on(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
+    """Why others may be at work on it, so that it is not free even where it is closed."""
     if node["metadata"].get("deletionTimestamp"):
         return "being deleted"
+    return next((why for each in taints for begin, why in _WORKED_ON.items() if each["key"].startswith(begin)), "")
+
+
+def _away(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
     if _condition(node, "Ready").get("status") != "True":
         return "not ready"
-    for key in (taint["key"] for taint in taints):
-        if key.startswith(_SYSTEM) and key != f"{_SYSTEM}unschedulable":
-            return f"tainted {key}"
-        for begin, why in _APART.items():
-            if key.startswith(begin):
-                return why
-    return ""
+    keys = (each["key"] for each in taints)
+    return next((f"tainted {key}" for key in keys if key.startswith(_SYSTEM) and key != f"{_SYSTEM}unschedulable"), "")
 
 
 def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> str:

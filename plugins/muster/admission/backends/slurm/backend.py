@@ -241,16 +241,16 @@ class Slurm:
     def _seen(self, node: SlurmNode, *, named: bool = False) -> Seen:
         ours = node.is_ours(self._our_user(), lambda: _slurm_users(self._runner))
         used = "jobs in Slurm" if node.used else ""
-        is_open = not node.drained and not node.apart
         foreign = "" if ours else node.closed_by
         return Seen(
-            open=is_open,
+            open=not node.drained and not node.apart,
             ours=ours,
             foreign=foreign,
             foreign_since=_moment(node.reason_changed_at) if foreign else None,
             apart=node.apart,
+            worked_on=node.worked_on,
             used_by=(self._jobs(node.name, node.used) if named else used) or node.promised,
-            unsure="Slurm may start a job on it at any moment" if is_open else "",
+            unsure="" if node.drained else "Slurm may start a job on it at any moment",
             marked=FEATURE in node.features.split(","),
             drain=f"{node.reason_changed_at} {node.reason}" if ours else "",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pydantic
@@ -20,20 +20,24 @@ WITHDRAWN = "withdrawn"
 _DRAIN = "DRAIN"
 _INVALID = "INVALID"
 
-_APART = {
+_WORKED_ON = {
     "MAINTENANCE": "in maintenance",
     "REBOOT": "rebooting",
     "POWER": "powered down, or about to be",
+    "UNKNOWN": "in an unknown state",
+    "FAIL": "failing",
+    "BLOCKED": "blocked by a job that has its part of the topology for itself",
+}
+_AWAY = {
     "NOT_RESPONDING": "not responding",
     "DOWN": "down",
     "ERROR": "in error",
     "FUTURE": "a future node",
-    "UNKNOWN": "in an unknown state",
     _INVALID: "registered with other resources than slurm.conf gives it",
-    "FAIL": "failing",
-    "BLOCKED": "blocked by a job that has its part of the topology for itself",
 }
-"""Beginnings of states and flags of nodes that are neither opened nor tested."""
+"""Beginnings of states and flags of nodes that are not opened, nor tested in service. On those of ``_WORKED_ON`` others
+may be at work, so that they are not free even drained.
+"""
 
 _PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
 """Flags of nodes that are not free, and are drained and opened like any other: a drain ends no reservation."""
@@ -121,11 +125,20 @@ class SlurmNode(pydantic.BaseModel):
         return "" if self.drained else next((text for flag, text in _PROMISED.items() if flag in self.words), "")
 
     @property
+    def worked_on(self) -> str:
+        """Why others may be at work on it, "" if nothing says so; a state that Muster does not know does."""
+        known = (*_WORKED_ON, *_AWAY)
+        unknown = [word for word in self.words if word not in _HARMLESS and not word.startswith(known)]
+        text = f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else ""
+        return self._first_of(_WORKED_ON) or text
+
+    @property
     def apart(self) -> str:
-        """Why it is neither opened nor tested, "" if it may be."""
-        known = next((text for begin, text in _APART.items() if self.shows(begin)), "")
-        unknown = [word for word in self.words if word not in _HARMLESS]
-        return known or (f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else "")
+        """Why it is neither opened nor tested in service, "" if it may be."""
+        return self.worked_on or self._first_of(_AWAY)
+
+    def _first_of(self, texts: Mapping[str, str]) -> str:
+        return next((text for begin, text in texts.items() if self.shows(begin)), "")
 
     @property
     def closed_by(self) -> str:

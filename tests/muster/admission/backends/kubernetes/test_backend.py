@@ -188,6 +188,8 @@ def test_a_node_in_trouble_is_not_opened_and_closed_for_when_it_returns(
     else:
         backend.withdraw("n0", "failed burn_in")
         assert seen(backend).apart
+        assert not seen(backend).allocation.allocated
+        assert not seen(backend).idle.idle
         node["status"]["conditions"][0]["status"] = "True"
         node["spec"]["taints"] = [each for each in node["spec"]["taints"] if "unreachable" not in each["key"]]
         assert seen(backend).ours
@@ -218,6 +220,7 @@ def test_a_node_that_others_remove_or_have_not_made_ready_is_closed_and_not_open
     assert (seen(backend).open, bool(seen(backend).apart)) == (is_open, not is_open)
     backend.withdraw("n0", "failed burn_in")
     assert seen(backend).ours
+    assert seen(backend).allocation.allocated is not is_open
     if not is_open:
         with pytest.raises(LeftAlone):
             backend.admit("n0", MARK)
@@ -357,10 +360,9 @@ def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
     assert rule["spec"]["taint"]["key"] != TAINT, "a controller would remove ours"
 
 
-def test_a_node_that_it_does_not_know_is_one_error(backend: AdmissionBackend) -> None:
-    for act in (lambda: backend.withdraw("n9", "x"), lambda: backend.admit("n9", MARK)):
-        with pytest.raises(SchedulerDown):
-            act()
+def test_a_node_that_it_does_not_know_is_not_opened(backend: AdmissionBackend) -> None:
+    with pytest.raises(SchedulerDown):
+        backend.admit("n9", MARK)
 
 
 def test_the_current_context_has_no_rights_and_that_is_one_error(

@@ -1,4 +1,4 @@
-"""The Kubernetes backend: rights that its login lacks, and objects that cannot be read."""
+"""The Kubernetes backend: rights that its login lacks, and objects that cannot be read, or are gone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kubernetes import client
 
+from muster import store
+from muster.admission import service
 from muster.admission.backend import AdmissionBackend
-from muster.admission.backends.kubernetes.backend import Kubernetes
+from muster.admission.backends.kubernetes.backend import TAINT, Kubernetes
 from muster.admission.clusters import backend_of, check_rights
 from muster.errors import SchedulerDown
+from tests.muster import fleet
 from tests.support.examples import examples
 from tests.support.servers import kubernetes_server
 from tests.support.servers.kubernetes import Cluster
@@ -157,3 +160,14 @@ def test_a_node_that_cannot_be_read_fails_no_other(
     shown = backend.look(["n0", "n1"])
     assert shown["n0"].open
     assert "n1" not in shown or shown["n1"].apart
+
+
+def test_a_node_that_was_deleted_is_withdrawn_and_closed_when_it_returns(kubernetes: Cluster, fleet_db: str) -> None:
+    node = fleet.new_node().name
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    gone = kubernetes.nodes.pop("n0")
+    assert service.carry_out(node) == ""
+    kubernetes.nodes["n0"] = gone
+    service.reconcile()
+    assert TAINT in {each["key"] for each in kubernetes.nodes["n0"]["spec"]["taints"]}

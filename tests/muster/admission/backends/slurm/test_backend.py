@@ -92,7 +92,7 @@ class TestSlurm:
         with pytest.raises(LeftAlone):
             self.backend.admit("n0", MARK)
         assert "DOWN" in self.cluster.show("n0"), "what somebody else decided stays"
-        assert self.seen().allocation.allocated
+        assert not self.seen().allocation.allocated
 
     def test_a_long_reason_is_cut_and_the_one_before_it_stays(self) -> None:
         self.cluster.update("n0", "State=DOWN", f"Reason={'psu ' * 60}")

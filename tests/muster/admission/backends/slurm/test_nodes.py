@@ -139,3 +139,24 @@ def test_a_promise_is_no_use_of_a_node_that_is_drained(flag: str, drained: bool)
     seen = backend_with(Slurmctld(**OURS | {"state": ["IDLE", flag, *(["DRAIN"] if drained else [])]})).look(["n0"])
     assert seen["n0"].allocation.allocated is not drained
     assert bool(seen["n0"].used_by) is not drained
+
+
+@pytest.mark.parametrize(
+    ("state", "free"),
+    [
+        (["DOWN", "DRAIN"], True),
+        (["DOWN", "DRAIN", "NOT_RESPONDING"], True),
+        (["IDLE", "DRAIN", "INVALID_REG"], True),
+        (["DOWN"], False),
+        (["IDLE", "DRAIN", "MAINTENANCE"], False),
+        (["DOWN", "DRAIN", "REBOOT_ISSUED"], False),
+        (["DOWN", "DRAIN", "A_NEW_FLAG"], False),
+        (["DOWN", "DRAIN", "COMPLETING"], False),
+    ],
+)
+def test_a_drained_node_that_is_down_is_free_and_not_idle(state: list[str], free: bool) -> None:
+    """After a reboot that took longer than SlurmdTimeout, a test has to prove the repair before the node is opened."""
+    seen = backend_with(Slurmctld(**OURS | {"state": state})).look(["n0"])["n0"]
+    assert seen.apart
+    assert seen.allocation.allocated is not free
+    assert not seen.idle.idle
