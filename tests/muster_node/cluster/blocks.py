@@ -109,7 +109,7 @@ class Block:
 
     def strike(self, name: str, number: int) -> None:
         """Sends a signal to the member's agent and to all processes that it started."""
-        agent = self.running[name].process.pid
+        agent = self.running[name].agent
         for pid in (self.probe_process(name), agent):
             os.kill(pid, number)
 
