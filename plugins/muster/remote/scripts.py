@@ -72,6 +72,14 @@ case $(get KillOnlyUsers) in 'as 0'|*"$user"*) echo yes;; esac
 the user's manager runs, and a job is none of that.
 """
 
+ENDS_WITH_USER = """
+[ "$(id -u)" != 0 ] || exit 0
+[ "$(loginctl show-user "$(id -un)" -p Linger 2>/dev/null)" != Linger=no ] || echo yes
+"""
+"""Says yes where systemd-logind ends the user's manager as the user's last login closes, and with it the containers of
+podman, whose files in XDG_RUNTIME_DIR it removes.
+"""
+
 RUN = """
 printf %s "$$" >"$1/pid"
 trap : TERM INT HUP
