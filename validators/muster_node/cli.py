@@ -27,7 +27,8 @@ def main(
     """Runs a command line and ends the process. ``relaunch`` is the command that starts this program again."""
     if argv[:1] == ["_probe"]:
         child.main(json.loads(argv[1]), open_hardware)
+    report = processes.go_on_in_child()
     # Half of a probe's start would go into what only commands need; in a zipapp it is compiled each time.
     from muster_node import commands
 
-    processes.leave(commands.carry_out(argv, relaunch, open_hardware, packages))
+    processes.leave(commands.carry_out(argv, relaunch, open_hardware, packages), report)

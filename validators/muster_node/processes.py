@@ -6,12 +6,17 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import signal
 import sys
+import time
 from typing import NamedTuple, NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+LOOK_S = 1.0
+"""How often a parent that waits looks whether its child has died, and how long it waits for the kernel to reap it."""
 
 
 class Process(NamedTuple):
@@ -70,9 +75,58 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def leave(status: int) -> NoReturn:
-    """Ends this process at once: threads that hang in a driver would keep the interpreter from exiting."""
+def go_on_in_child() -> int:
+    """Goes on in a child; this process ends as the child does, and passes on the signals that it gets meanwhile.
+
+    A process of which one thread hangs in a driver (state D) can neither be reaped nor closes its files, so that its
+    caller would wait for it in vain. Returns what ``leave`` takes. Call it before threads and locks exist: it forks.
+    """
+    parent = os.getpid()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        _end_as(child, reader)
+    os.close(reader)
+    die_with_parent(parent)
+    return writer
+
+
+def _end_as(child: int, reader: int) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda received, _: os.kill(child, received))
+    dead = False
+    while not dead:
+        found = look_up(child)
+        dead = found is None or found.state in "ZX"  # looked at first: what it sent before its death is there by then
+        if select.select([reader], [], [], 0 if dead else LOOK_S)[0]:
+            sent = os.read(reader, 1)
+            if sent:
+                os._exit(sent[0])
+            dead = True
+    until = time.monotonic() + LOOK_S
+    while time.monotonic() < until:
+        pid, how = os.waitpid(child, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(how)
+            os._exit(status if status >= 0 else 128 - status)  # as a shell has it
+        time.sleep(0.01)
+    os._exit(128 + signal.SIGKILL)
+
+
+def leave(status: int, report: int | None = None) -> NoReturn:
+    """Ends this process at once: threads that hang in a driver would keep the interpreter from exiting.
+
+    ``report``: what ``go_on_in_child`` returned.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    for fd in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    if report is not None:
+        with contextlib.suppress(OSError):
+            os.write(report, bytes([status]))
     os._exit(status)

@@ -6,6 +6,7 @@ Each prints "name value" lines, which ``muster.remote.jobs`` and the trigger par
 from __future__ import annotations
 
 from muster.remote import launch
+from muster_node.agent import gpu_settings
 
 BOOT_ID = 'boot=$(head -c 64 "${MUSTER_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}" 2>/dev/null || true)'
 """A simulated node's server points MUSTER_BOOT_ID_FILE at the boot id of the machine that it simulates."""
@@ -69,6 +70,14 @@ case $(get KillOnlyUsers) in 'as 0'|*"$user"*) echo yes;; esac
 """
 """Says yes where systemd-logind ends what a login has started as its connection closes. Lingering (loginctl) keeps what
 the user's manager runs, and a job is none of that.
+"""
+
+ENDS_WITH_USER = """
+[ "$(id -u)" != 0 ] || exit 0
+[ "$(loginctl show-user "$(id -un)" -p Linger 2>/dev/null)" != Linger=no ] || echo yes
+"""
+"""Says yes where systemd-logind ends the user's manager as the user's last login closes, and with it the containers of
+podman, whose files in XDG_RUNTIME_DIR it removes.
 """
 
 RUN = """
@@ -168,12 +177,15 @@ refuses this job, nor where another machine runs it that shares the folder: it h
 with a reboot, whose container stays: it is removed where no machines are known to share the folder.
 """
 
+_NODE_WIDE = " ".join(f'"$f/{name}"' for name in ("fence", "fence.lock", "running", gpu_settings.FILE))
+"""What the node side keeps next to the jobs, in the folder $f."""
+
 CLEAN = f"""
 {WORK}
 {BOOT_ID}
 [ -d "$w" ] || exit 0
 if [ -d "$w/nodes" ] || [ -n "$3" ]; then
-  rm -rf -- "$w/nodes/$2" && {{ [ -z "$3" ] || rm -f -- "$3/fence" "$3/fence.lock" "$3/running"; }} || exit 1
+  f=$3; rm -rf -- "$w/nodes/$2" && {{ [ -z "$f" ] || rm -f -- {_NODE_WIDE}; }} || exit 1
   for j in "$w"/jobs/{JOB}; do
     [ -n "$3" ] && [ -n "$boot" ] && [ "$(head -c 64 "$j/boot_id" 2>/dev/null)" = "$boot" ] || continue
     rm -rf -- "$j" || exit 1
@@ -182,7 +194,7 @@ if [ -d "$w/nodes" ] || [ -n "$3" ]; then
 fi
 rm -rf -- "$w"/jobs/{JOB} || exit 1
 for a in "$w"/agents/{"[0-9a-f]" * 64}.pyz*; do [ ! -e "$a" ] || rm -f -- "$a" || exit 1; done
-rm -f -- "$w/fence" "$w/fence.lock" "$w/running" || exit 1
+f=$w; rm -f -- {_NODE_WIDE} || exit 1
 rmdir -- "$w/jobs" "$w/agents" "$w" 2>/dev/null
 [ ! -d "$w" ] || printf 'left %s\\n' "$w"
 """

@@ -87,6 +87,31 @@ def test_a_system_that_ends_what_a_login_leaves_running_ends_each_job(
     assert [item.mark for item in found] == marks
 
 
+@pytest.mark.needs_sshd
+@pytest.mark.parametrize(
+    ("kind", "uid", "linger", "marks"),
+    [
+        ("podman", "1000", "Linger=no", [checking.MISSING]),
+        ("podman", "1000", "Linger=yes", []),
+        ("podman", "1000", "", []),  # sshd without PAM: logind knows no such user
+        ("podman", "0", "Linger=no", []),
+        ("docker", "1000", "Linger=no", []),
+    ],
+)
+def test_containers_of_a_users_own_podman_need_lingering(
+    kind: str, uid: str, linger: str, marks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, answer in (("loginctl", linger), ("id", uid)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {answer}")
+        (tmp_path / name).chmod(0o700)
+    with sshd.running(tmp_path / "node", {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_SESSION_ID": ""}) as server:
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection(server.key_file))
+        at = server.node()
+        launch = {"kind": kind, "image": "torch"}
+        found = checking._of_login(NewNode("here", at.host, at.host_key, "", at.port, at.user or "", launch=launch))
+    assert [item.mark for item in found] == marks
+
+
 @pytest.mark.parametrize(("kind", "marks"), [("podman", [checking.MISSING]), ("python", [])])
 def test_tests_in_a_container_need_a_python_on_the_host_too(
     kind: str, marks: list[str], monkeypatch: pytest.MonkeyPatch

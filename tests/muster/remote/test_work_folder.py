@@ -164,13 +164,16 @@ def test_a_folder_that_another_user_made_first_is_not_used(
     assert list(work.iterdir()) == []
 
 
+NODE_WIDE = ("fence", "fence.lock", "running", "gpu-settings.json")
+
+
 def test_what_muster_put_on_a_node_is_deleted_and_nothing_else(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
     work = Path(server.home) / "muster"
     agent = f"agents/{'a' * 64}.pyz"
     kept = ["agents", "agents/smith", "jobs", "jobs/thesis-2024", "notes.txt"]
     for folder in (f"jobs/{KEY}", "jobs/thesis-2024", "agents"):
         (work / folder).mkdir(parents=True)
-    for name in ("fence", "fence.lock", "running", "notes.txt", agent, f"{agent}.77.part", "agents/smith"):
+    for name in (*NODE_WIDE, "notes.txt", agent, f"{agent}.77.part", "agents/smith"):
         (work / name).write_text("1")
     assert jobs.clean(client, str(work), "n1", {}) != ""
     assert sorted(str(each.relative_to(work)) for each in work.rglob("*")) == kept
@@ -194,8 +197,11 @@ def test_where_machines_share_a_folder_the_others_jobs_stay(
         (work / "jobs" / name / "boot_id").write_text(booted)
     before = set(work.rglob("*"))
     mine = {each for each in before if own and NEXT_KEY in str(each)}
-    fence.write_text("1") if own else (work / "nodes" / "n1").mkdir()
+    made = fence.parent if own else work / "nodes" / "n1"
+    made.mkdir(exist_ok=True)
+    for name in NODE_WIDE:
+        (made / name).write_text("1")
     launch = {"env": {"MUSTER_FENCE": str(fence.parent)}} if own else {}
     assert jobs.clean(client, str(work), "n1", launch) != ""
     assert set(work.rglob("*")) == before - mine
-    assert not fence.exists()
+    assert not any((made / name).exists() for name in NODE_WIDE)

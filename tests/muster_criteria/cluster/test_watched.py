@@ -64,6 +64,12 @@ def test_what_could_fail_a_gpu_and_cannot_be_read_is_no_zero() -> None:
     assert {name: [gap.code for gap in gaps] for name, gaps in found.suspected.items()} == {"n1": [Lack.UNREADABLE]}
 
 
+def test_a_member_of_which_others_used_a_gpu_does_not_pass() -> None:
+    found = judged({"n1": (row("foreign_processes", 1.0),), "n2": (row("foreign_processes", 0.0),)})
+    assert {name: [gap.code for gap in gaps] for name, gaps in found.suspected.items()} == {"n1": [Lack.INVALID]}
+    assert found.findings == {}
+
+
 @pytest.mark.parametrize("members", [2, 3, 8])
 def test_a_hall_that_is_too_hot_fails_no_node(members: int) -> None:
     names = [f"n{number}" for number in range(members)]

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from muster_criteria.measured import StageResult, parse_result
 from muster_node.contract import Plan, ProbeCall
 
 MAIN = Path(__file__).parent / "fakes" / "agent_main.py"
+STUCK = MAIN.with_name("stuck.py")
 
 
 def call(probe: str, timeout_s: float = 20.0, **params: Any) -> ProbeCall:
@@ -92,10 +92,13 @@ class Running:
         path = self.job / "progress.jsonl"
         wait_for(lambda: path.exists() and text in path.read_text())
 
+    @property
+    def agent(self) -> int:
+        """The process that works; ``process`` is the one that its caller waits for."""
+        return int((self.job / "agent.pid").read_text())
+
     def children(self) -> list[int]:
-        return [
-            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        ]
+        return [int(pid) for pid in Path(f"/proc/{self.agent}/task/{self.agent}/children").read_text().split()]
 
     def end(self, number: int = 0, limit_s: float = 120.0) -> Ended:
         if number:
@@ -140,6 +143,5 @@ class Node:
     def close(self) -> None:
         for running in self._started:
             if running.process.poll() is None:
-                os.kill(running.process.pid, signal.SIGCONT)
                 running.process.kill()
                 running.process.communicate()

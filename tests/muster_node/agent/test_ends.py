@@ -16,7 +16,7 @@ import pytest
 from muster_node.agent import guard
 from muster_node.agent.stop import Stop
 from muster_node.hardware.seam import Usage
-from tests.muster_node.agent.harness import MAIN, Node, alive, call, plan, wait_for
+from tests.muster_node.agent.harness import MAIN, STUCK, Node, alive, call, plan, wait_for
 
 BUSY = {"FAKE_USAGE": json.dumps({"busy_processes": ["trainer (process 77) uses 98 % of a core"], "users": ["eve"]})}
 
@@ -82,7 +82,7 @@ def test_a_tool_can_end_what_it_had_started_elsewhere(
     elif how == "agent killed":
         running.end(signal.SIGKILL)
     else:
-        os.kill(running.process.pid, signal.SIGSTOP)
+        os.kill(running.agent, signal.SIGSTOP)
         assert node.run(plan(call("good"), fence=6)).rc == 0
     wait_for(stopped.exists)
 
@@ -123,10 +123,24 @@ def test_no_process_of_a_killed_agent_survives(node: Node, tmp_path: Path) -> No
     pid_file = tmp_path / "escaped"
     running = node.start(plan(call("escapes", 60.0, hang=True, pid_file=str(pid_file))))
     running.wait_for_progress("got away")
-    processes = {*running.children(), int(pid_file.read_text())}
-    assert len(processes) == 3  # the watchdog, the probe, and the process that got away from it
+    processes = {running.agent, *running.children(), int(pid_file.read_text())}
+    assert len(processes) == 4  # the agent, its watchdog, the probe, and the process that got away from it
     running.end(signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in processes), 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "probe", "number"), [("usage", "", 0), ("run plan.json", "good", 0), ("run plan.json", "hangs", 9)]
+)
+def test_a_command_ends_for_its_caller_though_a_thread_of_it_cannot(
+    node: Node, words: str, probe: str, number: int
+) -> None:
+    (node.folder / "plan.json").write_text(plan(call(probe or "good")).to_json())
+    command = [sys.executable, str(STUCK), str(node.folder), str(number), sys.executable, str(MAIN), *words.split()]
+    seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    if seen is None:
+        pytest.skip("no process may be traced here")
+    assert seen == {"rc": 128 + number if number else 0, "end_of_output": number == 0, "thread_left": True}
 
 
 def test_an_agent_that_passes_its_deadline_is_killed_by_its_watchdog(tmp_path: Path) -> None:
@@ -174,9 +188,9 @@ def test_older_work_that_does_not_move_is_killed_with_its_children(node: Node) -
     older = node.start(plan(call("stubborn", 60.0), fence=5, job_id="old"))
     older.wait_for_progress("ignoring SIGTERM")
     children = older.children()
-    os.kill(older.process.pid, signal.SIGSTOP)
+    os.kill(older.agent, signal.SIGSTOP)
     assert node.run(plan(call("good"), fence=6)).rc == 0
-    assert older.end().rc == -signal.SIGKILL
+    assert older.end().rc == 128 + signal.SIGKILL
     wait_for(lambda: not any(alive(pid) for pid in children), 5)
 
 

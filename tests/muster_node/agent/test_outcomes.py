@@ -125,6 +125,14 @@ def test_a_figure_that_is_no_number_is_missing_and_never_zero(node: Node) -> Non
     assert done.outcome("not_a_number").status == "completed"
 
 
+def test_a_probe_computes_without_mps_and_in_the_precision_that_it_sets(node: Node) -> None:
+    given = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "NVIDIA_TF32_OVERRIDE": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    done = node.run(plan(call("environment")), env=given)
+    found = dict(str(row.text).split("=", 1) for row in done.measured("environment"))
+    scratch = found.pop("scratch")
+    assert found == {"CUDA_MPS_PIPE_DIRECTORY": scratch, "CUDA_VISIBLE_DEVICES": "0"}
+
+
 def test_scratch_is_removed(node: Node) -> None:
     done = node.run(plan(call("scratcher")))
     (row,) = done.measured("scratcher")

@@ -109,7 +109,7 @@ class Block:
 
     def strike(self, name: str, number: int) -> None:
         """Sends a signal to the member's agent and to all processes that it started."""
-        agent = self.running[name].process.pid
+        agent = self.running[name].agent
         for pid in (self.probe_process(name), agent):
             os.kill(pid, number)
 
@@ -144,8 +144,8 @@ class Block:
 
     def close(self) -> None:
         for running in self.running.values():
-            if running.process.poll() is None:
-                for pid in [*running.children(), running.process.pid]:
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or not begun
+                for pid in [*running.children(), running.agent]:
                     os.kill(pid, signal.SIGCONT)
         for node in self.nodes:
             node.close()

@@ -198,7 +198,7 @@ class TestForeignProcesses:
     def test_others_are_counted_and_named(self, tmp_path: Path) -> None:
         found = self._found([70, 90], self._proc(tmp_path, {70: os.getpid(), 90: 1}))
         assert found.value == 1.0
-        assert "90" in found.note
+        assert "90 (a (strange) name)" in found.note
 
     def test_those_that_cannot_be_seen_are_neither(self, tmp_path: Path) -> None:
         found = self._found([4321], self._proc(tmp_path, {}))

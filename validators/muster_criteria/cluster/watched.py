@@ -30,7 +30,7 @@ def watch_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(
         each for each in limits
         if each.key in ("exactly", "ceiling") and each.number is not None and (not each.stages or _LOAD in each.stages)
-        and (each.device == "gpu" if each.breach != "invalid" else each.device == "node")
+        and (each.device == "gpu" or (each.breach == "invalid" and each.device == "node"))
     )  # fmt: skip
 
 
@@ -47,7 +47,9 @@ def judge_watched(
             reason = row.note or "the node does not say why"
             block.suspect([name], Lack.UNREADABLE, f"{row.device} {row.metric} is not known: {reason}")
         for limit, row in _broken(limits[name], measured):
-            if why := invalid.get(limit.metric):
+            if limit.breach == "invalid":
+                block.suspect([name], Lack.INVALID, _finding(limit, row).summary)
+            elif why := invalid.get(limit.metric):
                 block.suspect([name], Lack.INVALID, f"{row.device} {limit.meaning}, and {why}")
             else:
                 broken[limit.metric, *sorted(limit.labels.items())][name].append(_finding(limit, row))
@@ -90,7 +92,7 @@ def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[L
     for limit in limits:
         for row in measured.rows(PROBE, limit.metric):
             kind = row.device.rstrip("0123456789")
-            over = limit.breach != "invalid" and row.value is not None and row.value > number_of(limit)
+            over = limit.device == "gpu" and row.value is not None and row.value > number_of(limit)
             if over and limit.applies_to(row.metric, kind, dict(row.labels)):
                 yield limit, row
 

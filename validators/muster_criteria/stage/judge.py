@@ -357,6 +357,8 @@ def _invalid_rows(frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> dict[
             continue
         limit = sku.all_limits[int(frame[f"{item.rule.column}_by"][item.position])]
         for position in _positions_of(frame, limit.invalidates):
+            if frame["kind"][position] == limit.device and frame["device"][position] != frame["device"][item.position]:
+                continue  # a sibling's
             why = f"invalid, since {item.finding.metric} is {item.finding.observed}"
             invalid.setdefault(position, Invalid(why, itself=False))
     return invalid

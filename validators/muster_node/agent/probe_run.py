@@ -23,6 +23,9 @@ MEASUREMENTS_MAX = 50_000
 SENT_BYTES_MAX = 16 * 1024 * 1024
 """What one probe may send in all; a result holds 5 MB."""
 
+NOT_INHERITED = ("NVIDIA_TF32_OVERRIDE",)
+"""It decides for cuBLAS, in the probe's place, whether fp32 products use TF32."""
+
 TEXT_MAX = 500
 REASON_MAX = 500
 TMPDIR_MAX = 70
@@ -190,9 +193,12 @@ def _environment(context: RunContext, scratch: pathlib.Path) -> dict[str, str]:
     root = str(pathlib.Path(muster_node.__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in NOT_INHERITED},
         orphans.MARKER: context.marker,
         "PYTHONPATH": root + os.pathsep + path if path else root,
+        # No control daemon of MPS answers there, so CUDA goes without one (nvidia-cuda-mps-control(1)): the server that
+        # the daemon would start for the load is no process of this job.
+        "CUDA_MPS_PIPE_DIRECTORY": str(scratch),
     }
     # Libraries put sockets into TMPDIR, whose whole path must fit 108 bytes; a deep job directory leaves no room.
     if len(str(scratch)) <= TMPDIR_MAX:

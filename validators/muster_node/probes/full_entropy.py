@@ -33,7 +33,7 @@ from muster_node.workloads.vote import dissenters
 _FACTS = ("gpu_model", "cpu_model", "driver_version", "mig_mode", "ecc_mode")
 Named = Callable[[Operations], Iterator[tuple[str, Operation]]]
 """Which of a device's operations to run."""
-_SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+_SETTING = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class FullEntropy(Probe):
@@ -70,7 +70,7 @@ class FullEntropy(Probe):
                 "repeats must be 2 or more to compare anything, it is {}".format(context.params["repeats"])
             )
         # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault(_SETTING, ":4096:8")
         torch, devices = require_torch(), best_devices(context.hardware)
         torch.use_deterministic_algorithms(True, warn_only=True)
         context.progress("operations of full entropy on {}".format(", ".join(device.id for device in devices)))
@@ -244,5 +244,5 @@ def _facts(hardware: Hardware) -> dict[tuple[str, str], str]:
     for fact in hardware.inventory():
         if fact.name in _FACTS and (fact.text is not None or fact.value is not None):
             facts[fact.name, fact.device] = fact.text or f"{fact.value or 0:g}"
-    facts.update({(name, "node"): os.environ.get(name, "unset") for name in _SETTINGS})
+    facts[_SETTING, "node"] = os.environ.get(_SETTING, "unset")
     return facts

@@ -77,13 +77,23 @@ def _of_login(node: Node | NewNode) -> list[Item]:
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
-        from muster.remote import scripts, ssh
+        from muster.remote import launch, scripts, ssh
 
-        if not ssh.run(client, ssh.shell(scripts.ENDS_WITH_LOGIN), to="ask systemd-logind").out:
-            return []
-    fix = "name this user in KillExcludeUsers= of logind.conf, and restart systemd-logind"
-    why = f"systemd-logind ends each job as the login that started it closes (KillUserProcesses=yes): {fix}"
-    return [Item(MISSING, "jobs outlive the login", ("every test",), why)]
+        def is_so(script: str) -> bool:
+            return bool(ssh.run(client, ssh.shell(script), to="ask systemd-logind").out)
+
+        jobs_end = is_so(scripts.ENDS_WITH_LOGIN)
+        containers_end = launch.parse_launch(node.launch).kind == "podman" and is_so(scripts.ENDS_WITH_USER)
+    found = []
+    if jobs_end:
+        fix = "name this user in KillExcludeUsers= of logind.conf, and restart systemd-logind"
+        why = f"systemd-logind ends each job as the login that started it closes (KillUserProcesses=yes): {fix}"
+        found.append(Item(MISSING, "jobs outlive the login", ("every test",), why))
+    if containers_end:
+        fix = "run `loginctl enable-linger USER` there, as root"
+        why = f"systemd-logind ends the containers of this user's podman as the last login closes (Linger=no): {fix}"
+        found.append(Item(MISSING, "containers outlive the login", ("every test",), why))
+    return found
 
 
 def _of_host(node: Node | NewNode) -> list[Item]:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -111,4 +112,19 @@ def open_fake():
         raise RuntimeError("driver is not loaded")
     if mode == "hangs":
         time.sleep(3600)
+    if mode == "stuck":
+        start_thread(Path(os.environ["FAKE_THREAD"]))
     return FakeHardware()
+
+
+def start_thread(file):
+    """A thread of the first process that comes here; returns once another process holds it."""
+    if not file.exists():
+        threading.Thread(target=hang, args=(file,), daemon=True).start()
+    while not file.with_suffix(".held").exists():
+        time.sleep(0.01)
+
+
+def hang(file):
+    file.write_text(str(threading.get_native_id()))
+    time.sleep(3600)

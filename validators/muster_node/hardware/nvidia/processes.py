@@ -21,7 +21,7 @@ def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
     for kind in KINDS:
         for process in nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle).value or ():
             if process.pid != os.getpid():
-                yield f"process {process.pid} uses {gpu.device.id} ({kind.lower()})"
+                yield f"process {_named(process.pid)} uses {gpu.device.id} ({kind.lower()})"
 
 
 def unlisted(nvml: Nvml, gpu: Gpu) -> str:
@@ -49,7 +49,7 @@ def foreign(nvml: Nvml, gpu: Gpu, proc: str = "/proc") -> Fact:
     strangers = sorted(pid for pid, ours in others.items() if ours is False)
     hidden = sum(ours is None for ours in others.values())
     if strangers:
-        note = "processes {}".format(", ".join(map(str, strangers)))
+        note = "processes {}".format(", ".join(_named(pid, proc) for pid in strangers))
         return Fact("foreign_processes", gpu.device.id, "count", float(len(strangers)), note=note)
     if hidden:
         note = f"{hidden} processes on it are not visible here (another PID namespace), so whose they are is not known"
@@ -57,6 +57,11 @@ def foreign(nvml: Nvml, gpu: Gpu, proc: str = "/proc") -> Fact:
     if refused.note:
         return Fact("foreign_processes", gpu.device.id, "count", note=refused.note)
     return Fact("foreign_processes", gpu.device.id, "count", 0.0)
+
+
+def _named(pid: int, proc: str = "/proc") -> str:
+    process = look_up(pid, proc)
+    return f"{pid} ({process.name})" if process else str(pid)
 
 
 def _is_ours(pid: int, proc: str) -> bool | None:

@@ -29,6 +29,20 @@ class Good(Probe):
         time.sleep(context.params["seconds"])
 
 
+class Environment(Probe):
+    name = "environment"
+    stage = "intake"
+    doc = "Reports its variables"
+    metrics = {"fact": Metric("text", "names and values")}
+    loads = False
+
+    def run(self, context):
+        for name, value in os.environ.items():
+            if "CUDA" in name or "TF32" in name:
+                context.emit("fact", "node", text=f"{name}={value}")
+        context.emit("fact", "node", text=f"scratch={context.scratch}")
+
+
 class NotANumber(Probe):
     name = "not_a_number"
     stage = "intake"
