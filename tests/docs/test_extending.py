@@ -67,14 +67,21 @@ def test_the_sku_is_well_and_judges_what_the_probe_measured(installed: None) -> 
     assert lint_sku("acme-cpu", SKUS) == []
     sku = load_sku("acme-cpu", SKUS)
 
-    def verdict(round_trip_us: float) -> Verdict:
-        case = Case(sku, healthy_raw(sku, "performance"))
-        for row in case.rows("loopback_round_trip"):
-            row.update(value=round_trip_us, unit="us")
+    def verdict(stage: str, metric: str = "", value: float = 0.0) -> Verdict:
+        case = Case(sku, healthy_raw(sku, stage))
+        if stage == "intake":
+            case.add("inventory", "kernel", "node", "6.8.0-45", "text")
+            case.add("inventory", "bios_version", "node", "2.20.3", "text")
+        for row in case.rows(metric) if metric else ():
+            row.update(value=value)
         return case.judge().verdict
 
-    assert verdict(40.0) is Verdict.PASS
-    assert verdict(6000.0) is Verdict.WARN
+    assert {verdict(stage) for stage in sku.programme.stages} == {Verdict.PASS}
+    assert verdict("performance", "loopback_round_trip", 6000.0) is Verdict.WARN
+    assert verdict("burn_in", "host_product_mismatches", 1) is Verdict.FAIL
+    assert verdict("burn_in", "memory_burn_mismatches", 1) is Verdict.FAIL
+    assert verdict("integrity", "gemm_mismatches", 5) is Verdict.FAIL
+    assert verdict("thermal", "soak_rate_drop", 60) is Verdict.FAIL
 
 
 def test_the_report_section_is_one_file_and_in_mail_and_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
