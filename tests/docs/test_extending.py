@@ -15,10 +15,15 @@ import pytest
 import muster_node.probes
 from muster.admission import backends, clusters
 from muster.errors import BadSettings
-from muster_criteria.model import Verdict
+from muster_criteria.fleet.series.readings import readings_of, together
+from muster_criteria.model import FaultClass, Verdict
 from muster_criteria.sku_files import declarations
+from muster_criteria.sku_files.learn import learn, rates
+from muster_criteria.sku_files.learned import as_file
 from muster_criteria.sku_files.skus import lint_sku, load_sku
+from muster_criteria.sku_files.work import sku_work
 from muster_node.agent.registry import declaration, discover
+from muster_node.contract import Measurement
 from muster_node.hardware import open_hardware
 from muster_node.probe import Context, resolve_params
 from muster_reports import mail
@@ -67,14 +72,40 @@ def test_the_sku_is_well_and_judges_what_the_probe_measured(installed: None) -> 
     assert lint_sku("acme-cpu", SKUS) == []
     sku = load_sku("acme-cpu", SKUS)
 
-    def verdict(round_trip_us: float) -> Verdict:
-        case = Case(sku, healthy_raw(sku, "performance"))
-        for row in case.rows("loopback_round_trip"):
-            row.update(value=round_trip_us, unit="us")
+    def verdict(stage: str, metric: str = "", value: float = 0.0) -> Verdict:
+        case = Case(sku, healthy_raw(sku, stage))
+        if stage == "intake":
+            case.add("inventory", "kernel", "node", "6.8.0-45", "text")
+            case.add("inventory", "bios_version", "node", "2.20.3", "text")
+        for row in case.rows(metric) if metric else ():
+            row.update(value=value)
         return case.judge().verdict
 
-    assert verdict(40.0) is Verdict.PASS
-    assert verdict(6000.0) is Verdict.WARN
+    assert {verdict(stage) for stage in sku.programme.stages} == {Verdict.PASS}
+    assert verdict("performance", "loopback_round_trip", 6000.0) is Verdict.WARN
+    assert verdict("burn_in", "host_product_mismatches", 1) is Verdict.FAIL
+    assert verdict("burn_in", "memory_burn_mismatches", 1) is Verdict.FAIL
+    assert verdict("integrity", "gemm_mismatches", 5) is Verdict.FAIL
+    assert verdict("thermal", "soak_rate_drop", 60) is Verdict.FAIL
+
+
+def test_floors_of_the_skus_rates_are_learned_without_a_limit_on_them(installed: None, tmp_path: Path) -> None:
+    sku = load_sku("acme-cpu", SKUS)
+    assert {"burn_rate", "soak_rate"} <= set(rates(sku))
+
+    known = {"at": 1e9, "run": "r", "sku": sku.name, "environment": {}}
+    burns = [Measurement("cpu_burn", "burn_rate", "cpu0", "GFLOPS", 40.0 + node) for node in range(16)]
+    read = together(readings_of([row], node=f"n{node}", **known) for node, row in enumerate(burns))
+    made = learn(read, [], limits=sku.limits)
+    (tmp_path / "learned").mkdir()
+    text = as_file(sku.name, made, "demo", 1, datetime.date(2026, 11, 29), sku.limits, sku_work(sku, "demo"))
+    (tmp_path / "learned" / "acme-cpu-0001.yaml").write_text(text)
+    case = Case(load_sku("acme-cpu", [tmp_path, *SKUS]), healthy_raw(sku, "burn_in"))
+    for row in case.rows("burn_rate"):
+        row.update(value=1.0 if row["device"] == "cpu0" else 48.0, unit="GFLOPS")
+    judgement = case.judge()
+    assert judgement.verdict is Verdict.FAIL
+    assert {finding.fault_class for finding in judgement.findings} == {FaultClass.CPU}
 
 
 def test_the_report_section_is_one_file_and_in_mail_and_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

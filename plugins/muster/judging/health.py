@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster import store
@@ -33,22 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@functools.lru_cache(maxsize=256)
-def _sku(name: str, folders: tuple[Path, ...], _changed: tuple[tuple[str, int], ...]) -> Sku:
-    from muster_criteria.sku_files.skus import load_sku
-
-    return load_sku(name, folders)
-
-
 def sku_of(name: str) -> Sku | None:
     """Returns the SKU file by name; None for one that cannot be used, which is logged."""
     from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.skus import changed
+    from muster_criteria.sku_files.skus import current_sku
 
-    folders = settings().sku_folders
     try:
-        # By the times of the files, so that a corrected or added one counts at once: the API server runs for months.
-        return _sku(name, folders, changed(folders))
+        return current_sku(name, settings().sku_folders)
     except SkuError as error:
         log.warning("%s", error)
         return None

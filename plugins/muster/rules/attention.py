@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import datetime
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.model import dags
 from muster.model.attention import Attention, Cause, Turn
@@ -48,8 +48,8 @@ class Known:
     cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
     they are simulated. ``incidents``: all that are open. ``obstacles``: why its run, which tries again, could not reach
     it. ``untestable``: when tests of it were refused, though no one else used it, in order. ``leaving``: of a node in
-    service, the observation for which it is to leave. ``members``: how many nodes are not retired, by SKU and by
-    whether they are simulated.
+    service, the observation for which it is to leave. ``members``: how many nodes may be peers, by SKU and by
+    whether they are simulated. ``uncompared``: SKUs that compare nothing with other nodes.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
@@ -64,6 +64,7 @@ class Known:
     untestable: Mapping[str, Sequence[datetime.datetime]] = dataclasses.field(default_factory=dict)
     leaving: Mapping[str, Observation] = dataclasses.field(default_factory=dict)
     members: Mapping[tuple[str, bool], int] = dataclasses.field(default_factory=dict)
+    uncompared: Collection[str] = ()
 
 
 def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) -> list[Attention]:
@@ -105,6 +106,7 @@ class _Seen:
         self.replaces, self.rack = known.replacements.get(node), known.racks.get((row.rack, row.simulated))
         self.obstacle, self.leaves = known.obstacles.get(node, ""), known.leaving.get(node)
         self.others = max(0, known.members.get((row.sku, row.simulated), 0) - 1)
+        self.compared = row.sku not in known.uncompared
         self.refused = why if counts(at) else ""
         self.refusals = [each for each in known.untestable.get(node, ()) if counts(each)]
         self.why = row.moved_for or self.refused or row.headline or "it was not tested yet"
@@ -212,7 +214,9 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
     in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
     if row.verdict is Verdict.PROVISIONAL and not in_block:
         why, turn = f"{seen.why} It is re-evaluated once enough similar nodes were tested.", Turn.MUSTER
-        if seen.others < OTHERS_MIN:
+        if not seen.compared:
+            why, turn = f"{seen.why} Its SKU compares nothing with other nodes.", Turn.PERSON
+        elif seen.others < OTHERS_MIN:
             why, turn = f"{seen.why} Too few nodes have its SKU to compare it with.", Turn.PERSON
         return seen.item(Cause.PROVISIONAL, turn, f"muster admit {name} --reason …", why)
     if row.spare and in_block and row.verdict is Verdict.PASS:

@@ -140,6 +140,7 @@ def test_a_full_disk_leaves_nothing_that_tests_would_read(
     ("args", "sentence"),
     [
         (["h200-sxm-8"], "nowhere to write to: name a folder with --into, or set MUSTER_SKU_PATH"),
+        (["h200-sxm-8", "--into", ".", "--level", "standart"], "there is no level 'standart'"),
         (["h200-smx-8", "--into", "."], "there is no SKU 'h200-smx-8': did you mean h200-sxm-8?"),
     ],
 )

@@ -173,6 +173,8 @@ def test_what_no_fleet_can_re_evaluate_is_decided_by_a_person(others: int, turn:
     members = {("h100", False): others + 1, ("h100", True): 100, ("another", False): 100}
     found = only(attention([seen], members=members))
     assert (found.turn, found.command) == (turn, "muster admit n1 --reason …")
+    assert only(attention([seen], members=members, uncompared={"another"})).turn is turn
+    assert only(attention([seen], members=members, uncompared={"h100"})).turn is Turn.PERSON
 
 
 @pytest.mark.parametrize("state", [State.PRODUCTION, State.REVALIDATION])

@@ -138,7 +138,18 @@ def test_the_version_of_a_rollout_is_allowed_beside_the_fleets(case: MakeCase) -
     entry = {"part": "driver_version", "as_the_fleet": True, "exactly": ["570"]}
     assert gated(case, entry).judge(running={"driver_version": {"560": 50}}).verdict is Verdict.PASS
     entry["exactly"] = ["575"]
-    assert gated(case, entry).judge(running={"driver_version": {}}).verdict is Verdict.FAIL
+    assert gated(case, entry).judge(running={"driver_version": {"560": 8}}).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("widened", [{"exactly": ["575"]}, {"at_least": "575"}])
+def test_a_fleet_that_does_not_agree_judges_no_version_by_what_widens_it(
+    case: MakeCase, widened: dict[str, Any]
+) -> None:
+    node = gated(case, {"part": "driver_version", "as_the_fleet": True, **widened})
+    judgement = node.judge(running={"driver_version": {"570": 7}})
+
+    assert (judgement.verdict, judgement.findings) == (Verdict.PASS, ())
+    assert [note for note in judgement.notes if "driver_version" in note]
 
 
 @pytest.mark.parametrize(

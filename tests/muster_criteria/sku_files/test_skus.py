@@ -15,6 +15,7 @@ from muster_criteria.sku_files import skus
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
 from muster_criteria.sku_files.work import at_level
+from muster_criteria.stages import LEVELS
 
 Spoil = Callable[[dict[str, Any]], object]
 
@@ -222,6 +223,27 @@ def test_a_wrong_programme_is_refused(folder: Path, spoil: Spoil) -> None:
 
     with pytest.raises(SkuError):
         load_sku("h100-sxm-8", [folder])
+
+
+@pytest.mark.parametrize(
+    ("required", "codes"),
+    [
+        ({"metric": "host_burn_rate", "judged": False}, ["nothing-judged"] * len(LEVELS)),
+        (
+            {"metric": "host_burn_rate", "judged": False, "levels": ["demo"]},
+            ["nothing-judged", *["nothing-required"] * 3],
+        ),
+        ({"metric": "host_burn_rate"}, []),
+        ({"metric": "edac_corrected", "judged": False}, []),
+    ],
+)
+def test_a_stage_that_judges_nothing_could_never_pass(folder: Path, required: dict[str, Any], codes: list[str]) -> None:
+    def spoil(raw: dict[str, Any]) -> None:
+        entry = {"timeout_s": 60, "require": [required | {"devices": "node"}]}
+        raw["stages"]["burn_in"]["probes"] = {"gpu_burn": entry}
+
+    rewrite(folder, spoil, "programmes/gpu-node")
+    assert [problem.code for problem in lint_sku("h100-sxm-8", [folder])] == codes
 
 
 WRONG_BLOCKS: list[tuple[str, Spoil, str]] = [

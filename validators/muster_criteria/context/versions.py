@@ -42,7 +42,8 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
     notes: list[str] = []
     for allowed in sku.versions:
         fleet = _agreed(running.get(allowed.part, {}))
-        if allowed.as_the_fleet and not fleet:
+        unknown = allowed.as_the_fleet and not fleet
+        if unknown:
             best = max(running.get(allowed.part, {}).values(), default=0)
             notes.append(
                 f"{allowed.part} is not compared with the fleet: {best} nodes agree on a version, of {AGREE_MIN}"
@@ -53,7 +54,7 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
             if each.metric == allowed.part and allowed.labels.items() <= each.labels.items()
         ]
         missing += _unknown(allowed, rows, result, sku)
-        if allowed.as_the_fleet and not fleet and not allowed.expected:
+        if unknown:  # the other forms only widen what the fleet runs
             continue
         wrong: dict[str, list[Measured]] = collections.defaultdict(list)
         for row in rows:
@@ -93,7 +94,7 @@ def _finding(allowed: Allowed, version: str, rows: Sequence[Measured], fleet: Ma
     devices = sorted({row.device for row in rows}, key=natural)
     forms = [allowed.expected] if allowed.expected else []
     if allowed.as_the_fleet:
-        forms += [f"{each}, as {nodes} other nodes" for each, nodes in fleet.items()] or ["as the fleet"]
+        forms += [f"{each}, as {nodes} other nodes" for each, nodes in fleet.items()]
     expected, who = " or ".join(forms), listed(devices, 8)
     return Finding(
         rule=VERSION,

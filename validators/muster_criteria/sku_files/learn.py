@@ -15,6 +15,7 @@ from scipy.stats import median_abs_deviation
 
 from muster_criteria.fleet.series.readings import stack_of
 from muster_criteria.labels import labelled, labels_of
+from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.sku_files.learned import (
     Basis,
     Calibration,
@@ -26,6 +27,7 @@ from muster_criteria.sku_files.learned import (
     floors_of,
 )
 from muster_criteria.sku_files.limits import Limit
+from muster_criteria.sku_files.model import Sku
 
 NODES_MIN = 16
 """Nodes needed to calibrate (docs/science.md#calibrated-floors)."""
@@ -42,6 +44,15 @@ LOWER_MAX = 0.02
 """A floor that would sink by more than this share keeps its last value: lowering it is a person's decision."""
 RATE_UNITS = ("TFLOPS", "GFLOPS", "GB/s", "MB/s", "Gb/s", "TFLOPS/GHz")
 DIGITS = 4
+
+
+def rates(sku: Sku) -> list[str]:
+    """The metrics of which floors can be learned: what the SKU limits, requires or compares, where it is a rate."""
+    plans = sku.programme.stages.values()
+    wanted = {required.metric for plan in plans for use in plan.probes.values() for required in use.require}
+    wanted |= {each.metric for each in (*sku.limits, *sku.programme.compare)}
+    units = [unit for probe in declared_probes().values() for unit in probe.units.items()]
+    return sorted(wanted & {metric for metric, among in units if not set(RATE_UNITS).isdisjoint(among)})
 
 
 def learn(

@@ -21,6 +21,7 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from muster_criteria.labels import labelled
+from muster_criteria.model import FaultClass
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Breach, Limit
 from muster_criteria.stages import Level
@@ -226,7 +227,8 @@ def as_file(
                     "metric": found.metric, "device": found.kind,
                     **({"labels": dict(found.labels)} if found.labels else {}),
                     "unit": found.unit, "floor": floor, "breach": breach,
-                    "fault": str(kin.fault) if kin else "gpu", "action": str(kin.action) if kin else "retest",
+                    "fault": str(kin.fault if kin else _suspect(found.kind)),
+                    "action": str(kin.action) if kin else "retest",
                     "meaning": meaning, "source": _source(found, calibration.canary), "date": today,
                     "stack": calibration.stack,
                 }
@@ -245,6 +247,11 @@ def _kin(found: LearnedFloor, like: Sequence[Limit]) -> Limit | None:
     """The limit that says what a slow device suffers from: a floor, or else another that fails or warns."""
     alike = [limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)]
     return min((each for each in alike if each.breach != "invalid"), key=lambda each: each.key != "floor", default=None)
+
+
+def _suspect(kind: str) -> FaultClass:
+    """The part that is slow, where no limit names another."""
+    return FaultClass(kind) if kind in list(FaultClass) else FaultClass.NODE
 
 
 def _source(found: LearnedFloor, canary: bool) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
+from muster_criteria.devices import kind_of
 from muster_criteria.kinds import LIMIT_KINDS
 from muster_criteria.kinds.kind import Times
 from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.lint_figures import FLOORS, NO_FIGURE, figure_problems, labels_meet, limits_of
-from muster_criteria.sku_files.model import ProbeUse, Problem, Requirement, Sku
+from muster_criteria.sku_files.model import ProbeUse, Problem, Sku
+from muster_criteria.sku_files.programme import Need, needs
 from muster_criteria.stages import LEVELS, STAGES
 
 CEILINGS = ("ceiling", "at_most")
@@ -129,9 +131,13 @@ def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Pr
         for name, use in plan.probes.items():
             yield from _use_problems(sku, file, f"stages.{stage}.probes.{name}", use, probes)
         for level in LEVELS:
-            if not any(level in use.levels and _required_at(use.require, level) for use in plan.probes.values()):
+            wanted = needs(sku, stage, level)
+            if not wanted:
                 message = f"requires nothing at level {level}, so it could never pass"
                 yield Problem(file, f"stages.{stage}", "nothing-required", message)
+            elif not any(need.requirement.judged or _limited(sku, stage, need) for need in wanted):
+                message = f"requires nothing at level {level} that is judged or has a limit, so it could never pass"
+                yield Problem(file, f"stages.{stage}", "nothing-judged", message)
 
 
 def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[str, Declared]) -> Iterator[Problem]:
@@ -178,8 +184,15 @@ def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Probl
         yield Problem(file, key, "sequential-varied", message)
 
 
-def _required_at(require: Sequence[Requirement], level: str) -> bool:
-    return any(level in wanted.levels for wanted in require)
+def _limited(sku: Sku, stage: str, need: Need) -> bool:
+    """Whether a limit of the SKU judges what is needed."""
+    kind = kind_of(need.requirement.devices.removeprefix("each ").replace("core", "cpu"))
+    return any(
+        limit.breach != "invalid"
+        and stage in (limit.stages or (stage,))
+        and limit.applies_to(need.requirement.metric, kind, limit.labels | dict(need.labels))
+        for limit in sku.all_limits
+    )
 
 
 def _unmet_sensors(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:

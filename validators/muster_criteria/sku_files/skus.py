@@ -83,6 +83,16 @@ def load_sku(name: str, search: Sequence[Path] = ()) -> Sku:
     return sku
 
 
+def current_sku(name: str, search: tuple[Path, ...]) -> Sku:
+    """A SKU as its files are now; only changed ones are read again: servers ask for months. Raises SkuError."""
+    return _as_changed(name, search, changed(search))
+
+
+@functools.lru_cache(maxsize=256)
+def _as_changed(name: str, search: tuple[Path, ...], _changed: tuple[tuple[str, int], ...]) -> Sku:
+    return load_sku(name, search)
+
+
 def lint_sku(sku: str | Path, search: Sequence[Path] = ()) -> list[Problem]:
     """Everything that is wrong with a SKU, given by name or as a file. Raises SkuError if there is no such SKU."""
     path = sku if isinstance(sku, Path) else find_sku(sku, search)

@@ -54,12 +54,17 @@ class Wanted:
     nodes: tuple[Node, ...] = ()
 
 
+def existing(level: str) -> None:
+    """Raises MusterError for an unknown level."""
+    if level not in LEVELS:
+        raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
+
+
 def known(names: Sequence[str], level: str) -> dict[str, Node]:
     """The nodes by name. Raises MusterError for an unknown level, UnknownNode."""
     from muster import store
 
-    if level not in LEVELS:
-        raise MusterError(f"there is no level {level!r}: give one of {', '.join(LEVELS)}")
+    existing(level)
     return {name: store.nodes.get(name) for name in names}
 
 

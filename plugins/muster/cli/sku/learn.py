@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster import ownership
+from muster.cli.airflow.start import existing
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun
 from muster.cli.terminal.messages import messages
@@ -39,6 +40,7 @@ def learn(
     from muster_criteria.sku_files.skus import load_sku
     from muster_criteria.sku_files.work import outdated_notes, sku_work
 
+    existing(level)
     folder = into or next(iter(settings().sku_folders), None)
     if folder is None:
         raise MusterError("nowhere to write to: name a folder with --into, or set MUSTER_SKU_PATH")
@@ -84,7 +86,10 @@ def _calibrated(sku: Sku, level: str, stack: str) -> Calibration:
     from muster_criteria.sku_files.learned import without
     from muster_criteria.sku_files.work import outdated, sku_work
 
-    metrics = sorted({limit.metric for limit in sku.limits if limit.unit in learning.RATE_UNITS})
+    metrics = learning.rates(sku)
+    if not metrics:
+        units = ", ".join(learning.RATE_UNITS)
+        raise MusterError(f"nothing is learned for {sku.name}: it limits, requires and compares no rate ({units})")
     readings = store.measured.fleet_readings(sku.name, level, metrics, sku_work(sku, level), simulated=False, visits=1)
     suspects = store.measured.excluded_from_peers(sku.name, simulated=False)
     readings = readings[~readings["node"].isin(list(suspects))]

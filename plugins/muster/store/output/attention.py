@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,10 +25,12 @@ from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import questions, replacing
 from muster.store.fleet import repairs, signs
+from muster.store.fleet.measured import NOT_PEERS
 from muster.store.machines import leases, racks
 from muster.store.output import overview
 from muster.store.queues import schedulers
 from muster.store.testing import runs
+from muster_criteria.model import Verdict
 
 REFUSED_FOR = datetime.timedelta(days=7)
 """A refusal to test is the reason why a node is out of service for so long, unless a test ends."""
@@ -63,17 +66,32 @@ def collect(
         leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
         incidents=repairs.find(limit=OPEN_MAX, still_open=True), obstacles=runs.obstacles(),
-        untestable=_untestable(), leaving=leaving, members=_members(),
+        untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())
 
 
 def _members() -> dict[tuple[str, bool], int]:
-    query = select(NodeRow.sku, NodeRow.simulated, func.count()).where(NodeRow.state != str(State.RETIRED))
+    query = select(NodeRow.sku, NodeRow.simulated, func.count())
+    query = query.where(NodeRow.state.not_in([str(state) for state in NOT_PEERS]))
     with reading() as session:
         return {(sku, simulated): nodes for sku, simulated, nodes in session.execute(
             query.group_by(NodeRow.sku, NodeRow.simulated)
         )}  # fmt: skip
+
+
+def _uncompared(rows: Sequence[FleetRow]) -> frozenset[str]:
+    """The SKUs of nodes that are not judged wholly, and that no peers will judge."""
+    from muster_criteria.sku_files.model import SkuError
+    from muster_criteria.sku_files.skus import current_sku
+
+    found = set()
+    for name in {row.sku for row in rows if row.verdict is Verdict.PROVISIONAL}:
+        with contextlib.suppress(SkuError):
+            compare = current_sku(name, settings().sku_folders).programme.compare
+            if not any(each.judged for each in compare):
+                found.add(name)
+    return frozenset(found)
 
 
 def _refused() -> ColumnElement[bool]:

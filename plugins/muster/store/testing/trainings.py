@@ -5,10 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-import functools
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
@@ -113,20 +111,12 @@ def _kept(sku: str, rate: Input, earlier: Mapping[str, tuple[float, int]]) -> di
 
 def _gpus_a_node(sku: str) -> int:
     from muster_criteria.sku_files.model import SkuError
-    from muster_criteria.sku_files.skus import changed
+    from muster_criteria.sku_files.skus import current_sku
 
-    folders = settings().sku_folders
     try:
-        return _counted(sku, folders, changed(folders)) or GPUS_A_NODE
+        return current_sku(sku, settings().sku_folders).gpus or GPUS_A_NODE
     except SkuError:
         return GPUS_A_NODE
-
-
-@functools.lru_cache(maxsize=32)
-def _counted(sku: str, folders: tuple[Path, ...], _changed: tuple[tuple[str, int], ...]) -> int | None:
-    from muster_criteria.sku_files.skus import load_sku
-
-    return load_sku(sku, folders).gpus
 
 
 def _read(kept: Mapping[str, Any]) -> Comparisons:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from muster import store
 from muster.errors import NodeLeased, Refusal
+from muster.model.attention import Turn
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -55,6 +56,23 @@ def again(run: Run, verdict: Verdict, stage: str = OPEN, standing: Standing | No
 
 def holding() -> Standing:
     return store.waivers.standing_at(NODE, datetime.datetime.now(datetime.UTC))
+
+
+@pytest.mark.parametrize(
+    ("sku", "others", "turn"),
+    [
+        ("h100-sxm-8", State.REGISTERED, Turn.MUSTER),
+        ("h100-sxm-8", State.RMA, Turn.PERSON),
+        ("cpu-generic", State.REGISTERED, Turn.PERSON),  # it compares nothing
+    ],
+)
+def test_what_no_peers_will_judge_is_a_persons_turn(waiting: Run, sku: str, others: State, turn: Turn) -> None:
+    for name in ("gpu-0002", "gpu-0003"):
+        store.nodes.add(fleet.new_node(name))
+    with writing() as session:
+        for row in session.scalars(select(NodeRow)):
+            row.sku, row.state = sku, row.state if row.name == NODE else str(others)
+    assert [each.turn for each in store.attention.collect() if each.node == NODE] == [turn]
 
 
 def test_what_could_not_be_judged_waits_until_a_run_takes_the_node(waiting: Run) -> None:
