@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,14 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from muster_criteria.sku_files.figures import Format, Peaks
-from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
+from muster_criteria.sku_files.skus import lint_sku, list_skus, load_sku
 from muster_node.workloads.common import FORMATS
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copytree(SHIPPED, tmp_path / "skus")
-    return tmp_path / "skus"
 
 
 def linted(folder: Path, sku: str, **keys: Any) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,10 @@ import yaml
 
 from muster_criteria.sku_files import skus
 from muster_criteria.sku_files.model import SkuError
-from muster_criteria.sku_files.skus import SHIPPED, lint_sku, list_skus, load_sku
+from muster_criteria.sku_files.skus import lint_sku, list_skus, load_sku
 from muster_criteria.sku_files.work import at_level
 from muster_criteria.stages import LEVELS
-
-Spoil = Callable[[dict[str, Any]], object]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A fleet's own folder with a copy of a shipped SKU to spoil."""
-    shutil.copytree(SHIPPED, tmp_path / "skus")
-    return tmp_path / "skus"
-
-
-def rewrite(folder: Path, spoil: Spoil, name: str = "h100-sxm-8") -> Path:
-    path = folder / f"{name}.yaml"
-    raw = yaml.safe_load(path.read_text())
-    spoil(raw)
-    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
-    return path
+from tests.muster_criteria.sku_files.spoiling import Spoil, rewrite
 
 
 def limit_of(raw: dict[str, Any], metric: str, key: str) -> dict[str, Any]:

@@ -237,6 +237,7 @@ class _Table:
                 ("_count", rule.visits[elements]),
                 ("_repeats", rule.repeats[elements]),
                 ("_cleared", rule.cleared[elements]),
+                ("_foreign", rule.foreign[elements]),
             ):
                 column = np.full(len(self._rows), np.nan)
                 column[at[known]] = values[known]

@@ -30,7 +30,8 @@ class RuleResult:
     ``fail``: margin as a share; negative fails the device. ``retest``: margin; negative is an outlier, of which a
     second reading may be needed. ``threshold``: the distance beyond which it fails: alone, or where it does so only
     with a repeat as well. ``expected``: in unit (for node rules: relative to the peers). ``cleared``: one of
-    several readings was an outlier, and no other.
+    several readings was an outlier, and no other. ``foreign``: by peers of which most run another stack, which fail
+    nothing.
     """
 
     rule: str
@@ -43,6 +44,7 @@ class RuleResult:
     expected: Numbers
     visits: Codes
     cleared: npt.NDArray[np.bool_]
+    foreign: npt.NDArray[np.bool_]
 
     def breach(self, informs: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
         """Returns the breach of each element: "fail", "retest" (a second reading is needed), "warn", "cleared" or "".
@@ -79,15 +81,17 @@ def apply_rules(
     usual, level = measured.usual, np.where(np.isfinite(measured.level), measured.level, 1.0)
     counts = measured.peers_count
     uncertain = np.sqrt(1.0 + np.pi / 2.0 / np.maximum(counts, 1))  # a median of few peers is itself uncertain
+    foreign = measured.foreign
     few = np.zeros(len(readings), dtype=np.int64)
     past = _enough(history.past(readings)) if history is not None else None
     rules = _Rules(readings, thresholds, at_least, None if past is None else np.isfinite(past.median))
     found = [
-        rules.of("peers", measured.peers, usual, counts, uncertain),
+        rules.of("peers", measured.peers, usual, counts, uncertain, foreign=foreign),
         rules.of("siblings", measured.siblings, usual * level, measured.siblings_count),
     ]
     one_each = _first_of(readings.siblings_of, np.isfinite(measured.level))
-    found.append(rules.of("node_peers", sign * (measured.level - 1.0), np.ones(len(readings)), few, only=one_each))
+    ones = np.ones(len(readings))
+    found.append(rules.of("node_peers", sign * (measured.level - 1.0), ones, few, only=one_each, foreign=foreign))
     if history is None or past is None:
         return found
     change, common = own_changes(measured.relative / past.median, readings.siblings_of)
@@ -96,7 +100,7 @@ def apply_rules(
     usually, visits = np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64)
     usually[one_each], visits[one_each] = of_node.median, of_node.visits
     drift = sign * (measured.level * common / usually - 1.0)  # one device's change is not the node's
-    found.append(rules.of("node_drift", drift, usually, visits, only=one_each))
+    found.append(rules.of("node_drift", drift, usually, visits, only=one_each, foreign=foreign))
     return found
 
 
@@ -129,8 +133,12 @@ class _Rules:
         visits: Codes,
         uncertain: Numbers | None = None,
         only: Codes | None = None,
+        foreign: npt.NDArray[np.bool_] | None = None,
     ) -> RuleResult:
-        """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor."""
+        """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor.
+
+        ``foreign``: the readings of which it fails nothing, since their usual values are those of another stack.
+        """
         reading, share, second, repeats = self._worst(distance, only)
         sku, series = self._readings.sku[reading], self._readings.series[reading]
         wider = 1.0 if uncertain is None else uncertain[reading]
@@ -139,6 +147,8 @@ class _Rules:
         rare = self._thresholds.second(rule, repeats, sku, series) * wider
         double = np.maximum(rare - second, budget.EFFECT_MIN - share)
         fail = np.where(repeats > 1, np.fmin(single - share, double), single - share)
+        apart = np.zeros(len(reading), dtype=np.bool_) if foreign is None else foreign[reading]
+        fail = np.where(apart, np.inf, fail)
         limit = np.where((double < 0.0) & ~(share > single), np.maximum(budget.EFFECT_MIN, rare), single)
         outlier = np.maximum(budget.RETEST_MIN, self._thresholds.outlier(rule)[sku, series] * wider)
         return RuleResult(
@@ -152,6 +162,7 @@ class _Rules:
             expected[reading],
             visits[reading],
             (repeats > 1) & (fail >= 0.0) & ~(second > outlier),
+            apart,
         )
 
     def _single(self, rule: str, reading: Codes) -> Numbers:

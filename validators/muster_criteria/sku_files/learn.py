@@ -50,7 +50,7 @@ def rates(sku: Sku) -> list[str]:
     """The metrics of which floors can be learned: what the SKU limits, requires or compares, where it is a rate."""
     plans = sku.programme.stages.values()
     wanted = {required.metric for plan in plans for use in plan.probes.values() for required in use.require}
-    wanted |= {each.metric for each in (*sku.limits, *sku.programme.compare)}
+    wanted |= {limit.metric for limit in sku.limits} | {each.metric for each in sku.programme.compare}
     units = [unit for probe in declared_probes().values() for unit in probe.units.items()]
     return sorted(wanted & {metric for metric, among in units if not set(RATE_UNITS).isdisjoint(among)})
 

@@ -14,7 +14,7 @@ from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.lint_figures import FLOORS, NO_FIGURE, figure_problems, labels_meet, limits_of
-from muster_criteria.sku_files.model import ProbeUse, Problem, Sku
+from muster_criteria.sku_files.model import BLOCK_LIMITS, PAIR_RATE, ProbeUse, Problem, Sku
 from muster_criteria.sku_files.programme import Need, needs
 from muster_criteria.stages import LEVELS, STAGES
 
@@ -46,6 +46,7 @@ def _problems_of(sku: Sku) -> list[Problem]:
         *_unknown_metrics(sku, probes),
         *_programme_problems(sku, probes),
         *_derivation_problems(sku, probes),
+        *_comparison_problems(sku, probes),
         *_unmet_sensors(sku, probes),
         *figure_problems(sku),
     ]
@@ -114,19 +115,39 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         if kinds and limit.device not in kinds:
             message = f"the device is {limit.device}, but probes report {limit.metric} on {' or '.join(sorted(kinds))}"
             yield Problem(sku.file, key, "wrong-device", message)
-        for stage in set(limit.stages) - set(STAGES):
+        unknown = set(limit.stages) - set(STAGES)
+        for stage in unknown:
             message = f"there is no stage {stage} (there are {', '.join(STAGES)})"
             yield Problem(sku.file, key, "unknown-stage", message)
+        stages = () if unknown or not units else limit.stages
+        if stages and not any(_measured_in(sku, stage, limit.metric, probes) for stage in stages):
+            message = f"no probe of stage {' or '.join(stages)} measures {limit.metric}"
+            yield Problem(sku.file, key, "not-measured", message)
+        for metric in limit.invalidates:
+            if not any(metric in probe.units for probe in probes.values()):
+                message = f"no probe measures {metric}, which it invalidates"
+                yield Problem(sku.file, key, "unknown-metric", message)
         value = limit.value
         if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):
             message = f"no probe measures {value.metric}, which it refers to"
             yield Problem(sku.file, key, "unknown-metric", message)
 
 
+def _measured_in(sku: Sku, stage: str, metric: str, probes: Mapping[str, Declared]) -> bool:
+    plan = sku.programme.stages.get(stage)  # type: ignore[call-overload]
+    return plan is not None and any(metric in probes[name].units for name in plan.probes if name in probes)
+
+
 def _programme_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
     file = f"programmes/{sku.programme.programme}.yaml"
     for name, use in sku.block.probes.items():
         yield from _use_problems(sku, "programmes/block.yaml", f"probes.{name}", use, probes)
+    judged = {metric for name in sku.block.probes if name in probes for metric in probes[name].units}
+    judged |= {PAIR_RATE, *(metric for metric, _, _ in BLOCK_LIMITS)}
+    for index, limit in enumerate(sku.block.limits):
+        if limit.metric not in judged:
+            message = f"no probe of a block measures {limit.metric}"
+            yield Problem("programmes/block.yaml", f"limits.{index} ({limit.name})", "unknown-metric", message)
     for stage, plan in sku.programme.stages.items():
         for name, use in plan.probes.items():
             yield from _use_problems(sku, file, f"stages.{stage}.probes.{name}", use, probes)
@@ -174,6 +195,31 @@ def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
                 known = " or ".join(sorted(units))
                 message = f"takes {metric} in {unit}, but probes report it in {known}"
                 yield Problem(file, key, "wrong-unit", message)
+
+
+def _comparison_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    """Yields problems of compared metrics that no probe reports so, and that none is derived as."""
+    file = f"programmes/{sku.programme.programme}.yaml"
+    derived = {(each.metric, each.device, each.unit) for each in sku.programme.derive}
+    for index, each in enumerate(sku.programme.compare):
+        key = f"compare.{index} ({each.metric})"
+        of = [probe for probe in probes.values() if each.metric in probe.units]
+        kinds = {probe.on.get(each.metric, each.device) for probe in of}
+        units = {probe.unit(each.metric, each.device) for probe in of}
+        if each.given and not any(
+            (other.metric, other.device) == (each.given, each.device) for other in sku.programme.compare
+        ):
+            yield Problem(file, key, "unknown-metric", f"is given {each.given}, which is not compared on {each.device}")
+        if (each.metric, each.device, each.unit) in derived:
+            continue
+        if not of:
+            yield Problem(file, key, "unknown-metric", f"no probe measures {each.metric}")
+        elif each.device not in kinds:
+            message = f"the device is {each.device}, but probes report it on {' or '.join(sorted(kinds))}"
+            yield Problem(file, key, "wrong-device", message)
+        elif each.unit not in units:
+            message = f"the unit is {each.unit}, but probes report it in {' or '.join(sorted(units))}"
+            yield Problem(file, key, "wrong-unit", message)
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:

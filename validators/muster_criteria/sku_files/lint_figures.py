@@ -18,6 +18,8 @@ FLOORS = ("floor", "at_least")
 NO_FIGURE = "no-figure"
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure is taken for a mistake, often of the unit."""
+LEAST_OF_PEAK = 0.05
+"""The same of a floor without a figure, against the physical peak."""
 
 RATES = (*SCALE, "TFLOPS/GHz")
 """Units of rates that depend on software."""
@@ -71,6 +73,10 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
             elif floor < LEAST_SHARE * best:
                 share = f"{100 * floor / best:.2g} %"
                 yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
+    low = next((peak for peak in peaks if floor < LEAST_OF_PEAK * in_base_units(peak.number or 0.0, peak.unit)), None)
+    if not figures and low is not None:
+        share = f"less than {100 * LEAST_OF_PEAK:g} % of {low.number:g} {low.unit} ({low.source})"
+        yield "floor-too-low", f"{lead} is {share}: next to nothing would break it"
     if not figures and not peaks:
         yield (
             NO_FIGURE,

@@ -173,6 +173,9 @@ class BlockProgramme(Written):
             if self._limit(metric, breach, labels) is None:
                 raise ValueError(f"has no {breach} limit, as a number, on {labelled(metric, labels)}")
         for each in self.limits:
+            needed = (each.metric, each.breach, each.labels) in BLOCK_LIMITS
+            if not needed and each.metric in [metric for metric, _, _ in BLOCK_LIMITS]:
+                raise ValueError(f"judges nothing by a {each.breach} limit on {labelled(each.metric, each.labels)}")
             form = (each.key, each.unit, each.breach, list(each.labels))
             if each.metric == PAIR_RATE and form != ("floor", "Gb/s", "warn", ["backend"]):
                 raise ValueError(f"a limit on {PAIR_RATE} is a floor in Gb/s that warns, with the label backend only")

@@ -95,8 +95,8 @@ def _as_changed(name: str, search: tuple[Path, ...], _changed: tuple[tuple[str, 
 
 def lint_sku(sku: str | Path, search: Sequence[Path] = ()) -> list[Problem]:
     """Everything that is wrong with a SKU, given by name or as a file. Raises SkuError if there is no such SKU."""
-    path = sku if isinstance(sku, Path) else find_sku(sku, search)
-    read, problems = read_sku(path, (*search, path.parent))
+    path, search = (sku, (sku.parent, *search)) if isinstance(sku, Path) else (find_sku(sku, search), search)
+    read, problems = read_sku(path, search)
     return problems if read is None else problems_of(read)
 
 

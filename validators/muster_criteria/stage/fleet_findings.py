@@ -43,10 +43,10 @@ _CONCLUSION = {
 }
 
 _REFERENCE = {
-    "peers": "the median of {count} peers",
+    "peers": "the median of {count} peers{of}",
     "siblings": "the median of {count} siblings",
     "drift": "its own median over {count} visits, relative to its siblings",
-    "node_peers": "its peers",
+    "node_peers": "its peers{of}",
     "node_drift": "its own median over {count} visits",
 }
 
@@ -67,7 +67,8 @@ def fleet_finding(
         listed_runs = listed([figure(each, row["unit"], unlike=usual) for each in runs])
         observed = f"{observed} ({repeats} runs{': ' if runs else ''}{listed_runs})"
     less = at < usual
-    reference = f"{figure(usual, row['unit'], unlike=row['value'])}, {_REFERENCE[rule.kind].format(count=count)}"
+    among = _REFERENCE[rule.kind].format(count=count, of=" of another stack" if row[f"{column}_foreign"] == 1.0 else "")
+    reference = f"{figure(usual, row['unit'], unlike=row['value'])}, {among}"
     limit = f"{'≥' if less else '≤'} {figure(at, row['unit'], unlike=row['value'])} (" if np.isfinite(at) else "near ("
     expected = f"{limit}{reference})"
     if of_node:

@@ -8,9 +8,11 @@ import json
 
 from muster_criteria.labels import Key, labels_of
 
-COLUMNS = ("kind", "metric", "labels", "unit", "group", "slot", "median", "low", "high", "count")
-"""A cell's columns in a snapshot: ``low`` and ``high`` are the quantiles ``LOW`` and ``HIGH``."""
+COLUMNS = ("kind", "metric", "labels", "unit", "group", "slot", "median", "low", "high", "count", "stack")
+"""A cell's columns in a snapshot: ``low`` and ``high`` are the quantiles ``LOW`` and ``HIGH``. ``stack``, of a cell
+over all peer groups of a SKU: what more than half of the SKU's readings are of, or else ``SEVERAL``."""
 LOW, HIGH = 0.05, 0.95
+SEVERAL = "several"
 ANY_SLOT = -2
 """The ``slot`` of a cell over all slots."""
 
@@ -37,7 +39,7 @@ def bands_of(raw: bytes, sku: str) -> dict[Key, Band]:
         rows = zip(*(cells[name] for name in COLUMNS), strict=True)
         return {
             Key(kind, metric, labels_of(labels), unit): Band(low, median, high, count)
-            for kind, metric, labels, unit, group, slot, median, low, high, count in rows
+            for kind, metric, labels, unit, group, slot, median, low, high, count, _ in rows
             if slot == ANY_SLOT and group == sku_wide(sku)
         }
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.budget import PEERS_MIN
-from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, sku_wide
+from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, SEVERAL, sku_wide
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
+from muster_criteria.fleet.series.readings import stack_of
 
 
 class Cells:
@@ -29,6 +31,10 @@ class Cells:
         return {name: number for number, name in enumerate(dict.fromkeys(self.frame["group"]))}
 
     @functools.cached_property
+    def _stacks(self) -> dict[str, str]:
+        return dict(zip(self.frame["group"], self.frame["stack"], strict=True))
+
+    @functools.cached_property
     def _slots(self) -> int:
         return int(self.frame["slot"].max()) + 3 if len(self.frame) else 3
 
@@ -44,8 +50,9 @@ class Cells:
     def _key(self, series: Codes, group: Codes, slot: Codes) -> Codes:
         return (series * max(len(self._groups), 1) + group) * self._slots + slot + 2
 
-    def usual(self, readings: Keyed) -> tuple[Numbers, Codes]:
-        """The median that each reading is compared with, and of how many peers it is; NaN and 0 where there are none.
+    def usual(self, readings: Keyed) -> tuple[Numbers, Codes, npt.NDArray[np.bool_]]:
+        """The median that each reading is compared with, of how many peers it is, and whether most of these run another
+        stack; NaN, 0 and False where there are none.
 
         The same slot of the peer group; else the same slot of the SKU; else any slot of the SKU.
         """
@@ -60,9 +67,21 @@ class Cells:
         rest, sku_code = np.divmod(rest, max(len(readings.skus), 1))
         series_code, group_code = np.divmod(rest, max(len(readings.groups), 1))
         median, count = np.full(len(distinct), np.nan), np.zeros(len(distinct), dtype=np.int64)
-        for where, at in ((group[group_code], slot - 2), (sku[sku_code], slot - 2), (sku[sku_code], ANY_SLOT)):
-            self._fill(series[series_code], where, np.broadcast_to(at, where.shape), median, count)
-        return median[which], count[which]
+        places = (
+            (group[group_code], slot - 2),
+            (sku[sku_code], slot - 2),
+            (sku[sku_code], np.full_like(slot, ANY_SLOT)),
+        )
+        self._fill(series[series_code], *places[0], median, count)
+        alone = np.isnan(median)
+        for where, at in places[1:]:
+            self._fill(series[series_code], where, at, median, count)
+        foreign = alone & ~np.isnan(median)
+        if foreign.any():
+            stacks = [self._stacks.get(sku_wide(name)) for name in readings.skus]
+            other = np.array([[stack_of(name) != stack for stack in stacks] for name in readings.groups])
+            foreign &= other[group_code, sku_code]
+        return median[which], count[which], foreign[which]
 
     def _fill(self, series: Codes, group: Codes, slot: Codes, median: Numbers, count: Codes) -> None:
         wanted = np.flatnonzero(np.isnan(median) & (series >= 0) & (group >= 0) & (slot < self._slots - 2))
@@ -91,6 +110,7 @@ def cells_of(readings: Keyed) -> pd.DataFrame:
         (readings.sku, [sku_wide(name) for name in readings.skus], readings.slot),
         (readings.sku, [sku_wide(name) for name in readings.skus], any_slot),
     )
+    stacks = _stacks(readings)
     for code, names, slot in groups:
         number, distinct = pd.factorize((readings.series * max(len(names), 1) + code) * slots + slot + 2)
         median, count = medians(readings.value, number.astype(np.int64), len(distinct))
@@ -105,9 +125,22 @@ def cells_of(readings: Keyed) -> pd.DataFrame:
         number_of = np.flatnonzero(enough)
         low, high = quantiles(readings.value, number.astype(np.int64), number_of, (LOW, HIGH))
         columns |= {"median": median[enough], "low": low, "high": high, "count": count[enough]}
+        columns["stack"] = [stacks.get(names[each], "") for each in group]
         parts.append(pd.DataFrame(columns, columns=list(COLUMNS)))
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     return frame.sort_values(list(COLUMNS[:6]), ignore_index=True, kind="stable")
+
+
+def _stacks(readings: Keyed) -> dict[str, str]:
+    """By the name of a SKU's own cells, the stack that more than half of its readings are of."""
+    code, names = pd.factorize(np.array([stack_of(name) for name in readings.groups], dtype=object))
+    counts = np.zeros((len(readings.skus), len(names)), dtype=np.int64)
+    if len(readings):
+        np.add.at(counts, (readings.sku, code[readings.group]), 1)
+    return {
+        sku_wide(sku): str(names[of.argmax()]) if 2 * of.max(initial=0) > of.sum() else SEVERAL
+        for sku, of in zip(readings.skus, counts, strict=True)
+    }
 
 
 def _most_of_one_node(cell: Codes, node: Codes, cells: int) -> Codes:

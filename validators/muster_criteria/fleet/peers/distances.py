@@ -24,7 +24,8 @@ MEMBERS_MIN = 2
 class Distances:
     """One element per reading, family indices included; NaN where there is nothing to compare with.
 
-    ``usual``: the peers' median, in unit; ``peers_count``: of how many. ``relative``: the reading relative to its
+    ``usual``: the peers' median, in unit; ``peers_count``: of how many; ``foreign``: most of them run another
+    stack. ``relative``: the reading relative to its
     peers' median and then to its siblings' median (to the peers alone where siblings are too few): what a device's
     history is kept in. ``level``: what its siblings' median is relative to the peers', the node's own level.
     """
@@ -32,6 +33,7 @@ class Distances:
     readings: Keyed
     usual: Numbers
     peers_count: Codes
+    foreign: npt.NDArray[np.bool_]
     peers: Numbers
     siblings: Numbers
     relative: Numbers
@@ -44,17 +46,18 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
 
     Indices are judged too, and what only explains others is not: it is left out.
     """
-    usual, count = cells.usual(readings)
+    usual, count, foreign = cells.usual(readings)
     ratio = readings.value / usual
     indices = family_indices(readings, ratio)
     indices = together(indices, without_given(indices, readings, ratio, slopes))
     if not readings.judged.all():
         judged = np.flatnonzero(readings.judged)
-        readings, usual, count = readings.take(judged), usual[judged], count[judged]
+        readings, usual, count, foreign = readings.take(judged), usual[judged], count[judged], foreign[judged]
     if len(indices):
-        more, more_count = cells.usual(indices)
+        more, more_count, more_foreign = cells.usual(indices)
         readings = together(readings, indices)
         usual, count = np.concatenate([usual, more]), np.concatenate([count, more_count])
+        foreign = np.concatenate([foreign, more_foreign])
     ratio = readings.value / usual
     level, siblings_count = _levels(readings, ratio)
     enough = (siblings_count >= SIBLINGS_MIN) & (level > 0.0)
@@ -65,6 +68,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
         readings=readings,
         usual=usual,
         peers_count=count,
+        foreign=foreign,
         peers=sign * (ratio - 1.0),
         siblings=np.where(enough, sign * (relative - 1.0), np.nan),
         relative=relative,

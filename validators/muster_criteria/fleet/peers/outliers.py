@@ -67,7 +67,7 @@ def estimate(readings: pd.DataFrame, comparisons: Sequence[Comparison]) -> Estim
     fleet = within_weight(keyed(readings, comparisons, by_day=True))
     latest = _latest(fleet)
     cells = cells_of(latest)
-    usual, _ = Cells(cells).usual(latest)
+    usual, _, _ = Cells(cells).usual(latest)
     ratio = latest.value / usual
     indices = family_indices(latest, ratio)
     slopes = estimated_slopes(indices, latest, ratio)
