@@ -81,6 +81,7 @@ def go_on_in_child() -> int:
     A process of which one thread hangs in a driver (state D) can neither be reaped nor closes its files, so that its
     caller would wait for it in vain. Returns what ``leave`` takes. Call it before threads and locks exist: it forks.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, the kernel would keep no status
     parent = os.getpid()
     reader, writer = os.pipe()
     child = os.fork()
@@ -99,7 +100,9 @@ def _end_as(child: int, reader: int) -> NoReturn:
     dead = False
     while not dead:
         found = look_up(child)
-        dead = found is None or found.state in "ZX"  # looked at first: what it sent before its death is there by then
+        # Looked at first: what it sent before its death is there by then. Of one that cannot be looked up nothing is
+        # known, since a child that is dead can be until it is reaped.
+        dead = found is not None and found.state in "ZX"
         if select.select([reader], [], [], 0 if dead else LOOK_S)[0]:
             sent = os.read(reader, 1)
             if sent:
@@ -128,5 +131,5 @@ def leave(status: int, report: int | None = None) -> NoReturn:
             os.close(fd)
     if report is not None:
         with contextlib.suppress(OSError):
-            os.write(report, bytes([status]))
+            os.write(report, bytes([status & 0xFF]))
     os._exit(status)

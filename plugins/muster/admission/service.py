@@ -12,6 +12,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from muster import store
 from muster.admission import carrying
@@ -74,11 +75,22 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
     return answers
 
 
-def may_be_away(nodes: Collection[str]) -> set[str]:
-    """The nodes whose silence says nothing of them: others may be at work on them, or their scheduler is silent too."""
-    silent: dict[str, Idle] = {}
-    seen = look(nodes, unanswered=silent)
-    return {*silent, *(name for name, each in seen.items() if each.worked_on)}
+class Silence(NamedTuple):
+    """What schedulers say of nodes that do not answer. ``away``: nodes whose silence says nothing of them: others may
+    be at work on them, or their scheduler is silent too. ``down``: nodes that are down there, and closed by no person.
+    """
+
+    away: frozenset[str]
+    down: frozenset[str]
+
+
+def silence(nodes: Collection[str]) -> Silence:
+    """What it means that some of the nodes do not answer."""
+    unanswered: dict[str, Idle] = {}
+    seen = look(nodes, unanswered=unanswered)
+    away = {*unanswered, *(name for name, each in seen.items() if each.worked_on)}
+    down = {name for name, each in seen.items() if each.apart and not each.foreign} - away
+    return Silence(frozenset(away), frozenset(down))
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +12,9 @@ from muster.cli.doctor.connections import airflow_libraries
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 from muster.errors import MusterError
+
+if TYPE_CHECKING:
+    from muster.model.runs import RunKey
 
 NAMES = {
     "telemetry": "telemetry files", "results": "raw results", "snapshots": "peer snapshots", "suspects": "suspicions",
@@ -55,16 +60,22 @@ def _free_leases(dry_run: bool, unknown_runs: bool) -> None:
     if not runs:
         return
     with AirflowClient.from_settings() as airflow:
-        states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(runs)}
-    if not unknown_runs:
-        closing.refuse_another_airflow(sum(state is not None for state in states.values()), len(runs))
-    over = [run for run, state in states.items() if state is None or state in RUN_OVER]
-    if over and not dry_run:
-        with airflow_libraries():
-            from muster.operators.testing import leftovers
 
-            for run in over:
-                leftovers.stop(run)
+        def over_of(some: Iterable[RunKey]) -> list[RunKey]:
+            states = {run: airflow.run_state(run.dag_id, run.run_id) for run in sorted(some)}
+            if not unknown_runs:
+                closing.refuse_another_airflow(sum(state is not None for state in states.values()), len(states))
+            return [run for run, state in states.items() if state is None or state in RUN_OVER]
+
+        over = over_of(runs)
+        if over and not dry_run:
+            with airflow_libraries():
+                from muster.operators.testing import leftovers
+
+                until = time.monotonic() + leftovers.STOPPING_S
+                for run in over:
+                    leftovers.stop(run, until)
+            over = [run for run in over_of(runs) if run in over]  # a person may have cleared some meanwhile
     with rehearsed(dry_run):
         for run in over:
             for node in closing.release(run, "its run is over in Airflow"):

@@ -66,12 +66,12 @@ def under_a_job(jobs: Iterable[UsersJob], since: datetime.datetime, until: datet
     return total
 
 
-def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime, *, placed: bool) -> Report:
-    """Returns that a node did not answer. One that is not ``placed``, in no scheduler, may be switched off when it has
-    no work: it stays in service, and is tested.
+def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime, *, down: bool) -> Report:
+    """Returns that a node did not answer. One that its scheduler does not show as ``down`` stays in service, and is
+    tested: Muster's own login may have failed, or somebody may have switched it off.
     """
     after = dataclasses.replace(cursor, failing_since=cursor.failing_since or now)
-    most = HealthAction.AT_ONCE if placed else HealthAction.TEST_SOONER
+    most = HealthAction.AT_ONCE if down else HealthAction.TEST_SOONER
     seen = (Reading(UNREACHABLE, value=why, bad=True),)
     return Report(node.name, SWEEP, seen, cursor.boot_id, most, cursor=after)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from muster import store
@@ -55,11 +56,15 @@ def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
 
     freed: list[str] = []
     failed: list[str] = []
+    until = time.monotonic() + leftovers.STOPPING_S
     for dag_id, run_ids in _holding():
-        for run_id in _over(dag_id, run_ids, live, failed):
+        over = _over(dag_id, run_ids, live, failed)
+        for run_id in over:
+            with apart(f"{dag_id}/{run_id}", failed):
+                leftovers.stop(RunKey(dag_id, run_id), until)
+        for run_id in _over(dag_id, over, live, failed):  # a person may have cleared one meanwhile
             with apart(f"{dag_id}/{run_id}", failed):
                 key = RunKey(dag_id, run_id)
-                leftovers.stop(key)
                 freed += closing.release(key, "its run was over or gone when housekeeping looked")
     if freed:
         log.warning("freed %s, whose runs were over", ", ".join(freed))
@@ -72,6 +77,8 @@ def _over(
     dag_id: str, run_ids: Sequence[str], live: Callable[[str, Sequence[str]], int], failed: list[str]
 ) -> list[str]:
     """Returns the runs that are not live. Asks about all at once, and about each half where only some are."""
+    if not run_ids:
+        return []
     unknown: list[str] = []
     with apart(f"{dag_id}/{run_ids[0]}", unknown):
         count = live(dag_id, run_ids)

@@ -67,7 +67,7 @@ def test_two_gpus_of_one_node_are_that_nodes_fault(op: str) -> None:
     assert cleared(judgement) == ("n0", "n2")
 
 
-def test_what_a_ring_forwards_to_its_own_sender_names_nobody() -> None:
+def test_what_a_ring_forwards_to_its_own_sender_names_no_node() -> None:
     sent = block(3)
     sent["n1"].mismatches["all_gather", "n1"] = 5.0
     judgement = judge_block(members(sent))

@@ -16,6 +16,7 @@ SLOW, HOT = 100.0, 99.0
         ("performance", "gemm_rate_per_clock", "gpu3", SLOW, Verdict.INCONCLUSIVE),
         ("performance", "memory_bandwidth", "gpu3", SLOW, Verdict.INCONCLUSIVE),
         ("thermal", "temperature_max", "gpu3", HOT, Verdict.INCONCLUSIVE),
+        ("thermal", "throttle_time", "gpu3", 5.0, Verdict.INCONCLUSIVE),
         ("performance", "gemm_rate_per_clock", "gpu5", SLOW, Verdict.FAIL),
         ("performance", "ecc_uncorrected_delta", "gpu3", 1.0, Verdict.FAIL),
         ("integrity", "gemm_mismatches", "gpu3", 1.0, Verdict.FAIL),
@@ -40,4 +41,4 @@ def test_what_all_gpus_do_together_is_excused_too(case: MakeCase) -> None:
 def test_a_stage_without_rates_is_measured_again_too(case: MakeCase) -> None:
     judgement = case("integrity").set("foreign_processes", "gpu3", value=1.0).judge()
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert [gap.code for gap in judgement.coverage.missing] == [Lack.INVALID]
+    assert {gap.code for gap in judgement.coverage.missing} == {Lack.INVALID}

@@ -68,7 +68,7 @@ class FakeNvml:
             "nvmlInit": None,
             "nvmlSystemGetDriverVersion": "580.126.09",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
-            "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=1),
+            "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=0),
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetSerial": lambda handle: f"165000000000{handle}",
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle:04}",

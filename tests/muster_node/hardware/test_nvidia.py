@@ -142,7 +142,7 @@ def test_a_healthy_board_reports_everything_that_intake_needs() -> None:
     assert value_of(facts, "retired_pages", cause="double_bit") == 0
     assert value_of(facts, "application_clock", domain="memory") == 1980
     assert value_of(facts, "application_clock_default", domain="memory") == 1755
-    assert value_of(facts, "confidential_computing", "node") == 1.0
+    assert value_of(facts, "confidential_computing", "node") == 0.0
     assert value_of(facts, "nvlink_state", link="17") == 0.0
     assert value_of(facts, "nvlink_speed", link="0") == pytest.approx(26.562)
     assert value_of(facts, "nvlink_errors", kind="replay", link="3") == 7

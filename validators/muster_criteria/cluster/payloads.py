@@ -3,7 +3,8 @@
 A member that corrupts what it exchanges with most of its partners fails. A single pair may be the path between
 the two, and what is wrong between two groups of nodes may lie between them. Rings forward what others sent, so that
 only exchanges between two nodes tell who corrupted a payload, and a wrong sum has no sender: then no member fails, and
-none of those concerned passes. What two GPUs of one member exchange leaves no node, so it is that member's fault.
+none of those concerned passes. What two GPUs of one member exchange is that member's fault, unless more than half of
+several members show it: then it may be a fabric that they share, as that of a rack, and none of them passes.
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
         if unexplained:
             sums[name] = unexplained
     faulty = _spoilers(between_two, len(members) - 1, block) | within.keys()
+    shared = len(within) >= PARTNERS_MIN and 2 * len(within) > len(members)
     for name, ways in within.items():
         observed = f"{sum(ways.values()):.0f} wrong elements {listed(sorted(ways))}"
-        block.add(name, _finding(observed, sum(ways.values()), FaultClass.GPU))
+        if shared:
+            block.suspect((name,), Lack.BAD_PATH, f"{observed}: on most members, which may share a fabric")
+        else:
+            block.add(name, _finding(observed, sum(ways.values()), FaultClass.GPU))
     for (sender, receiver), count in sorted(cells.items()):
         if not {sender, receiver} & faulty:
             whose = (

@@ -100,6 +100,7 @@ def _overlap(one: Limit, other: Limit) -> bool:
 
 def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
     peaks = (("limits", f"peaks ({limit.name})", limit) for limit in sku.physical_peaks)
+    derived = {each.metric for each in sku.programme.derive}
     for _, key, limit in itertools.chain(limits_of(sku), peaks):
         yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
         if limit.kind.takes(limit, OTHER_UNIT):
@@ -124,7 +125,7 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
             message = f"no probe of stage {' or '.join(stages)} measures {limit.metric}"
             yield Problem(sku.file, key, "not-measured", message)
         for metric in limit.invalidates:
-            if not any(metric in probe.units for probe in probes.values()):
+            if metric not in derived and not any(metric in probe.units for probe in probes.values()):
                 message = f"no probe measures {metric}, which it invalidates"
                 yield Problem(sku.file, key, "unknown-metric", message)
         value = limit.value

@@ -40,7 +40,7 @@ ASKED = "a person was notified"
 @dataclasses.dataclass
 class Tally:
     """What a sweep did. ``judged``: until when tests judged what each node's kernel said. ``away``: the nodes whose
-    silence says nothing of them. ``placed``: those that a scheduler gives to users.
+    silence says nothing of them; ``down``: those that are down in their scheduler.
     """
 
     nodes: int = 0
@@ -49,7 +49,7 @@ class Tally:
     fault: str = ""
     judged: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     away: Collection[str] = ()
-    placed: Collection[str] = ()
+    down: Collection[str] = ()
 
     def __str__(self) -> str:
         return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new"
@@ -69,8 +69,8 @@ def sweep_nodes() -> str:
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
     names = [each.name for each in nodes]
     cursors = store.health.cursors(names)
-    placed = {each.node for each in store.schedulers.places()}
-    tally = Tally(judged=store.health.judged_until(), away=service.may_be_away(names), placed=placed)
+    silence = service.silence(names)
+    tally = Tally(judged=store.health.judged_until(), away=silence.away, down=silence.down)
 
     async def read() -> None:
         waiting: list[Answer] = []
@@ -110,7 +110,7 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
         elif answer.trouble:
             tally.unreachable += 1
             if node.name not in tally.away:
-                reports.append(sweep.unreachable(node, cursor, answer.trouble, at, placed=node.name in tally.placed))
+                reports.append(sweep.unreachable(node, cursor, answer.trouble, at, down=node.name in tally.down))
         else:
             reports.append(_report(answer, cursor, at, tally.judged.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
+
 from muster.errors import apart
 from muster.integration import logins
 from muster.model.runs import RunKey
 from muster.operators.testing import rounds
 from muster.remote import attempt as remote
 
+log = logging.getLogger(__name__)
 
-def stop(key: RunKey) -> None:
-    """Stop the run's jobs on its nodes. Of one that cannot be stopped the log says so."""
+STOPPING_S = 300.0
+"""How long housekeeping stops jobs at most before it releases nodes: hosts that are away cost half a minute each."""
+
+
+def stop(key: RunKey, until: float = math.inf) -> None:
+    """Stop the run's jobs on its nodes, none of them later than ``until`` (``time.monotonic``).
+
+    Of one that is not stopped the log says so.
+    """
     for name in rounds.members_of(key):
+        if time.monotonic() > until:
+            log.warning("jobs of run %s may still be running on %s and on: no time was left", key.run_id, name)
+            return
         # The node itself stops the job at its deadline, or when a newer run starts one.
         with apart(f"a job of run {key.run_id} may still be running on {name}", []):
             remote.stop_leftovers(key, logins.connect, node=name)

@@ -130,9 +130,9 @@ def test_a_node_that_is_blind_for_an_hour_is_tested() -> None:
     assert [each.action for each in store.health.of_node("a")] == [HealthAction.TEST_SOONER]
 
 
-def test_a_dead_node_of_a_scheduler_leaves_service_after_an_hour_and_another_is_tested() -> None:
+def test_a_node_that_is_down_in_its_scheduler_leaves_service_after_an_hour_and_another_is_tested() -> None:
     """Its scheduler calls it down, so that no test of an idle node would take it, and it would serve once it is up."""
-    for name in ("placed", "alone"):
+    for name in ("down", "up"):
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
         move(name, State.PRODUCTION, "Ada", "needed now")
@@ -140,14 +140,14 @@ def test_a_dead_node_of_a_scheduler_leaves_service_after_an_hour_and_another_is_
     for minutes in range(60, -1, -10):
         at = now - datetime.timedelta(minutes=minutes)
         reports = [
-            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", at, placed=name == "placed")
-            for name in ("placed", "alone")
+            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", at, down=name == "down")
+            for name in ("down", "up")
         ]
         store.health.record(reports, policies.health(), at)
         assert len(sweep.act()) == (minutes == 0)
     states = {each.name: each.state for each in store.nodes.find()}
-    assert states == {"placed": State.QUARANTINE, "alone": State.PRODUCTION}
-    assert [each.action for each in store.health.of_node("alone")] == [HealthAction.TEST_SOONER]
+    assert states == {"down": State.QUARANTINE, "up": State.PRODUCTION}
+    assert [each.action for each in store.health.of_node("up")] == [HealthAction.TEST_SOONER]
 
 
 def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silent(
@@ -158,16 +158,32 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
     store.nodes.add(fleet.new_node("a"))
     store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
-    assert service.may_be_away(["a"]) == set()
-    with monkeypatch.context() as off:
-        shown = Seen(open=False, apart="powered down", worked_on="powered down")
-        off.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
-        assert service.may_be_away(["a"]) == {"a"}
+    assert service.silence(["a"]) == (set(), set())
     there.unlink()
-    assert service.may_be_away(["a"]) == {"a"}
+    assert service.silence(["a"]) == ({"a"}, set())
     tally = Tally(away={"a"})
     sweep.record([Answer(store.nodes.get("a"), trouble="timed out")], {"a": Cursor("a")}, tally)
     assert (store.health.of_node("a"), tally.unreachable) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("shown", "away", "down"),
+    [
+        (Seen(open=False, apart="powered down", worked_on="powered down"), {"a"}, set()),
+        (Seen(open=False, apart="down"), set(), {"a"}),
+        (Seen(open=True, apart="not responding"), set(), {"a"}),
+        (Seen(open=False, apart="down", foreign="drained: a power supply is replaced"), set(), set()),
+        (Seen(open=True, used_by="a job"), set(), set()),
+    ],
+)
+def test_only_a_node_that_is_down_and_that_no_person_closed_is_down(
+    shown: Seen, away: set[str], down: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "list")}))
+    store.nodes.add(fleet.new_node("a"))
+    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    monkeypatch.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
+    assert service.silence(["a", "in no scheduler"]) == (away, down)
 
 
 def test_half_a_fleet_that_is_blind_is_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_why_no_rdma_was_used_is_said() -> None:
         assert of_n0 in counted.unjudged[0].why
 
 
-def test_half_of_a_block_behind_an_unknown_switch_is_below_the_floor_and_fails_nobody() -> None:
+def test_half_of_a_block_behind_an_unknown_switch_is_below_the_floor_and_fails_no_node() -> None:
     """Half the nodes move the median of their round, so that no comparison shows it."""
     world = Small(flat(8), {})
     world.behind = (frozenset(range(4)), 0.5, True)

@@ -48,6 +48,7 @@ def main(folder, number, command):
     process.kill()
     os.set_blocking(process.stdout.fileno(), False)
     try:
+        # The first read takes what is left; at the end of output the second one is empty.
         ended = process.stdout.read() is not None and process.stdout.read() == b""
     except BlockingIOError:
         ended = False

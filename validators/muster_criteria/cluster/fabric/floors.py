@@ -53,17 +53,17 @@ def judge_floors(
 
 
 def without_rdma(topology: Topology, results: Sequence[RoundResult], limits: Mapping[str, Sequence[Limit]]) -> set[At]:
-    """The rails of members with a floor for RDMA that no round measured by it: it may work on none of them.
+    """The rails of members with a floor for RDMA that were measured, but never by it: it may work on none of them.
 
     ``limits``: as of ``judge_floors``.
     """
-    measured = {
-        (topology.nodes[node], topology.rails[at])
-        for result in results if result.backend in RDMA
-        for row, at in np.argwhere(~np.isnan(result.alone).all(axis=2)) for node in result.round.pairs[row]
-    }  # fmt: skip
-    owed = [name for name in topology.nodes if any(each.labels["backend"] in RDMA for each in limits.get(name, ()))]
-    return {(name, rail) for name in owed for rail in topology.rails} - measured
+    by_rdma: dict[bool, set[At]] = {True: set(), False: set()}
+    for result in results:
+        for row, at in np.argwhere(~np.isnan(result.alone).all(axis=2)):
+            ends = {(topology.nodes[node], topology.rails[at]) for node in result.round.pairs[row]}
+            by_rdma[result.backend in RDMA] |= ends
+    owed = {name for name in topology.nodes if any(each.labels["backend"] in RDMA for each in limits.get(name, ()))}
+    return {(name, rail) for name, rail in by_rdma[False] - by_rdma[True] if name in owed}
 
 
 def _best(node: int, results: Sequence[RoundResult], topology: Topology) -> dict[int, tuple[float, list[int]]]:
