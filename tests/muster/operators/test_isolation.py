@@ -58,7 +58,7 @@ def test_a_run_that_cannot_be_released_keeps_no_other_lease(
     done: list[str] = []
     live = [Lease(name, "dag", name, 1, None) for name in NAMES]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: live)
-    monkeypatch.setattr(leftovers, "stop", lambda _key: None)
+    monkeypatch.setattr(leftovers, "stop", lambda _key, _until: None)
     monkeypatch.setattr(closing, "release", failing(at, error, done))
     with pytest.raises(MusterError, match=f"dag/{at}"):
         upkeep.sweep_leases(lambda _dag, _runs: 0)
@@ -76,7 +76,7 @@ def test_airflow_is_asked_about_many_runs_at_once_and_exactly_those_that_are_ove
     released: list[str] = []
     leases = [Lease(name, "dag", name, 1, None) for name in names]  # type: ignore[arg-type]
     monkeypatch.setattr(store.leases, "live", lambda: leases)
-    monkeypatch.setattr(leftovers, "stop", lambda _key: None)
+    monkeypatch.setattr(leftovers, "stop", lambda _key, _until: None)
     monkeypatch.setattr(closing, "release", lambda key, _why: released.append(key.run_id) or [key.run_id])
 
     def count(_dag: str, run_ids: Sequence[str]) -> int:
@@ -122,6 +122,15 @@ def test_an_airflow_that_does_not_answer_is_not_taken_for_another(
     with pytest.raises(MusterError, match=r"000.*500") if refused else contextlib.nullcontext() as error:
         upkeep.known_here(count)
     assert "--unknown-runs" not in str(error)  # that would end tests which are running
+
+
+def test_a_run_that_a_person_clears_while_jobs_are_stopped_keeps_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _leased(monkeypatch, 3)
+    cleared: set[str] = set()
+    monkeypatch.setattr(leftovers, "stop", lambda _key, _until: cleared.add(names[1]))
+    monkeypatch.setattr(closing, "release", lambda key, _why: [key.run_id])
+    freed = upkeep.sweep_leases(lambda _dag, run_ids: len(cleared & set(run_ids)))
+    assert freed == [names[0], names[2]]
 
 
 def test_where_all_runs_are_live_airflow_is_asked_once_for_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
