@@ -103,10 +103,7 @@ def visited(
 
 
 def measured(sku: Sku, seed: str, node: str, slow: dict[str, float]) -> tuple[StageResult, bytes]:
-    """A healthy result with half a percent of noise, in which some devices' memory is slower by a factor.
-
-    Each figure's noise is its own, so that it is the same whatever else a stage measures.
-    """
+    """A healthy result with half a percent of noise for each figure, and some devices' memory slower by a factor."""
     raw: dict[str, Any] = healthy_raw(sku, STAGE, LEVEL) | {"node": node}
     for figure in raw["measurements"]:
         if figure["metric"] in metrics(sku) and figure["value"] is not None:
