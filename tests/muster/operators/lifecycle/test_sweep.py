@@ -66,14 +66,26 @@ def test_answers_that_wait_for_a_slow_node_make_no_clock_wrong() -> None:
     assert [each.check for name in names for each in store.health.of_node(name)] == ["unreachable"]
 
 
+def in_list(path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, rack: str = "") -> None:
+    """Enrol nodes that belong to a scheduler which is a list of nodes at ``path``."""
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(path)}))
+    for name in names:
+        store.nodes.add(fleet.new_node(name, rack=rack))
+        store.schedulers.assign(name, "list", name, "Ada", "it is in this cluster")
+
+
+def admitted(*names: str) -> None:
+    """Bring the nodes into production."""
+    for name in names:
+        fleet.qualify(name)
+        move(name, State.PRODUCTION, "Ada", "needed now")
+
+
 def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "away" / "list")}))
-    store.nodes.add(fleet.new_node("a"))
-    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
-    fleet.qualify("a")
-    move("a", State.PRODUCTION, "Ada", "needed now")
+    in_list(tmp_path / "away" / "list", monkeypatch, "a")
+    admitted("a")
     health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
     (tmp_path / "away").mkdir()
     assert "it is to leave service: row_remap_pending" in service.carry_out("a")
@@ -86,28 +98,22 @@ def test_a_node_that_somebody_else_has_drained_leaves_too_and_stays_theirs(
 ) -> None:
     there = tmp_path / "list"
     there.write_text("")
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
-    store.nodes.add(fleet.new_node("a"))
-    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
-    fleet.qualify("a")
-    move("a", State.PRODUCTION, "Ada", "needed now")
-    there.write_text("a # NHC: gpu3\n")
+    in_list(there, monkeypatch, "a")
+    admitted("a")
+    drained = "a # NHC: gpu3\n"
+    there.write_text(drained)
     health.record([Report("a", "sweep", (Reading("row_remap_pending", "gpu3", bad=True),))], {"a": "h100-sxm-8"})
     assert len(sweep.act()) == 1
     assert store.nodes.get("a").state is State.QUARANTINE
-    assert there.read_text() == "a # NHC: gpu3\n"
+    assert there.read_text() == drained
 
 
 def test_an_admission_that_waited_opens_a_node_that_stays_for_what_its_rack_shows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "away" / "list")}))
+    in_list(tmp_path / "away" / "list", monkeypatch, "a", "b", "c", "d", rack="r9")
+    admitted("a", "b", "c", "d")
     down = Reading("port_down", "nic:mlx5_0", bad=True)
-    for name in ("a", "b", "c", "d"):
-        store.nodes.add(fleet.new_node(name, rack="r9"))
-        store.schedulers.assign(name, "list", name, "Ada", "it is in this cluster")
-        fleet.qualify(name)
-        move(name, State.PRODUCTION, "Ada", "needed now")
     now = store.clock.now()
     for minutes in (20, 0):
         at = now - datetime.timedelta(minutes=minutes)
@@ -134,8 +140,7 @@ def test_a_node_that_is_down_in_its_scheduler_leaves_service_after_an_hour_and_a
     """Its scheduler calls it down, so that no test of an idle node would take it, and it would serve once it is up."""
     for name in ("down", "up"):
         store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
-        move(name, State.PRODUCTION, "Ada", "needed now")
+    admitted("down", "up")
     now = store.clock.now()
     for minutes in range(60, -1, -10):
         at = now - datetime.timedelta(minutes=minutes)
@@ -155,9 +160,7 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
 ) -> None:
     there = tmp_path / "list"
     there.write_text("")
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(there)}))
-    store.nodes.add(fleet.new_node("a"))
-    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    in_list(there, monkeypatch, "a")
     assert service.silence(["a"]) == (set(), set())
     there.unlink()
     assert service.silence(["a"]) == ({"a"}, set())
@@ -179,9 +182,7 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
 def test_only_a_node_that_is_down_and_that_no_person_closed_is_down(
     shown: Seen, away: set[str], down: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"list": node_list.chosen(tmp_path / "list")}))
-    store.nodes.add(fleet.new_node("a"))
-    store.schedulers.assign("a", "list", "a", "Ada", "it is in this cluster")
+    in_list(tmp_path / "list", monkeypatch, "a")
     monkeypatch.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
     assert service.silence(["a", "in no scheduler"]) == (away, down)
 
