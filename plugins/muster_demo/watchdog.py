@@ -7,7 +7,6 @@ environment, by which the next demo finds what a killed one left.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -21,6 +20,7 @@ MARK = "MUSTER_DEMO_DIRECTORY"
 """Environment variable of every process of a demo: the directory it works in."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK_S = 0.1
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -53,9 +53,10 @@ def run(demo: Callable[[], int]) -> int:
     child = os.fork()
     if child == 0:
         os._exit(_run_demo(demo, watchdog))
+    received: list[int] = []
     for number in STOP_SIGNALS:
-        signal.signal(number, lambda received, _frame: _forward(child, received))
-    status = _reap_until(child)
+        signal.signal(number, lambda number, _frame: received.append(number))
+    status = _reap_until(child, received)
     end_all(psutil.Process().children(recursive=True), patience_s=0)
     return status
 
@@ -89,17 +90,20 @@ def _run_demo(demo: Callable[[], int], watchdog: int) -> int:
         sys.stderr.flush()
 
 
-def _forward(child: int, received: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, received)
+def _reap_until(child: int, received: list[int]) -> int:
+    """Reap adopted processes until ``child`` ends: an unreaped job looks alive to a caller that polls its pid.
 
-
-def _reap_until(child: int) -> int:
-    """Reap adopted processes until ``child`` ends: an unreaped job looks alive to a caller that polls its pid."""
+    Passes the first stop signal of ``received`` on at every look. Python runs a handler between two instructions, so a
+    signal that comes just before a call that blocks is seen after it; the next one interrupts the call.
+    """
     while True:
-        ended, status = os.waitpid(-1, 0)
+        ended, status = os.waitpid(-1, os.WNOHANG)
         if ended == child:
             return os.waitstatus_to_exitcode(status) if not os.WIFSIGNALED(status) else 128 + os.WTERMSIG(status)
+        if ended == 0:
+            for number in received[:1]:
+                os.kill(child, number)  # not reaped, so the pid is its own
+            time.sleep(LOOK_S)
 
 
 def marked(value: str, mark: str = MARK) -> list[psutil.Process]:

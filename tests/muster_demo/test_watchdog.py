@@ -79,6 +79,28 @@ def test_nothing_is_left_after_a_stop_signal_and_clean_up_ran(tmp_path, number) 
     assert left(tmp_path, 0) == []
 
 
+def test_a_signal_that_comes_just_before_a_call_that_blocks_is_sent_again() -> None:
+    # The handler of the first one has no effect, as if Python ran it after the call only.
+    code = """
+import signal, sys, time
+from muster_demo import watchdog
+
+def demo():
+    stop = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, stop))
+    print("sleeps", flush=True)
+    time.sleep(300)
+
+sys.exit(watchdog.run(demo))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "sleeps\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
 def test_a_terminal_signals_both_and_clean_up_still_runs_once(tmp_path) -> None:
     process, _demo, _environment = start(tmp_path, "wait")
     os.killpg(process.pid, signal.SIGINT)

@@ -50,7 +50,7 @@ signal.signal(signal.SIGTERM, lambda *_: end(6, "terminated"))
 if do.get("child"): subprocess.Popen(["sleep", "3600"])
 print("\\x1b[2Jworking", flush=True)
 print(("x" * 99 + "\\n") * do.get("lines", 0), end="", flush=True)
-time.sleep(do.get("seconds", 0))
+while time.time() < began + do.get("seconds", 0): time.sleep(0.05)  # a signal just before a long sleep would wait
 if do.get("reboot"): pathlib.Path(os.environ["MUSTER_BOOT_ID_FILE"]).write_text("another boot\\n")
 if do.get("die") or do.get("reboot"):
     os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)
