@@ -1,6 +1,6 @@
-"""Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, carries out the
-changes that wait for a scheduler, replaces nodes by spares where that is allowed, sends the audit stream, removes data
-past its retention time, and asks a person about each verdict that the circuit breaker holds.
+"""Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, reports runs that
+were not, carries out the changes that wait for a scheduler, replaces nodes by spares where that is allowed, sends the
+audit stream, removes data past its retention time, and asks a person about each verdict that the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ with DAG(
         return upkeep.sweep_leases(live(ti))
 
     @task
+    def report_ended(ti: Any = None) -> list[str]:
+        """Mail the reports of runs that ended without their own task that does it: marked, deleted, or swept."""
+        return [str(key) for key in upkeep.report_ended(live(ti))]
+
+    @task
     def reconcile_schedulers() -> list[str]:
         """Carry out changes that wait for a scheduler; returns where schedulers differ from the records."""
         return upkeep.reconcile()
@@ -87,7 +92,7 @@ with DAG(
     ).expand_kwargs(held_verdicts())
     tell_of_questions()
     deliver_mail()
-    sweep_leases()
+    sweep_leases() >> report_ended()
     reconcile_schedulers()
     replace_nodes()
     stream_audit()

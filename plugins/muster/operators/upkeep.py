@@ -11,6 +11,7 @@ from muster.admission import replacing, service, users_jobs
 from muster.audit import stream
 from muster.errors import MusterError, apart
 from muster.integration import closing
+from muster.model import dags
 from muster.model.runs import RunKey
 from muster.reporting import archive, notices
 
@@ -36,11 +37,15 @@ def known_here(count: Callable[[str, Sequence[str]], int]) -> None:
 
 
 def _holding() -> Iterator[tuple[str, list[str]]]:
-    """The runs that hold nodes: (DAG id, so many run ids as Airflow is asked about at once)."""
-    held: dict[str, list[str]] = {}
-    for dag_id, run_id in sorted({(lease.dag_id, lease.run_id) for lease in store.leases.live()}):
-        held.setdefault(dag_id, []).append(run_id)
-    for dag_id, run_ids in held.items():
+    return _together(sorted({lease.key for lease in store.leases.live()}))
+
+
+def _together(keys: Sequence[RunKey]) -> Iterator[tuple[str, list[str]]]:
+    """(DAG id, so many run ids as Airflow is asked about at once), all of ``keys``."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(key.dag_id, []).append(key.run_id)
+    for dag_id, run_ids in found.items():
         for start in range(0, len(run_ids), ASKED_TOGETHER):
             yield dag_id, run_ids[start : start + ASKED_TOGETHER]
 
@@ -71,6 +76,27 @@ def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
     if failed:
         raise MusterError(f"the nodes of these runs could not be released: {'; '.join(failed)}")
     return freed
+
+
+def report_ended(live: Callable[[str, Sequence[str]], int]) -> list[RunKey]:
+    """Report the runs that are over and were not reported, as their own task would have; returns them.
+
+    Such a run was marked, deleted, or ended by housekeeping. ``live``: as of ``sweep_leases``. Raises MusterError with
+    the runs that could not be reported to all, after all others are.
+    """
+    from muster.operators.testing import block, qualification
+
+    failed: list[str] = []
+    done: list[RunKey] = []
+    for dag_id, run_ids in _together(store.reporting.unreported()):
+        report = block.report if dag_id == dags.CLUSTER_QUALIFICATION else qualification.report
+        for run_id in _over(dag_id, run_ids, live, failed):
+            with apart(f"{dag_id}/{run_id}", failed):
+                report(RunKey(dag_id, run_id))
+                done.append(RunKey(dag_id, run_id))
+    if failed:
+        raise MusterError(f"these runs could not be reported to all: {'; '.join(failed)}")
+    return done
 
 
 def _over(

@@ -34,10 +34,17 @@ def send_report(
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
     ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised.
+    The run counts as reported unless this raises.
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings, and MusterError with the recipients whose mail
     could not be made and the rules that cannot be used, after the others' mails were sent.
     """
+    status = _send_report(run_key, node, fabric, training)
+    store.reporting.reported(run_key, node=node)
+    return status
+
+
+def _send_report(run_key: RunKey, node: str, fabric: Fabric | None, training: Training | None) -> str:
     from muster.reporting import archive, sending
 
     current = settings()

@@ -65,6 +65,25 @@ def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) ->
     assert store.leases.live() == []
 
 
+def test_housekeeping_reports_once_what_ended_without_its_own_report(
+    door: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    begun(Verdict.FAIL)
+    door()
+    assert upkeep.report_ended(lambda _dag_id, run_ids: len(run_ids)) == []  # its own task may be about to
+    assert upkeep.report_ended(lambda _dag_id, _run_ids: 0) == [RUN]
+    assert upkeep.report_ended(lambda _dag_id, _run_ids: 0) == []
+    assert store.outbox.waiting() == 1
+
+
+def test_a_report_before_the_run_has_a_verdict_is_not_its_last(door: Callable[[], object]) -> None:
+    begun(Verdict.PASS)
+    qualification.report(RUN)
+    door()
+    assert upkeep.report_ended(lambda _dag_id, _run_ids: 0) == [RUN]
+
+
 def test_a_run_that_never_began_is_released(door: Callable[[], object]) -> None:
     store.nodes.add(fleet.new_node(NODE))
     store.leases.acquire(NODE, RUN)

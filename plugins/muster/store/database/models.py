@@ -154,6 +154,7 @@ class RunRow(OfRun, Base):
     ended without a verdict]}. ``ended_place``: the last stage (``StageRow.id``) of its node that was
     recorded when it ended, which says what ended last. ``block``: of a member of a block, how its members meet.
     ``run_after``: Airflow's, which a Clear keeps and another run of the same id does not; None if not known.
+    ``reported_at``: when the report of its verdict was queued for all who get it; None while it was not.
     """
 
     __tablename__ = "runs"
@@ -192,6 +193,7 @@ class RunRow(OfRun, Base):
     started_at: Mapped[datetime.datetime] = mapped_column(index=True)
     ended_at: Mapped[datetime.datetime | None] = mapped_column(index=True)
     ended_place: Mapped[int] = mapped_column(BigInteger, default=0)
+    reported_at: Mapped[datetime.datetime | None]
 
 
 class JobRow(Base):

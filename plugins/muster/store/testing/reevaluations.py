@@ -81,7 +81,7 @@ def record(run: Run, judged: Sequence[Replacement], verdict: Verdict, headline: 
             "snapshots": sorted({each.judgement.snapshot for each in judged}),
         }  # fmt: skip
         access.remark(session, node, "muster", sentence, evidence)
-        row.headline = headline
+        row.headline, row.reported_at = headline, None
         if row.verdict != verdict:
             row.verdict = str(verdict)
             session.flush()

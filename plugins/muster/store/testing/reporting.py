@@ -1,7 +1,8 @@
-"""Loading what a run's report shows."""
+"""Loading what a run's report shows, and which runs were reported."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -12,7 +13,7 @@ from muster.model.stages import in_order
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import run_report as building
 from muster.store.database import access
-from muster.store.database.engine import reading
+from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, JobRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster.store.decisions import replacing
 from muster.store.decisions.waivers import standing
@@ -23,6 +24,9 @@ from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
+
+REPORT_WITHIN = datetime.timedelta(days=7)
+"""How long after its end a run is reported that was not: an outage may last a weekend, and later it is no news."""
 
 
 def run(
@@ -70,6 +74,24 @@ def _why_left(session: Session, run: RunRow) -> str:
     mine = (EventRow.node == run.node, EventRow.evidence["run"].as_string() == str(run.key))
     why = session.scalar(select(EventRow.reason).where(*mine, *left).order_by(EventRow.id.desc()).limit(1)) or ""
     return why.removesuffix(f": {run.headline}")
+
+
+def reported(key: RunKey, *, node: str = "") -> None:
+    """Note that a report of the run is queued, of ``node`` if it tests several: of its verdict once it has ended.
+
+    Raises UnknownRun.
+    """
+    with writing() as session:
+        run = access.run_row(session, key, node)
+        run.reported_at = access.now() if run.ended_at is not None else None
+
+
+def unreported() -> list[RunKey]:
+    """The runs that ended within ``REPORT_WITHIN`` with a verdict of which no report is queued, in order."""
+    recent = RunRow.ended_at >= access.now() - REPORT_WITHIN
+    query = select(RunRow.dag_id, RunRow.run_id).where(recent, RunRow.reported_at.is_(None)).distinct()
+    with reading() as session:
+        return sorted(RunKey(dag_id, run_id) for dag_id, run_id in session.execute(query))
 
 
 def judgements(key: RunKey, *, node: str = "") -> dict[str, Judgement]:

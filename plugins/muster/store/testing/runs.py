@@ -123,6 +123,7 @@ def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
             access.move(session, row, state, "muster", f"stage {stage} of run {key.run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after, run.why_held = None, None, "", None, ""
+        run.reported_at = None
         return access.to_node(row)
 
 
@@ -144,6 +145,7 @@ def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> R
         if run.ended_at is not None and run.verdict == verdict:
             return access.to_run(run)
         run.verdict, run.headline, run.ended_at = str(verdict), headline, max(access.now(), run.started_at)
+        run.reported_at = None
         run.ended_place = access.last_stage(session, row)
         session.flush()
         if access.holds(session, row.name, key):

@@ -346,6 +346,7 @@ CREATE TABLE runs (
 	started_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	ended_at TIMESTAMP WITH TIME ZONE,
 	ended_place BIGINT NOT NULL,
+	reported_at TIMESTAMP WITH TIME ZONE,
 	CONSTRAINT pk_runs PRIMARY KEY (id),
 	CONSTRAINT uq_runs_dag_id_run_id_node UNIQUE (dag_id, run_id, node),
 	CONSTRAINT fk_runs_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)

@@ -334,6 +334,7 @@ CREATE TABLE runs (
 	started_at DATETIME NOT NULL,
 	ended_at DATETIME,
 	ended_place BIGINT NOT NULL,
+	reported_at DATETIME,
 	CONSTRAINT uq_runs_dag_id_run_id_node UNIQUE (dag_id, run_id, node),
 	CONSTRAINT fk_runs_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
