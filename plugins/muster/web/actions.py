@@ -13,10 +13,8 @@ from fastapi import Form, HTTPException, Request
 from muster import acting, store
 from muster.admission import changes
 from muster.errors import MusterError
-from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.rules.transitions import person_moves
 
 WAIVER_DAYS = 30
 
@@ -34,11 +32,6 @@ def from_this_page(request: Request) -> None:
     ours = origin[:2] == public[:2] or (origin.netloc == request.headers.get("host", "") and not in_the_clear)
     if not origin.netloc or not ours:
         raise HTTPException(403, "this form was not sent by the Fleet page: open the node's page and try again")
-
-
-def moves(node: Node) -> list[State]:
-    """The states into which a person may move the node."""
-    return person_moves(node.state)
 
 
 class Change:

@@ -21,6 +21,7 @@ from muster.integration import unstorable
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.rules.preview import OUT_OF_SERVICE
+from muster.rules.transitions import person_moves
 from muster.web import (
     PREFIX,
     access,
@@ -153,7 +154,7 @@ def node(
         questions=[(each, approvals.reasons(each, found), approvals.effects(each, found)) for each in asked],
         steps=_steps(last, found) if last and not decided else (),
         findings=store.verdicts.open_findings(name),
-        moves=actions.moves(found), verdicts=store.verdicts.latest(name), lease=store.leases.get(name),
+        moves=person_moves(found.state), verdicts=store.verdicts.latest(name), lease=store.leases.get(name),
         until=now + datetime.timedelta(days=actions.WAIVER_DAYS), next_day=now + datetime.timedelta(days=1),
         history=history[:EVENTS_MAX], more_history=len(history) > EVENTS_MAX,
         parts=parts,

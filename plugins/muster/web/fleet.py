@@ -72,22 +72,6 @@ class Filters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """What runs have in common whose durations are compared."""
-
-    sku: str
-    level: str
-    dag_id: str
-    simulated: bool
-    stages: tuple[str, ...]
-
-
-def kind_of(run: Run) -> Kind:
-    """The run's kind."""
-    return Kind(run.sku, run.level, run.dag_id, run.simulated, run.required_stages)
-
-
-@dataclasses.dataclass(frozen=True)
 class Progress:
     """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded."""
 
@@ -128,15 +112,11 @@ def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
 
 
 def progress(
-    runs: Sequence[Run],
-    states: Mapping[str, State],
-    typical: Mapping[Kind, float | None],
-    now: datetime.datetime,
+    runs: Sequence[Run], states: Mapping[str, State], usual_s: Sequence[float | None], now: datetime.datetime
 ) -> list[Progress]:
-    """Runs under way, the oldest first. ``typical``: the seconds that a run of each kind usually takes."""
+    """Runs under way, the oldest first. ``usual_s``: the seconds that such runs usually take, for each of them."""
     found = []
-    for run in sorted(runs, key=lambda run: run.started_at):
-        usual = typical.get(kind_of(run))
+    for run, usual in sorted(zip(runs, usual_s, strict=True), key=lambda each: each[0].started_at):
         left = None if usual is None else max(0.0, usual - (now - run.started_at).total_seconds())
         found.append(Progress(run, states.get(run.node), left))
     return found

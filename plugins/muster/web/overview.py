@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 from typing import Any
 
@@ -13,7 +14,6 @@ from muster import store
 from muster.judging import health
 from muster.model.attention import Attention
 from muster.model.figures import FleetRow
-from muster.model.runs import Run
 from muster.model.states import State
 from muster.web import fleet, keys, rack_map, rendering, shading
 from muster.web.shared import Shared
@@ -55,6 +55,10 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     chosen = fleet.chosen(rows, filters, found)
     only = {row.node for row in chosen} if filters.narrowed else None
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
+    typical_s = functools.cache(store.runs.typical_duration_s)  # read once for all runs of one kind
+    usual_s = [
+        typical_s(run.sku, run.level, run.dag_id, simulated=run.simulated, stages=run.required_stages) for run in runs
+    ]
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}
     present = {row.node for row in chosen if row.state is not State.RETIRED}
@@ -72,18 +76,11 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
         "out": len({each.node for each in out if not each.serving} & present), "present": len(present),
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
         "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
-        "running": fleet.progress(runs, {row.node: row.state for row in rows}, _typical(runs), _now()),
+        "running": fleet.progress(runs, {row.node: row.state for row in rows}, usual_s, _now()),
         "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
         "now": _now(), "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
         "simulated": {row.node for row in rows if row.simulated},
     }  # fmt: skip
-
-
-def _typical(runs: list[Run]) -> dict[fleet.Kind, float | None]:
-    return {
-        of: store.runs.typical_duration_s(of.sku, of.level, of.dag_id, simulated=of.simulated, stages=of.stages)
-        for of in {fleet.kind_of(run) for run in runs}
-    }
 
 
 def fleet_now() -> tuple[list[FleetRow], str]:
