@@ -195,8 +195,7 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
     serials = serials_of(report.stages)
     found = [
         finding
-        for stage in report.stages
-        for finding in stage.judgement.findings
+        for finding in report.findings
         if finding.severity is severity and finding.action is not Action.NONE and not finding.waived
     ]
     grouped: dict[tuple[Action, FaultClass], list[Finding]] = {}

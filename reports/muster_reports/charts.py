@@ -114,7 +114,7 @@ def draw_charts(report: RunReport) -> tuple[Chart, ...]:
 def _chosen(stages: Sequence[StageLines], report: RunReport) -> list[str]:
     recorded = {line.series for _, lines in stages for line in lines}
     chosen = [next((name for name in choice if name in recorded), None) for choice in CHOICES]
-    metrics = {finding.metric for stage in report.stages for finding in stage.judgement.findings}
+    metrics = {finding.metric for finding in report.findings}
     wanted = [("hbm_temperature", "hbm_temperature_max"), ("fan", "fan_max")]
     extra = [name for name, metric in wanted if name in recorded and metric in metrics]
     return [name for name in chosen if name] + extra

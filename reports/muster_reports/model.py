@@ -7,7 +7,7 @@ import datetime
 
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
-from muster_criteria.model import Judgement, Verdict
+from muster_criteria.model import Finding, Judgement, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,11 @@ class RunReport:
     breaker: str = ""
     why_left: str = ""
     spare: bool = False
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, in the order of the stages."""
+        return tuple(each for stage in self.stages for each in stage.judgement.findings)
 
 
 @dataclasses.dataclass(frozen=True)

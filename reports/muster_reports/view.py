@@ -226,12 +226,7 @@ def is_simulated(report: RunReport) -> bool:
 
 def devices_at_fault(report: RunReport) -> frozenset[str]:
     """Devices with a critical or warning finding in any stage."""
-    return frozenset(
-        finding.device
-        for stage in report.stages
-        for finding in stage.judgement.findings
-        if finding.severity is not Severity.INFO
-    )
+    return frozenset(each.device for each in report.findings if each.severity is not Severity.INFO)
 
 
 def group_findings(stages: Sequence[StageReport], limits: Limits) -> tuple[FindingView, ...]:

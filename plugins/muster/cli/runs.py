@@ -104,4 +104,4 @@ def show_(
     rows.extend([stage, "not run", "", why] for stage, why in report.not_run)
     show.table(["stage", "verdict", "coverage", "reason"], rows, empty="no stages yet")
     typer.echo()
-    show.findings(found for stage in report.stages for found in stage.judgement.findings)
+    show.findings(report.findings)

@@ -6,19 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from muster.web import keys, plots
-from muster_criteria.model import Finding, Severity, Verdict
+from muster_criteria.model import Severity, Verdict
 from muster_reports.model import RunReport
-
-
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """One member: its verdict in one sentence, and the findings on it."""
-
-    node: str
-    simulated: bool
-    verdict: Verdict
-    headline: str
-    findings: tuple[Finding, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +24,7 @@ class Block:
     values are the same on all of them, with that value.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[RunReport, ...]
     notes: tuple[str, ...]
     strips: Sequence[plots.Strip]
     alike: Sequence[str]
@@ -44,9 +33,7 @@ class Block:
 
 def of_reports(reports: Sequence[RunReport]) -> Block:
     """The block of its members' reports, those with the gravest findings first."""
-    members = sorted(
-        map(_member, reports), key=lambda each: (not _failed(each), each.verdict is Verdict.PASS, each.node)
-    )
+    members = sorted(reports, key=lambda each: (not _failed(each), each.verdict is Verdict.PASS, each.node))
     observed = [each for report in reports for each in plots.seen(report, by_node=True)]
     notes = dict.fromkeys(note for report in reports for stage in report.stages for note in stage.judgement.notes)
     strips = plots.strips(observed, judged_only=False)
@@ -55,13 +42,8 @@ def of_reports(reports: Sequence[RunReport]) -> Block:
     return Block(tuple(members), tuple(notes), differing, alike, _proofs(observed))
 
 
-def _member(report: RunReport) -> Member:
-    findings = tuple(each for stage in report.stages for each in stage.judgement.findings)
-    return Member(report.node, report.simulated, report.verdict, report.headline, findings)
-
-
-def _failed(member: Member) -> bool:
-    return any(each.severity is Severity.CRITICAL for each in member.findings)
+def _failed(report: RunReport) -> bool:
+    return any(each.severity is Severity.CRITICAL for each in report.findings)
 
 
 def _proofs(observed: Iterable[plots.Seen]) -> list[Proof]:
