@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
-from muster_criteria.cluster.acceptance.values import Line, Rank, Training
+from muster_criteria.cluster.acceptance.values import Rank, Training
 from muster_criteria.cluster.goodput import Forecast, Input, Inputs
 from muster_criteria.words import duration, figure
 from muster_reports.limits import Limits, cut
@@ -25,8 +26,7 @@ class RankView:
     why: str
 
 
-@dataclasses.dataclass(frozen=True)
-class ForecastView:
+class ForecastView(NamedTuple):
     """One job."""
 
     gpus: str
@@ -38,46 +38,28 @@ class ForecastView:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingView:
-    """The training. ``more_ranks``: how many are not shown; ``assumed``: whether the forecast rests on no measurement
-    in part.
-    """
+    """The training with its lists cut, and what of it is shown as texts. ``more_ranks``: how many are not shown."""
 
-    headline: str
-    recipe: str
-    lines: tuple[Line, ...]
-    checkpoints: tuple[Line, ...]
+    training: Training
     ranks: tuple[RankView, ...]
     more_ranks: int
-    stragglers: tuple[str, ...]
     inputs: tuple[str, ...]
-    assumed: bool
     forecast: tuple[ForecastView, ...]
-    published: tuple[str, ...]
-    not_covered: tuple[str, ...]
-    differences: tuple[str, ...]
-    simulated: bool
 
 
 def of(training: Training, limits: Limits) -> TrainingView:
     """The view, with as many ranks as the limits allow."""
     ranks, more = cut(training.ranks, limits.rows)
     longest = max((sum(_parts(each)) for each in training.ranks), default=0.0)
-    return TrainingView(
-        headline=training.headline,
-        recipe=training.recipe,
-        lines=training.lines,
-        checkpoints=training.checkpoints,
-        ranks=tuple(_rank(each, longest) for each in ranks),
-        more_ranks=more,
+    shown = dataclasses.replace(
+        training,
         stragglers=cut(training.stragglers, limits.items)[0],
-        inputs=inputs_text(training.inputs),
-        assumed=not training.inputs.measured,
-        forecast=tuple(map(forecast_view, training.forecast)),
         published=cut(training.published, limits.items)[0],
         not_covered=cut(training.not_covered, limits.items)[0],
         differences=cut(training.differences, limits.items)[0],
-        simulated=training.simulated,
     )
+    texts, forecast = inputs_text(training.inputs), tuple(map(forecast_view, training.forecast))
+    return TrainingView(shown, tuple(_rank(each, longest) for each in ranks), more, texts, forecast)
 
 
 def inputs_text(inputs: Inputs) -> tuple[str, ...]:

@@ -36,9 +36,9 @@ def test_a_report_without_a_training_has_no_such_section(samples: dict[str, RunR
 
 
 def test_a_forecast_that_is_assumed_in_part_says_so() -> None:
-    assert not training_view.of(training(), PAGE_LIMITS).assumed
+    assert training_view.of(training(), PAGE_LIMITS).training.inputs.measured
     bare = training_view.of(training(member("n1", checkpoints=False, faults=False)), PAGE_LIMITS)
-    assert bare.assumed
+    assert not bare.training.inputs.measured
     assert sum("not measured" in each for each in bare.inputs) == 2
 
 

@@ -196,5 +196,4 @@ def jobs(found: Sequence[Jobs]) -> Section | None:
 
 def _forecast(of: Jobs) -> list[tuple[str, ...]]:
     whole = of.service * of.inputs.gpus_a_node
-    shown = [forecast_view(each) for each in forecast(of.inputs, [*(size for size in SIZES if size < whole), whole])]
-    return [(each.gpus, each.mttf, each.interval, each.ettr, each.goodput) for each in shown]
+    return [forecast_view(each) for each in forecast(of.inputs, [*(size for size in SIZES if size < whole), whole])]
