@@ -63,6 +63,17 @@ def first_refused(error: pydantic.ValidationError, whole: str = "") -> str:
 
 
 @contextlib.contextmanager
+def of_sku_files() -> Iterator[None]:
+    """What is wrong with a SKU file is the user's to resolve: raises MusterError for SkuError."""
+    from muster_criteria.sku_files.model import SkuError
+
+    try:
+        yield
+    except SkuError as error:
+        raise MusterError(str(error)) from None
+
+
+@contextlib.contextmanager
 def apart(what: str, failed: list[str]) -> Iterator[None]:
     """One of many (a node, a run, a receiver): whatever it raises becomes a sentence in ``failed``, and stops no other.
 

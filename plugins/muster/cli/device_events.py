@@ -11,7 +11,7 @@ import typer
 
 from muster.cli.terminal import policies, show
 from muster.cli.terminal.options import AsJson, utc
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ def _check_sent(table: EventPolicy, where: str) -> None:
 def _of_sku(name: str, like: EventPolicy) -> EventPolicy | None:
     """The SKU's policy for the kinds of ``like``. Raises MusterError."""
     from muster_criteria.device_events.policy import policy_of
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    try:
+    with of_sku_files():
         return policy_of(load_sku(name, settings().sku_folders).event_policies, like.kinds[0])
-    except SkuError as error:
-        raise MusterError(str(error)) from None

@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from muster.errors import MusterError, UnknownNode
+from muster.errors import MusterError, UnknownNode, of_sku_files
 from muster.model.nodes import NewNode, Node
 from muster.settings import settings
 from muster_criteria.stages import STAGES
@@ -177,14 +177,11 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     from muster_criteria.cluster.fabric.floors import pair_limits
     from muster_criteria.cluster.plan import PAIRS, has_rounds
     from muster_criteria.sku_files import programme
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    try:
+    with of_sku_files():
         sku = load_sku(sku_name, settings().sku_folders)
         uses = [programme.stage_probes(sku, stage, level) for stage in STAGES]
-    except SkuError as error:
-        raise MusterError(str(error)) from None
     planned = {probe for stage in uses for probe in stage}
     required = {probe for stage in uses for probe, use in stage.items() if programme.requires(sku, probe, use)}
     # A block falls back to TCP without the tool, and cannot pass then.

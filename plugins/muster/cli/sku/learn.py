@@ -17,7 +17,7 @@ from muster.cli.airflow.start import existing
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun
 from muster.cli.terminal.messages import messages
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
 from muster.settings import settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def learn(
     """Derive floors from measured healthy nodes (16 at least), robustly, and write them as the next revision."""
     from muster import store
     from muster_criteria.sku_files.learned import FOLDER, as_file, in_force
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
     from muster_criteria.sku_files.work import outdated_notes, sku_work
 
@@ -45,10 +44,8 @@ def learn(
     if folder is None:
         raise MusterError("nowhere to write to: name a folder with --into, or set MUSTER_SKU_PATH")
     search = [folder, *settings().sku_folders]
-    try:
+    with of_sku_files():
         sku = load_sku(name, search)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
     if sku.learned and not in_force([folder], name)[1]:
         raise MusterError(
             f"floors learned in {folder} would switch off those of {name} in another folder of MUSTER_SKU_PATH: "

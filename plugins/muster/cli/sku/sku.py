@@ -10,7 +10,7 @@ import typer
 from muster.cli.sku import learn
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
 from muster.settings import settings
 
 app = typer.Typer()
@@ -37,13 +37,10 @@ def sku_list(json: AsJson = False) -> None:
 @app.command("show")
 def sku_show(name: Annotated[str, typer.Argument(help="The SKU.")], json: AsJson = False) -> None:
     """Show a hardware model's file."""
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import find_sku
 
-    try:
+    with of_sku_files():
         path = find_sku(name, settings().sku_folders)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
     if json:
         show.as_json({"path": str(path), "text": path.read_text(encoding="utf-8")})
         return
@@ -57,7 +54,6 @@ def sku_lint(
     json: AsJson = False,
 ) -> None:
     """Check SKU files: limits, units, sources, contradictions. Ends with status 1 if something is wrong."""
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import lint_sku, list_skus, load_sku
     from muster_criteria.sku_files.work import outdated_notes
 
@@ -66,12 +62,10 @@ def sku_lint(
     listed = names or list_skus(settings().sku_folders)
     for name in listed:
         is_file = name.endswith((".yaml", ".yml")) or "/" in name
-        try:
-            if is_file and not Path(name).is_file():
-                raise MusterError(f"there is no file {name}; give a SKU's name, or the path of its file")
+        if is_file and not Path(name).is_file():
+            raise MusterError(f"there is no file {name}; give a SKU's name, or the path of its file")
+        with of_sku_files():
             problems = lint_sku(Path(name) if is_file else name, settings().sku_folders)
-        except SkuError as error:
-            raise MusterError(str(error)) from None
         found += map(str, problems)
         if not problems and not is_file:
             notes += outdated_notes(load_sku(name, settings().sku_folders))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
 from muster.model.dags import CLUSTER_QUALIFICATION
 from muster.model.nodes import Node
 from muster.settings import settings
@@ -112,16 +112,13 @@ class Rehearsal:
 def plans_of(dag: str, sku: str, level: str, nodes: Sequence[Node]) -> tuple[StagePlan, ...]:
     """What a run of ``dag`` runs on a node of that SKU; ``nodes``: all that it tests. Raises MusterError."""
     from muster.rules import preview
-    from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 
-    try:
+    with of_sku_files():
         found = load_sku(sku, settings().sku_folders)
         if dag == CLUSTER_QUALIFICATION:
             return preview.block_plans(found, level, [node.name for node in nodes])
         return preview.stage_plans(found, level)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
 
 
 def programmes(dag: str, nodes: Sequence[Node], level: str) -> Iterator[Programme]:
