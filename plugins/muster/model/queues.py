@@ -31,6 +31,17 @@ class ParkedMail:
 
 
 @dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Why a mail or a notification was not accepted; ``permanent``: it is not tried again, as a mail that the server
+    refuses with 5xx (RFC 5321 4.2.1). ``recipients``: those that have not got the mail; (): all to whom it was sent.
+    """
+
+    reason: str
+    permanent: bool
+    recipients: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class AuditEvent:
     """One event as receivers get it. ``id`` grows with each event, and names it when it comes twice. ``kind``:
     "lifecycle" if the node moved, else "audit": a decision, a change or a remark. ``node``: "", as are both states, for

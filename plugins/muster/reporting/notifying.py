@@ -5,20 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 import shlex
-from typing import NamedTuple
 
 from airflow.sdk.module_loading import import_string
 
 from muster import redaction, store
+from muster.model.queues import Refusal
 from muster.reporting import mail_rules
 from muster.settings import settings
-
-
-class Failure(NamedTuple):
-    """Why a notification was not sent; ``last``: it is not tried again."""
-
-    reason: str
-    last: bool
 
 
 def rule_of(key: str) -> str:
@@ -26,16 +19,17 @@ def rule_of(key: str) -> str:
     return key.removeprefix(store.outbox.NOTIFICATION).partition("/")[0]
 
 
-def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Failure | None:
+def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Refusal | None:
     """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was.
 
-    One that is too old is not sent. ``last_error``: why it was not sent before.
+    One that is too old is not sent, for good. ``last_error``: why it was not sent before.
     """
     content = json.loads(message)
     if now >= (last := datetime.datetime.fromisoformat(content["last"])):
-        return Failure(f"given up: not sent by {last:%Y-%m-%d %H:%M} UTC{last_error and f' ({last_error})'}", last=True)
+        why = f"given up: not sent by {last:%Y-%m-%d %H:%M} UTC{last_error and f' ({last_error})'}"
+        return Refusal(why, permanent=True)
     failure = _failure(key, content["known"])
-    return None if failure is None else Failure(failure[:500], last=False)
+    return None if failure is None else Refusal(failure[:500], permanent=False)
 
 
 def _failure(key: str, known: dict[str, object]) -> str | None:

@@ -16,7 +16,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk.exceptions import AirflowException
 
 from muster import store
-from muster.model.queues import OutboxMessage
+from muster.model.queues import OutboxMessage, Refusal
 from muster.reporting import notifying
 from muster.settings import settings
 
@@ -97,12 +97,12 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
             rule = notifying.rule_of(each.key)
             if rule in down or not store.outbox.take(each) or not (message := store.outbox.message(each.id)):
                 continue
-            failure = notifying.send(each.key, message, now, each.last_error)
-            if failure is not None and failure.last:
+            refusal = notifying.send(each.key, message, now, each.last_error)
+            if refusal is not None and refusal.permanent:
                 given_up = True
-            elif failure is not None:
+            elif refusal is not None:
                 down.add(rule)
-            sent += _settle(each, failure and Refusal(failure.reason, permanent=failure.last))
+            sent += _settle(each, refusal)
         if (len(down) == known and not given_up) or key is not None:
             return sent
 
@@ -117,17 +117,6 @@ def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
     then = "it is parked" if refusal.permanent else "it is tried again later"
     log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
     return False
-
-
-class Refusal(NamedTuple):
-    """Why a mail server refuses a mail; ``permanent``: with 5xx alone (RFC 5321 4.2.1).
-
-    ``recipients``: those that have not got the mail; (): all to whom it was sent.
-    """
-
-    reason: str
-    permanent: bool
-    recipients: tuple[str, ...] = ()
 
 
 def _send(hook: SmtpHook, raw: bytes, recipients: Sequence[str]) -> Refusal | None:

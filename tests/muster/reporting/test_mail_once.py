@@ -103,7 +103,7 @@ def test_a_sender_that_was_held_up_after_its_claim_sends_no_empty_mail(taken, mo
 
 @pytest.mark.parametrize(
     "refusal",
-    [None, sending.Refusal("try later", permanent=False), sending.Refusal("no such user", permanent=True)],
+    [None, Refusal("try later", permanent=False), Refusal("no such user", permanent=True)],
     ids=["accepted", "deferred", "refused"],
 )
 def test_a_mail_that_a_person_drops_while_it_is_sent_keeps_no_other_waiting(taken, monkeypatch, refusal) -> None:
@@ -112,7 +112,7 @@ def test_a_mail_that_a_person_drops_while_it_is_sent_keeps_no_other_waiting(take
     with writing() as session:
         session.execute(update(OutboxRow).values(created_at=datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH))
 
-    def dropped(_hook: object, raw: bytes, _recipients: object) -> sending.Refusal | None:
+    def dropped(_hook: object, raw: bytes, _recipients: object) -> Refusal | None:
         taken.append(raw)
         return refusal if store.outbox.drop("one", "Ada", "it is out of date") else None
 
