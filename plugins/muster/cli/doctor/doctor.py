@@ -313,18 +313,13 @@ def _pool_fix(name: str, current: Settings) -> str:
 def mail(current: Settings) -> Check:
     """Reports have a recipient, and the mail server of the SMTP connection answers."""
     from muster.reporting import mail_rules
-    from muster_reports.addresses import address
 
     rules, wrong = mail_rules.read(current.mail_rules)
+    everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", wrong)
+    mail_rules.usable([current.mail_from], "MUSTER_MAIL_FROM", wrong)
     if wrong:
-        return Check(Mark.MISSING, "mail", "; ".join(wrong), "export MUSTER_MAIL_RULES='[…]'")
-    for setting, addresses in (("MUSTER_MAIL_TO", current.mail_recipients), ("MUSTER_MAIL_FROM", [current.mail_from])):
-        try:
-            for each in addresses:
-                address(each)
-        except ValueError as error:
-            return Check(Mark.MISSING, "mail", f"{setting}: {error}", f"export {setting}=…")
-    people = dict.fromkeys([*current.mail_recipients, *(address for rule in rules for address in rule.to)])
+        return Check(Mark.MISSING, "mail", "; ".join(wrong), "correct these settings: see docs/mail.md")
+    people = dict.fromkeys([*everyone, *(address for rule in rules for address in rule.to)])
     if not people:
         return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
     name = current.smtp_conn_id
