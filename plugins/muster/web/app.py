@@ -200,27 +200,27 @@ def _confirm(
         if confirmed:
             asked.apply()
             started = f"?{urlencode({'started': asked.run})}" if isinstance(asked, starts.Start) else ""
-            return RedirectResponse(f"{rendering.base(request)}{PREFIX}{back}{started}", status_code=303)
+            return _see(request, f"{back}{started}")
         sentence, risks = asked.preview()
     except MusterError as error:
-        body = rendering.render(
-            request, "change.html.j2", change=asked, back=back, error=str(error), sentence="", risks=()
-        )
-        body.status_code = 400
-        return body
+        return rendering.render(request, "change.html.j2", 400, change=asked, back=back, error=str(error))
     return rendering.render(
         request, "change.html.j2", change=asked, back=back, error="", sentence=sentence, risks=risks
     )
 
 
+def _see(request: Request, path: str) -> Response:
+    return RedirectResponse(f"{rendering.base(request)}{PREFIX}{path}", status_code=303)
+
+
 def node_again(request: Request, name: str) -> Response:
     """The node's page, when somebody opens the address of a preview."""
-    return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(name)}", status_code=303)
+    return _see(request, f"/node/{quote(name)}")
 
 
 def questions_again(request: Request) -> Response:
     """The open questions, when somebody opens the address of an answer."""
-    return RedirectResponse(f"{rendering.base(request)}{PREFIX}/approvals", status_code=303)
+    return _see(request, "/approvals")
 
 
 def questions(
@@ -247,7 +247,7 @@ def run(request: Request, dag_id: str, run_id: str, about: Annotated[str, Depend
     key = RunKey(dag_id, run_id)
     members = store.runs.find(run=key)
     if node := _one_node([each.node for each in members], about):
-        return RedirectResponse(f"{rendering.base(request)}{PREFIX}/node/{quote(node, safe='')}", status_code=303)
+        return _see(request, f"/node/{quote(node, safe='')}")
     ended = [each.node for each in members if each.ended_at]
     found = block.of_reports([store.reporting.run(key, node=node, attached=False) for node in ended])
     at_work = [each.node for each in members if not each.ended_at]
@@ -300,8 +300,7 @@ def report(
     key = RunKey(dag_id, run_id)
     members = [each.node for each in store.runs.find(run=key)]
     if not node and (not members or not _one_node(members, about)):
-        query = urlencode({"dag_id": dag_id, "run_id": run_id})
-        return RedirectResponse(f"{rendering.base(request)}{PREFIX}/run?{query}", status_code=303)
+        return _see(request, f"/run?{urlencode({'dag_id': dag_id, 'run_id': run_id})}")
     node = node or _one_node(members, about)
     if store.runs.get(key, node=node).ended_at is None:
         raise UnknownRun(f"run {run_id} has not ended yet: it has no report")

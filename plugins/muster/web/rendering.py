@@ -32,11 +32,11 @@ def markup(request: Request, template: str, **values: object) -> str:
     return _environment().get_template(template).render(base=base(request), prefix=base(request) + PREFIX, **values)
 
 
-def render(request: Request, template: str, **values: object) -> HTMLResponse:
+def render(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
     """The template as a page that loads nothing from outside and is not stored."""
-    body = markup(request, template, **values)
+    body = markup(request, template, status=status, **values)
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-    return HTMLResponse(body, headers=headers)
+    return HTMLResponse(body, status, headers=headers)
 
 
 def base(request: Request) -> str:
@@ -106,6 +106,4 @@ def _wants_page(request: Request) -> bool:
 
 def _trouble(request: Request, status: int, sentence: str) -> Response:
     """A page with the sentence: inside Airflow's frame JSON would be all that a person sees."""
-    body = render(request, "trouble.html.j2", sentence=sentence, log_in=status == 401, status=status)
-    body.status_code = status
-    return body
+    return render(request, "trouble.html.j2", status, sentence=sentence, log_in=status == 401)
