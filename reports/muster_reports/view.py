@@ -14,7 +14,7 @@ from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.devices import natural
 from muster_criteria.labels import Key
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict
-from muster_criteria.words import apart, beyond, duration, figure, listed
+from muster_criteria.words import apart, beyond, duration, figure
 from muster_reports import training_view
 from muster_reports.advice import ADVICE, PART, least_sure, next_steps, serials_of
 from muster_reports.firstscreen import Caution, cautions, covered, judged_by
@@ -101,30 +101,9 @@ class FigureView:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartView:
-    """One part of the table of parts. ``whose``: the node's name, or "the fabric"."""
-
-    title: str
-    whose: str
-    observed: str
-    touches: str
-    confirmed: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class FabricView:
-    """The rounds of pairs of a block."""
-
-    rounds: str
-    parts: tuple[PartView, ...]
-    more_parts: int
-    notes: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class View:
-    """Everything a template shows, in the order it is shown. ``more_…`` count what was cut. ``failed``: whether there
-    is a critical finding that is not waived.
+    """Everything a template shows, in the order it is shown, and the limits to which it is cut. ``more_…`` count what
+    was cut. ``failed``: whether there is a critical finding that is not waived.
     """
 
     node: str
@@ -151,7 +130,8 @@ class View:
     telemetry_recorded: bool
     figures: tuple[tuple[str, tuple[FigureView, ...]], ...]
     more_figures: int
-    fabric: FabricView | None
+    fabric: Fabric | None
+    more_parts: int
     training: training_view.TrainingView | None
     sections: tuple[Section, ...]
     run_id: str
@@ -160,6 +140,7 @@ class View:
     started: str
     ended: str
     duration: str
+    limits: Limits
 
 
 def build(report: RunReport, limits: Limits) -> View:
@@ -170,6 +151,10 @@ def build(report: RunReport, limits: Limits) -> View:
     figures = figure_rows(report.stages)
     shown_figures = _cut_sections(figures, limits.rows)
     shown_findings, more_findings = cut(findings, limits.rows)
+    fabric, more_parts = report.fabric, 0
+    if fabric:
+        parts, more_parts = cut(fabric.parts, limits.rows)
+        fabric = dataclasses.replace(fabric, parts=parts, notes=cut(fabric.notes, limits.items)[0])
     return View(
         node=report.node,
         sku=_sku(report),
@@ -195,7 +180,8 @@ def build(report: RunReport, limits: Limits) -> View:
         telemetry_recorded=any(stage.telemetry for stage in report.stages),
         figures=shown_figures,
         more_figures=sum(len(rows) for _, rows in figures) - sum(len(rows) for _, rows in shown_figures),
-        fabric=_fabric_view(report.fabric, limits) if report.fabric else None,
+        fabric=fabric,
+        more_parts=more_parts,
         training=training_view.of(report.training, limits) if report.training else None,
         sections=tuple(all_sections(report, limits)),
         run_id=report.run_id,
@@ -204,19 +190,8 @@ def build(report: RunReport, limits: Limits) -> View:
         started=moment(report.started_at),
         ended=moment(report.ended_at),
         duration=duration((report.ended_at - report.started_at).total_seconds()),
+        limits=limits,
     )
-
-
-def _fabric_view(fabric: Fabric, limits: Limits) -> FabricView:
-    parts, more = cut(fabric.parts, limits.rows)
-    rows = tuple(
-        PartView(
-            each.title, each.node or "the fabric", each.observed, listed(list(each.touches), most=limits.items),
-            each.confirmed,
-        )
-        for each in parts
-    )  # fmt: skip
-    return FabricView(plural(fabric.rounds, "round"), rows, more, cut(fabric.notes, limits.items)[0])
 
 
 def is_simulated(report: RunReport) -> bool:
