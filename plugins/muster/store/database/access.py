@@ -39,10 +39,13 @@ NODE_LOCK = {"key_share": True}
 of a rack that fail at once would wait for each other, as each adds a remark to the other's history.
 """
 
-SOUND = tuple(map(str, (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)))
-"""Verdicts of stages and runs that measured all that was wanted, and found nothing critical, as columns have them."""
-CONCLUSIVE = (*SOUND, str(Verdict.FAIL))
+SOUND = (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
+"""Verdicts of stages and runs that measured all that was wanted, and found nothing critical."""
+CONCLUSIVE = (*SOUND, Verdict.FAIL)
 """Verdicts of stages that failed or passed."""
+
+COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
+"""Of an event: its node serves after it; its node served before it."""
 
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
@@ -193,7 +196,7 @@ def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> 
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
-        ~HealthRow.over, HealthRow.acted == "", HealthRow.action != str(HealthAction.NOTE),
+        ~HealthRow.over, HealthRow.acted == "", HealthRow.action != HealthAction.NOTE,
         HealthRow.due_after == last_stage(session, node),
     )  # fmt: skip
     node.spell += 1

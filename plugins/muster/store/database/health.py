@@ -60,7 +60,7 @@ class HealthRow(Base):
     over: Mapped[bool] = mapped_column(default=False)
 
 
-ENDED = {"bad": False, "over": True, "action": str(HealthAction.NOTE), "acted": ""}
+ENDED = {"bad": False, "over": True, "action": HealthAction.NOTE, "acted": ""}
 """Columns of a state that ended without a reading that was good."""
 
 

@@ -119,20 +119,19 @@ def _current() -> ColumnElement[bool]:
     """
     mine, later = aliased(StageRow), aliased(StageRow)
     ranks = {level: rank for rank, level in enumerate(LEVELS)}
-    inconclusive = [str(each) for each in INCONCLUSIVE]
 
     def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
         return case(ranks, value=level, else_=-1)
 
     replaced = select(later.id).where(
         later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current,
-        later.id > mine.id, later.verdict.not_in(inconclusive), rank(later.level) >= rank(mine.level),
+        later.id > mine.id, later.verdict.not_in(INCONCLUSIVE), rank(later.level) >= rank(mine.level),
     )  # fmt: skip
     return (
         select(mine.id)
         .join(NodeRow, NodeRow.name == mine.node)
-        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(inconclusive), ~replaced.exists())
-        .where(mine.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
+        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~replaced.exists())
+        .where(mine.machine == NodeRow.machine, NodeRow.state != State.RETIRED)
         .exists()
     )
 
@@ -165,7 +164,7 @@ def _machine_now() -> datetime.datetime:
 
 def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
     """Which placements show that a part is or was in a node since ``before``; a retired node has its parts no more."""
-    retired = (NodeRow.state == str(State.RETIRED)) & (PlacementRow.seen_at < before)
+    retired = (NodeRow.state == State.RETIRED) & (PlacementRow.seen_at < before)
     return or_(PlacementRow.until.is_(None) & ~retired, PlacementRow.until >= before)
 
 
@@ -179,7 +178,7 @@ def _suspects_gone(before: datetime.datetime) -> Select[int]:
     """The suspicions of parts that have been in no node since then, and of places in machines that are gone."""
     old = select(SuspectRow.id, SuspectRow.subject).where(SuspectRow.since < before)
     of_machine = old.join(NodeRow, SuspectRow.node == NodeRow.name).where(
-        SuspectRow.subject == "", or_(SuspectRow.machine != NodeRow.machine, NodeRow.state == str(State.RETIRED))
+        SuspectRow.subject == "", or_(SuspectRow.machine != NodeRow.machine, NodeRow.state == State.RETIRED)
     )
     with reading() as session:
         gone = [row.id for row in session.execute(of_machine)]
@@ -216,7 +215,7 @@ def _over_certificates(before: datetime.datetime) -> Select[str]:
 
 def _over_events(before: datetime.datetime) -> Select[int]:
     """Events from before then, without those that say since when a node has served and whether it was adopted."""
-    earlier, production = aliased(EventRow), str(State.PRODUCTION)
+    earlier, production = aliased(EventRow), State.PRODUCTION
     entered = select(earlier.id).where(
         earlier.node == EventRow.node, earlier.from_state != earlier.to_state, earlier.to_state == production,
         earlier.id < EventRow.id,

@@ -37,7 +37,7 @@ def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:
     """{(stage, level): the first of these verdicts that no later one supersedes}, by ``muster.rules.current``."""
-    conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
+    conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in(INCONCLUSIVE))
     query = select(StageRow.stage, StageRow.level, conclusive).where(*of_machine(node), StageRow.current)
     last = {(stage, level): id_ or 0 for stage, level, id_ in session.execute(query.group_by("stage", "level"))}
     return {

@@ -85,7 +85,7 @@ def failed_again(
     before, serials = after(session, incident), current_serials(session, node.name)
     failed = {number: each for number, each in verdicts if each.verdict is Verdict.FAIL and number > before}
     query = select(FindingRow.stage, FindingRow.device, FindingRow.fault_class).where(
-        FindingRow.stage.in_(list(failed)), FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == ""
+        FindingRow.stage.in_(list(failed)), FindingRow.severity == Severity.CRITICAL, FindingRow.waived == ""
     )
     place = "" if _other_part(session, incident) else incident.device or "node"
     faults = () if replaced_by(session, incident) else FAULTS_OF.get(kind_of(incident.device), ())

@@ -31,7 +31,6 @@ from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 TEXT_MAX = 500
 PROVED = "its repair is proved"
 ACTOR = "muster-repair"
-TESTED_IN = [str(state) for state in IN_FLIGHT]
 PROOF_BEGINS = datetime.timedelta(hours=6)
 """How long a repaired node waits for its test before it keeps no other from its repair: that one may never begin."""
 
@@ -171,11 +170,11 @@ def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
     One whose test gave no verdict, or did not begin in time, waits for a person, and keeps no other from its repair.
     """
     here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
-    proving = (AttemptRow.outcome == str(Outcome.SUCCEEDED)) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
+    proving = (AttemptRow.outcome == Outcome.SUCCEEDED) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
     held = NodeRow.name.in_(select(LeaseRow.node).where(LeaseRow.released_at.is_(None)))
     now = access.now()
-    begins = (NodeRow.state == str(State.REGISTERED)) & or_(held, AttemptRow.ended_at.between(now - PROOF_BEGINS, now))
-    tested = or_(NodeRow.state.in_(TESTED_IN), begins)
+    begins = (NodeRow.state == State.REGISTERED) & or_(held, AttemptRow.ended_at.between(now - PROOF_BEGINS, now))
+    tested = or_(NodeRow.state.in_(IN_FLIGHT), begins)
     query = (
         select(NodeRow)
         .join(AttemptRow, here)
@@ -278,7 +277,7 @@ def prove(node: str) -> list[int]:
                 part = incidents.replaced_by(session, found)
                 _close(session, row, found, f"its part was replaced by {part}" if part else PROVED, ACTOR)
                 closed.append(found.id)
-                if last is not None and last.outcome == str(Outcome.SUCCEEDED) and not part:
+                if last is not None and last.outcome == Outcome.SUCCEEDED and not part:
                     last.proved = True
             elif last is not None and any(
                 each.stage in found.prove for each in incidents.failed_again(session, row, found, verdicts)

@@ -66,7 +66,7 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
     """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
     query = select(NodeRow).order_by(NodeRow.name)
     if states:
-        query = query.where(NodeRow.state.in_([str(state) for state in states]))
+        query = query.where(NodeRow.state.in_(states))
     if sku:
         query = query.where(NodeRow.sku == sku)
     if rack:
@@ -90,7 +90,7 @@ def meant(names: Collection[str]) -> dict[str, str]:
         for some in batches(hosts | set(first.values())):
             for node, host, state in session.execute(query.where(or_(NodeRow.name.in_(some), NodeRow.host.in_(some)))):
                 known.add(node)
-                if state != str(State.RETIRED):  # what answers there now is another machine
+                if state != State.RETIRED:  # what answers there now is another machine
                     having[node].add(node)
                     having[host].add(node)
     found = {name: {name} if name in known else having[name] or having[first.get(name, "")] for name in names}
@@ -202,7 +202,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
 def bearer(session: Session, host_key: str, but: str) -> str | None:
     """The node other than ``but`` that has this host key. A retired one has it no more: its machine may be another."""
     query = select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != but)
-    return session.scalar(query.where(NodeRow.state != str(State.RETIRED)))
+    return session.scalar(query.where(NodeRow.state != State.RETIRED))
 
 
 def _retired(row: NodeRow, new: NewNode) -> str:

@@ -108,7 +108,7 @@ def _described(session: Session, nodes: Mapping[str, facts.Node], until: datetim
     passed = (
         select(RunRow.node, func.max(RunRow.ended_at))
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
+        .where(RunRow.verdict.in_([Verdict.PASS, Verdict.WARN]), RunRow.ended_at <= until)
         .where(RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node)
     )
@@ -133,7 +133,7 @@ def _moves(session: Session, since: datetime.datetime, until: datetime.datetime)
         .order_by(row.at, row.id)
     )
     moves = [
-        facts.Move(node, at, before, after, reason, verdict == str(Verdict.FAIL))
+        facts.Move(node, at, before, after, reason, verdict == Verdict.FAIL)
         for node, at, before, after, reason, verdict in session.execute(query)
     ]
     sent = {move.node for move in moves if move.after == "rma"}
@@ -155,7 +155,7 @@ def _suspected(session: Session, node: str, at: datetime.datetime) -> str:
     query = (
         select(FindingRow.fault_class)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .where(FindingRow.node == node, FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == "")
+        .where(FindingRow.node == node, FindingRow.severity == Severity.CRITICAL, FindingRow.waived == "")
         .where(StageRow.current, StageRow.recorded_at <= at)
         .order_by(StageRow.id.desc(), FindingRow.id)
     )
@@ -217,9 +217,9 @@ def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str,
         .where(
             RunRow.ended_at >= since,
             RunRow.ended_at < until,
-            RunRow.verdict == str(Verdict.FAIL),
+            RunRow.verdict == Verdict.FAIL,
             StageRow.current,
-            FindingRow.severity == str(Severity.CRITICAL),
+            FindingRow.severity == Severity.CRITICAL,
             FindingRow.waived == "",
         )
     )

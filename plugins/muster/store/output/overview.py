@@ -14,7 +14,7 @@ from muster.model.events import Event
 from muster.model.figures import FleetRow
 from muster.model.names import SPARE_LABEL
 from muster.model.runs import Run, RunKey
-from muster.model.states import IN_FLIGHT, SERVING, State
+from muster.model.states import IN_FLIGHT, State
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
@@ -97,13 +97,10 @@ def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | N
     """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
     given. A test under way is no change, and neither is one between two states of a node in service.
     """
-    in_service = [str(state) for state in SERVING]
     query = (
         select(EventRow.id, EventRow.node)
-        .where(
-            EventRow.at >= since, EventRow.from_state != EventRow.to_state, EventRow.to_state.not_in(sorted(IN_FLIGHT))
-        )
-        .where(~and_(EventRow.from_state.in_(in_service), EventRow.to_state.in_(in_service)))
+        .where(EventRow.at >= since, EventRow.from_state != EventRow.to_state, EventRow.to_state.not_in(IN_FLIGHT))
+        .where(~(access.COMES & access.GOES))
         .order_by(EventRow.at.desc(), EventRow.id.desc())
     )
     with reading() as session:

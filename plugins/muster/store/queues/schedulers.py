@@ -280,9 +280,7 @@ def hold_all(connection: Connection) -> int:
 
     What their schedulers did with them since is unknown: an admission that was confirmed has to be seen again.
     """
-    near = select(NodeRow.name).where(
-        NodeRow.state.in_([str(each) for each in (State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)])
-    )
+    near = select(NodeRow.name).where(NodeRow.state.in_((State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)))
     theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
     connection.execute(update(PlaceRow).where(theirs, PlaceRow.done == ADMITTED).values(done=""))
     # A receiver of webhooks may have seen later changes than the records have.

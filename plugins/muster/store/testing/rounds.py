@@ -82,9 +82,7 @@ def broken_since(key: RunKey) -> list[str]:
         .scalar_subquery()
     )
     mine = select(RunRow.node).where(*access.of_run(key))
-    query = select(EventRow.node).where(
-        EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_([str(state) for state in BROKEN])
-    )
+    query = select(EventRow.node).where(EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_(BROKEN))
     with reading() as session:
         return sorted(set(session.scalars(query)))
 
