@@ -6,8 +6,8 @@ import datetime
 import logging
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Select, case, delete, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
+from sqlalchemy.orm import aliased
 
 from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE
@@ -30,8 +30,8 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.outgoing import OutboxRow, UsersJobRow
+from muster.store.decisions.current import superseded
 from muster.store.testing import stages
-from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 
@@ -117,20 +117,11 @@ def _current() -> ColumnElement[bool]:
     By its age alone no FAIL or WARN is forgotten for which the gate to production refuses a node, and no PASS after
     which one that it replaced would be current again.
     """
-    mine, later = aliased(StageRow), aliased(StageRow)
-    ranks = {level: rank for rank, level in enumerate(LEVELS)}
-
-    def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
-        return case(ranks, value=level, else_=-1)
-
-    replaced = select(later.id).where(
-        later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current,
-        later.id > mine.id, later.verdict.not_in(INCONCLUSIVE), rank(later.level) >= rank(mine.level),
-    )  # fmt: skip
+    mine = aliased(StageRow)
     return (
         select(mine.id)
         .join(NodeRow, NodeRow.name == mine.node)
-        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~replaced.exists())
+        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~superseded(mine))
         .where(mine.machine == NodeRow.machine, NodeRow.state != State.RETIRED)
         .exists()
     )

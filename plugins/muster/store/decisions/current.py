@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, load_only
+from sqlalchemy.orm.util import AliasedClass
 
 from muster.model.runs import StageVerdict
+from muster.model.stages import LEVELS
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database import access
 from muster.store.database.models import NodeRow, RunRow, StageRow
+
+PRESENT = (StageRow.node == NodeRow.name) & (StageRow.machine == NodeRow.machine)
+"""Joins stages to nodes: those of present machines."""
 
 
 def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
@@ -28,6 +33,22 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
     query = query.options(columns, load_only(RunRow.dag_id, RunRow.run_id))
     ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
     return [(ids[verdict], verdict) for verdict in current_of(ids)]
+
+
+def superseded(mine: type[StageRow] | AliasedClass[StageRow]) -> ColumnElement[bool]:
+    """Whether a later conclusive verdict on the same machine and stage replaced this one (``muster.rules.current``)."""
+    later, ranks = aliased(StageRow), {level: thoroughness(level) for level in LEVELS}
+
+    def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
+        return case(ranks, value=level, else_=-1)
+
+    return (
+        select(later.id)
+        .where(later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current)
+        .where(later.id > mine.id, later.verdict.not_in(INCONCLUSIVE), rank(later.level) >= rank(mine.level))
+        .correlate(mine)
+        .exists()
+    )
 
 
 def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:

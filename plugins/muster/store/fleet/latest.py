@@ -96,8 +96,7 @@ def conclusive(node: str = "") -> list[tuple[str, str, str, bool]]:
     """
     query = (
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
+        .join(NodeRow, NodeRow.name == StageRow.node)
         .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
         .where(NodeRow.name == (node or NodeRow.name), NodeRow.state != State.RETIRED)
         .distinct()
