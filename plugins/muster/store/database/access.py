@@ -233,15 +233,15 @@ def recheck(session: Session, node: str, why: str = "") -> None:
 
 def write_event(
     session: Session,
-    node: str,
-    before: State,
-    after: State,
+    node: str | None,
+    before: State | str,
+    after: State | str,
     actor: str,
     reason: str,
     evidence: Mapping[str, Any],
     last: int = 0,
 ) -> EventRow:
-    """Append an event and return it; two equal states make it a remark. ``last``: of a move, the node's last stage."""
+    """Append an event as its row has it, and return it. ``last``: of a move, the node's last stage."""
     event = EventRow(
         node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
         evidence=dict(evidence), after=last,
@@ -267,13 +267,7 @@ def write_decision(session: Session, person: str, reason: str, what: str, eviden
 
 def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append an event that concerns no node (``remark``: of one that does)."""
-    session.add(
-        EventRow(
-            node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
-            evidence=dict(evidence),
-        )
-    )  # fmt: skip
-    session.flush()
+    write_event(session, None, "", "", actor, what, evidence)
 
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -117,7 +117,7 @@ def find(node: str = "", limit: int | None = None, *, still_open: bool = False) 
     ``still_open``: only those that are open, of present machines.
     """
     with reading() as session:
-        query = _of_machine(access.node_row(session, node)) if node else select(IncidentRow)
+        query = incidents.of_machine(access.node_row(session, node)) if node else select(IncidentRow)
         if still_open:
             here = (NodeRow.name == IncidentRow.node) & (NodeRow.machine == IncidentRow.machine)
             query = query.join(NodeRow, here).where(IncidentRow.closed_at.is_(None))
@@ -324,20 +324,15 @@ def _attempts(session: Session, node: str, machine: int, part: str) -> list[Atte
     return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
 
 
-def _open(session: Session, node: NodeRow, fault: Fault) -> Sequence[IncidentRow]:
+def _open(session: Session, node: NodeRow, fault: Fault) -> list[IncidentRow]:
     """The open incidents of that class and device of the node's machine, of another part each."""
-    same = (IncidentRow.fault_class == fault.fault_class) & (IncidentRow.device == fault.device)
-    query = _of_machine(node).where(same, IncidentRow.closed_at.is_(None))
-    return session.scalars(query.order_by(IncidentRow.id)).all()
+    same = (fault.fault_class, fault.device)
+    return [each for each in incidents.open_now(session, node) if (each.fault_class, each.device) == same]
 
 
 def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: str) -> None:
     row.closed_at = access.now()
     access.remark(session, node, actor, f"incident {row.id} is closed: {why}", {"incident": row.id})
-
-
-def _of_machine(node: NodeRow) -> Select[IncidentRow]:
-    return select(IncidentRow).where(IncidentRow.node == node.name, IncidentRow.machine == node.machine)
 
 
 def _part(session: Session, node: str, fault: Fault) -> str:
