@@ -75,7 +75,6 @@ class SweepRow(Base):
     kernel_s: Mapped[float]
     counters: Mapped[dict[str, Any]]
     swept_at: Mapped[datetime.datetime | None]
-    failing_since: Mapped[datetime.datetime | None]
 
 
 class BmcRow(Base):

@@ -319,9 +319,7 @@ def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
     with reading() as session:
         for some in batches(names):
             for row in session.scalars(_sweeps(some)):
-                kept[row.node] = Cursor(
-                    row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since
-                )
+                kept[row.node] = Cursor(row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at)
     return {name: kept.get(name, Cursor(name)) for name in names}
 
 
@@ -336,7 +334,7 @@ def _store_cursor(session: Session, cursor: Cursor, node: NodeRow) -> None:
         row = SweepRow(node=cursor.node)
         session.add(row)
     row.machine, row.boot_id, row.kernel_s = node.machine, cursor.boot_id, cursor.kernel_s
-    row.counters, row.swept_at, row.failing_since = dict(cursor.counters), cursor.swept_at, cursor.failing_since
+    row.counters, row.swept_at = dict(cursor.counters), cursor.swept_at
 
 
 def withdraw(observation: Observation, why: str) -> Node:
