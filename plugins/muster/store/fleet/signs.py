@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, cast, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Text, cast, func, or_, select
+from sqlalchemy.orm import aliased
 
 from muster.model.states import SERVING
 from muster.store.database import access
@@ -127,8 +127,4 @@ def refusals(since: datetime.datetime) -> dict[str, str]:
         .order_by(EventRow.id)
     )
     with reading() as session:
-        return _pairs(session, query)
-
-
-def _pairs(session: Session, query: Select[str, Any]) -> dict[str, Any]:
-    return {row[0]: row[1] for row in session.execute(query)}
+        return {row.node: row.reason for row in session.execute(query)}

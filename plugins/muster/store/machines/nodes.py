@@ -23,7 +23,6 @@ from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
-from muster.store.database.fabric import RackRow
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
 from muster.store.machines.parts import as_known, current_serials, place, replacement
@@ -244,7 +243,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             f"move it back first: `muster node move {new.name} registered --reason …`",
             Refusal.STATE,
         )
-    if "rack" in changed and _is_held(session, row):
+    if "rack" in changed and admission.rack_held(session, row):
         raise IllegalMove(
             f"{new.name} stays in rack {row.rack} while that is held: when it is repaired, release it first, "
             f"`muster racks release {shlex.quote(row.rack)} --reason …`",
@@ -263,13 +262,6 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
     access.remark(session, row, actor, f"description changed: {what}", {"before": before, "after": after})
     return f"updated: {what}"
-
-
-def _is_held(session: Session, row: NodeRow) -> bool:
-    held = select(RackRow.id).where(
-        RackRow.rack == row.rack, RackRow.simulated == row.simulated, RackRow.released_at.is_(None)
-    )
-    return session.scalar(held) is not None
 
 
 def _shown(value: object) -> str:
