@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, load_only
-from sqlalchemy.orm.util import AliasedClass
 
 from muster.model.runs import StageVerdict
 from muster.model.stages import LEVELS
@@ -35,7 +34,7 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
     return [(ids[verdict], verdict) for verdict in current_of(ids)]
 
 
-def superseded(mine: type[StageRow] | AliasedClass[StageRow]) -> ColumnElement[bool]:
+def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
     """Whether a later conclusive verdict on the same machine and stage replaced this one (``muster.rules.current``)."""
     later, ranks = aliased(StageRow), {level: thoroughness(level) for level in LEVELS}
 
