@@ -69,9 +69,7 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
             requested=why, tried=tried, skipped=skipped,
             in_vain=_in_vain(test, tested.get(node, {})) if test else {},
         )  # fmt: skip
-    asked = {
-        each.node: f"a person is asked: {each.question}" for each in store.schedulers.differences() if each.question
-    }
+    asked = {each.node: f"a person is asked: {each.question}" for each in store.schedulers.places() if each.question}
     for node, why in {**store.signs.refusals(now - REFUSED_FOR), **asked}.items():
         signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
     for node, change in store.certificates.version_changes().items():

@@ -144,11 +144,6 @@ def sink(name: str, configured: Mapping[str, Any]) -> Sink:
         raise BadSettings(f"MUSTER_AUDIT_SINKS: {name}: {why}; correct it, or remove {name}") from None
 
 
-def sinks(configured: Mapping[str, Mapping[str, Any]]) -> dict[str, Sink]:
-    """The receivers of MUSTER_AUDIT_SINKS. Raises BadSettings, naming the receiver and its field."""
-    return {name: sink(name, each) for name, each in configured.items()}
-
-
 def as_json(event: AuditEvent) -> str:
     """The event as one line of ASCII, which no line break or escape sequence of a reason can break.
 

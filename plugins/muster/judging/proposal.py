@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
 
 from muster import store
 from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
 from muster.judging.case import NO_PEERS
-from muster.judging.reevaluate import judged_again
+from muster.judging.reevaluate import judged_again, proposed_sku
 from muster.judging.references import metrics
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
@@ -129,19 +128,7 @@ def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tup
         raise MusterError(str(error)) from None
     if as_of:
         store.peers.load(as_of, name, level, simulated=simulated)
-    return _Side(now, version), _Side(_proposed_sku(name, skus) if skus else now, as_of or version)
-
-
-def _proposed_sku(name: str, skus: str) -> Sku:
-    folder = Path(skus).expanduser()
-    if not folder.is_dir():
-        if "/" in skus:
-            raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a stored revision")
-        return store.revisions.load(name, skus)
-    try:
-        return load_sku(name, (folder, *settings().sku_folders))
-    except SkuError as error:
-        raise MusterError(str(error)) from None
+    return _Side(now, version), _Side(proposed_sku(name, skus) if skus else now, as_of or version)
 
 
 def _outcomes(stages: Sequence[store.latest.LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:

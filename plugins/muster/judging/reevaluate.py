@@ -127,17 +127,23 @@ def _evidence(finding: Finding) -> Evidence:
 
 def _finder(name: str, skus: str) -> Callable[[str], Sku]:
     """Returns the SKU to judge by, given the revision that a verdict cites."""
-    folder = Path(skus).expanduser()
-    if skus and not folder.is_dir():
-        if "/" in skus:
-            raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a revision that is kept")
-        return lambda cited: store.revisions.load(name, skus)
     if not skus:
         return lambda cited: store.revisions.load(name, cited)
-    if not (folder / f"{name}.yaml").is_file():
+    folder = Path(skus).expanduser()
+    if folder.is_dir() and not (folder / f"{name}.yaml").is_file():
         raise UnknownRevision(f"there is no {name}.yaml in {folder}; give a folder of SKU files that has it")
+    proposed = proposed_sku(name, skus)
+    return lambda cited: proposed
+
+
+def proposed_sku(name: str, skus: str) -> Sku:
+    """The SKU by ``skus``, a folder of SKU files or a stored revision. Raises UnknownRevision, MusterError."""
+    folder = Path(skus).expanduser()
+    if not folder.is_dir():
+        if "/" in skus:
+            raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a revision that is kept")
+        return store.revisions.load(name, skus)
     try:
-        loaded = load_sku(name, (folder, *settings().sku_folders))
+        return load_sku(name, (folder, *settings().sku_folders))
     except SkuError as error:
-        raise UnknownRevision(str(error)) from None
-    return lambda cited: loaded
+        raise MusterError(str(error)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Iterable
 
@@ -52,7 +51,7 @@ def report_of(
     if kernel_s is None:
         kernel_s = cursor.kernel_s if swept.boot_id == cursor.boot_id else 0.0
     answered = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, bad=False))
-    after = Cursor(node.name, swept.boot_id, kernel_s, counters, now, None)
+    after = Cursor(node.name, swept.boot_id, kernel_s, counters, now)
     return Report(node.name, SWEEP, (*answered, *seen), swept.boot_id, uptime_s=swept.uptime_s, cursor=after)
 
 
@@ -66,14 +65,13 @@ def under_a_job(jobs: Iterable[UsersJob], since: datetime.datetime, until: datet
     return total
 
 
-def unreachable(node: Node, cursor: Cursor, why: str, now: datetime.datetime, *, down: bool) -> Report:
+def unreachable(node: Node, cursor: Cursor, why: str, *, down: bool) -> Report:
     """Returns that a node did not answer. One that its scheduler does not show as ``down`` stays in service, and is
     tested: Muster's own login may have failed, or somebody may have switched it off.
     """
-    after = dataclasses.replace(cursor, failing_since=cursor.failing_since or now)
     most = HealthAction.AT_ONCE if down else HealthAction.TEST_SOONER
     seen = (Reading(UNREACHABLE, value=why, bad=True),)
-    return Report(node.name, SWEEP, seen, cursor.boot_id, most, cursor=after)
+    return Report(node.name, SWEEP, seen, cursor.boot_id, most)
 
 
 def unreadable(node: Node, cursor: Cursor, why: str) -> Report:

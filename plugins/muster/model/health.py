@@ -98,8 +98,7 @@ class Report:
 class Cursor:
     """Where the last sweep of a node ended. ``kernel_s``: seconds since boot of the last line of the kernel log.
 
-    ``counters``: "check device" → value of the cumulative counters; ``swept_at``: None if it never answered;
-    ``failing_since``: since when it does not answer, None while it does.
+    ``counters``: "check device" → value of the cumulative counters; ``swept_at``: None if it never answered.
     """
 
     node: str
@@ -107,7 +106,6 @@ class Cursor:
     kernel_s: float = 0.0
     counters: dict[str, float] = dataclasses.field(default_factory=dict)
     swept_at: datetime.datetime | None = None
-    failing_since: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Node:
     """An enrolled node, ``state`` as at the end of the period. ``last_pass``: when the last conclusive run of its
     machine without a FAIL ended.
 
-    ``versions``: the driver and firmware that its last intake recorded.
+    ``versions``: the driver and firmware that it reported last.
     """
 
     name: str

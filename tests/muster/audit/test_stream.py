@@ -273,7 +273,7 @@ def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) ->
     ):
         configure(monkeypatch, siem=wrong)
         with pytest.raises(BadSettings, match="siem"):
-            sinks.sinks(settings().audit_sinks)
+            sinks.sink("siem", wrong)
         assert doctor.audit_stream(settings()).mark is doctor.Mark.MISSING
 
 

@@ -132,10 +132,11 @@ def skus(current: Settings) -> Check:
 def audit_stream(current: Settings) -> Check:
     """Each receiver of MUSTER_AUDIT_SINKS can be used, and accepted what was sent last."""
     from muster import store
-    from muster.audit.sinks import sinks
+    from muster.audit.sinks import sink
 
     try:
-        sinks(current.audit_sinks)
+        for name, configured in current.audit_sinks.items():
+            sink(name, configured)
         failing = [lag.sentence for lag in store.audit.lags() if lag.last_error]
     except MusterError as error:
         return Check(Mark.MISSING, "audit stream", str(error), "see `muster settings`")

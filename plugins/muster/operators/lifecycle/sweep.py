@@ -110,7 +110,7 @@ def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tall
         elif answer.trouble:
             tally.unreachable += 1
             if node.name not in tally.away:
-                reports.append(sweep.unreachable(node, cursor, answer.trouble, at, down=node.name in tally.down))
+                reports.append(sweep.unreachable(node, cursor, answer.trouble, down=node.name in tally.down))
         else:
             reports.append(_report(answer, cursor, at, tally.judged.get(node.name), jobs.get(node.name, [])))
         skus[node.name] = node.sku

@@ -144,7 +144,7 @@ def judge(key: RunKey) -> None:
     earlier = store.trainings.earlier(first, recipe_of(each.result for each in results))
     block = judge_block(results, sku.block, rounds.rounds_of(key, block_of), earlier)
     store.rounds.keep_parts(key, block.fabric.parts)
-    store.attempts.keep_block(key, {**block_of, "fabric_notes": _notes(block, left_out)})
+    store.attempts.keep_block(key, {**store.attempts.block_of(key), "fabric_notes": _notes(block, left_out)})
     for note in (*block.notes, *block.fabric.notes):
         log.warning("%s", note)
     _hold_racks(key, block.racks, simulated=first.simulated)

@@ -39,10 +39,13 @@ NODE_LOCK = {"key_share": True}
 of a rack that fail at once would wait for each other, as each adds a remark to the other's history.
 """
 
-SOUND = tuple(map(str, (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)))
-"""Verdicts of stages and runs that measured all that was wanted, and found nothing critical, as columns have them."""
-CONCLUSIVE = (*SOUND, str(Verdict.FAIL))
+SOUND = (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
+"""Verdicts of stages and runs that measured all that was wanted, and found nothing critical."""
+CONCLUSIVE = (*SOUND, Verdict.FAIL)
 """Verdicts of stages that failed or passed."""
+
+COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
+"""Of an event: its node serves after it; its node served before it."""
 
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
@@ -193,7 +196,7 @@ def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> 
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
-        ~HealthRow.over, HealthRow.acted == "", HealthRow.action != str(HealthAction.NOTE),
+        ~HealthRow.over, HealthRow.acted == "", HealthRow.action != HealthAction.NOTE,
         HealthRow.due_after == last_stage(session, node),
     )  # fmt: skip
     node.spell += 1
@@ -230,15 +233,15 @@ def recheck(session: Session, node: str, why: str = "") -> None:
 
 def write_event(
     session: Session,
-    node: str,
-    before: State,
-    after: State,
+    node: str | None,
+    before: State | str,
+    after: State | str,
     actor: str,
     reason: str,
     evidence: Mapping[str, Any],
     last: int = 0,
 ) -> EventRow:
-    """Append an event and return it; two equal states make it a remark. ``last``: of a move, the node's last stage."""
+    """Append an event as its row has it, and return it. ``last``: of a move, the node's last stage."""
     event = EventRow(
         node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
         evidence=dict(evidence), after=last,
@@ -264,13 +267,7 @@ def write_decision(session: Session, person: str, reason: str, what: str, eviden
 
 def write_remark(session: Session, actor: str, what: str, evidence: Mapping[str, Any]) -> None:
     """Append an event that concerns no node (``remark``: of one that does)."""
-    session.add(
-        EventRow(
-            node=None, at=now(), from_state="", to_state="", actor=actor, login=acting.current(), reason=what,
-            evidence=dict(evidence),
-        )
-    )  # fmt: skip
-    session.flush()
+    write_event(session, None, "", "", actor, what, evidence)
 
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:

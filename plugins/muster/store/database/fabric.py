@@ -48,29 +48,6 @@ class RoundSideRow(Base):
     why: Mapped[str]
     figures: Mapped[list[Any]]
     evidence: Mapped[list[Any]]
-    recorded_at: Mapped[datetime.datetime]
-
-
-class FabricPartRow(Base):
-    """A part that the rounds of a block hold something against. ``run``: of the block's first member.
-
-    The fields are those of ``muster_criteria.cluster.fabric.found.FaultyPart``.
-    """
-
-    __tablename__ = "fabric_parts"
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    kind: Mapped[str]
-    symptom: Mapped[str]
-    place: Mapped[str]
-    rail: Mapped[str]
-    node: Mapped[str]
-    share: Mapped[float]
-    rounds: Mapped[list[Any]]
-    partners: Mapped[list[Any]]
-    touches: Mapped[list[Any]]
-    confirmed: Mapped[bool]
 
 
 class RackRow(Base):

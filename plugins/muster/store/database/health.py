@@ -60,7 +60,7 @@ class HealthRow(Base):
     over: Mapped[bool] = mapped_column(default=False)
 
 
-ENDED = {"bad": False, "over": True, "action": str(HealthAction.NOTE), "acted": ""}
+ENDED = {"bad": False, "over": True, "action": HealthAction.NOTE, "acted": ""}
 """Columns of a state that ended without a reading that was good."""
 
 
@@ -75,7 +75,6 @@ class SweepRow(Base):
     kernel_s: Mapped[float]
     counters: Mapped[dict[str, Any]]
     swept_at: Mapped[datetime.datetime | None]
-    failing_since: Mapped[datetime.datetime | None]
 
 
 class BmcRow(Base):

@@ -104,12 +104,11 @@ class UsersJobRow(Base):
 class AuditCursorRow(Base):
     """How far a receiver of the audit stream has got. ``event``: id of the last event that it accepted.
 
-    ``last_error``: why the next ones were not accepted, since ``failing_since``; "" and None while all is well.
+    ``last_error``: why the next ones were not accepted, "" while all is well.
     """
 
     __tablename__ = "audit_cursors"
 
     sink: Mapped[str] = mapped_column(primary_key=True)
     event: Mapped[int] = mapped_column(BigInteger, default=0)
-    failing_since: Mapped[datetime.datetime | None]
     last_error: Mapped[str] = mapped_column(default="")

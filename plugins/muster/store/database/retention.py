@@ -6,8 +6,8 @@ import datetime
 import logging
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Select, case, delete, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
+from sqlalchemy.orm import aliased
 
 from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE
@@ -30,8 +30,8 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.outgoing import OutboxRow, UsersJobRow
+from muster.store.decisions.current import superseded
 from muster.store.testing import stages
-from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 
@@ -117,22 +117,12 @@ def _current() -> ColumnElement[bool]:
     By its age alone no FAIL or WARN is forgotten for which the gate to production refuses a node, and no PASS after
     which one that it replaced would be current again.
     """
-    mine, later = aliased(StageRow), aliased(StageRow)
-    ranks = {level: rank for rank, level in enumerate(LEVELS)}
-    inconclusive = [str(each) for each in INCONCLUSIVE]
-
-    def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
-        return case(ranks, value=level, else_=-1)
-
-    replaced = select(later.id).where(
-        later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current,
-        later.id > mine.id, later.verdict.not_in(inconclusive), rank(later.level) >= rank(mine.level),
-    )  # fmt: skip
+    mine = aliased(StageRow)
     return (
         select(mine.id)
         .join(NodeRow, NodeRow.name == mine.node)
-        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(inconclusive), ~replaced.exists())
-        .where(mine.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
+        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~superseded(mine))
+        .where(mine.machine == NodeRow.machine, NodeRow.state != State.RETIRED)
         .exists()
     )
 
@@ -165,7 +155,7 @@ def _machine_now() -> datetime.datetime:
 
 def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
     """Which placements show that a part is or was in a node since ``before``; a retired node has its parts no more."""
-    retired = (NodeRow.state == str(State.RETIRED)) & (PlacementRow.seen_at < before)
+    retired = (NodeRow.state == State.RETIRED) & (PlacementRow.seen_at < before)
     return or_(PlacementRow.until.is_(None) & ~retired, PlacementRow.until >= before)
 
 
@@ -179,7 +169,7 @@ def _suspects_gone(before: datetime.datetime) -> Select[int]:
     """The suspicions of parts that have been in no node since then, and of places in machines that are gone."""
     old = select(SuspectRow.id, SuspectRow.subject).where(SuspectRow.since < before)
     of_machine = old.join(NodeRow, SuspectRow.node == NodeRow.name).where(
-        SuspectRow.subject == "", or_(SuspectRow.machine != NodeRow.machine, NodeRow.state == str(State.RETIRED))
+        SuspectRow.subject == "", or_(SuspectRow.machine != NodeRow.machine, NodeRow.state == State.RETIRED)
     )
     with reading() as session:
         gone = [row.id for row in session.execute(of_machine)]
@@ -216,7 +206,7 @@ def _over_certificates(before: datetime.datetime) -> Select[str]:
 
 def _over_events(before: datetime.datetime) -> Select[int]:
     """Events from before then, without those that say since when a node has served and whether it was adopted."""
-    earlier, production = aliased(EventRow), str(State.PRODUCTION)
+    earlier, production = aliased(EventRow), State.PRODUCTION
     entered = select(earlier.id).where(
         earlier.node == EventRow.node, earlier.from_state != earlier.to_state, earlier.to_state == production,
         earlier.id < EventRow.id,

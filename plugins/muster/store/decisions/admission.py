@@ -51,7 +51,7 @@ def decide(session: Session, row: NodeRow) -> Decision:
         kept=_known_until(session, row, row.kept, [*(each for _, each in verdicts), *findings]),
         unproved=incidents.unproved(session, row, verdicts),
         fails_again=_fails_again(session, row, held.moment),
-        rack_held=_rack_held(session, row),
+        rack_held=rack_held(session, row),
     )
     enters = isinstance(decision, Admit) and row.state != State.PRODUCTION
     place = session.get(PlaceRow, row.name) if enters else None
@@ -65,7 +65,8 @@ def decide(session: Session, row: NodeRow) -> Decision:
     return decision
 
 
-def _rack_held(session: Session, row: NodeRow) -> str:
+def rack_held(session: Session, row: NodeRow) -> str:
+    """Why the node's rack is held, "" if it is not."""
     query = select(RackRow).where(RackRow.rack == row.rack, RackRow.simulated == row.simulated)
     found = session.scalar(query.where(RackRow.released_at.is_(None))) if row.rack else None
     return f"rack {row.rack} is held for a person: {found.why}" if found else ""

@@ -75,7 +75,7 @@ def uncertified() -> dict[str, str]:
     """{node: why} of the nodes in production, outside shadow mode, without a valid certificate."""
     now = access.now()
     with reading() as session:
-        served = and_(NodeRow.state == str(State.PRODUCTION), NodeRow.shadow.is_(False))
+        served = and_(NodeRow.state == State.PRODUCTION, NodeRow.shadow.is_(False))
         newest = {node.name: row for node, row in _newest_of(session, served)}
     why = {
         name: certificate.why_invalid(row.revoked, row.expires_at, now) if row else "it has none"
@@ -90,7 +90,7 @@ def version_changes() -> dict[str, VersionChange]:
     certified: list[tuple[str, Mapping[str, Any]]] = []
     now = access.now()
     with reading() as session:
-        serves = NodeRow.state.in_([str(state) for state in SERVING])
+        serves = NodeRow.state.in_(SERVING)
         reported = _environments(session, serves)
         for node, row in _newest_of(session, serves):
             if row is None:
@@ -329,7 +329,7 @@ def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow
     the qualification, whose verdicts stay current too.
     """
     newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
-    newest = newest.where(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE])).group_by(StageRow.stage)
+    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE)).group_by(StageRow.stage)
     ids = list(session.scalars(newest))
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, load_only
 
 from muster.model.runs import StageVerdict
+from muster.model.stages import LEVELS
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database import access
 from muster.store.database.models import NodeRow, RunRow, StageRow
+
+PRESENT = (StageRow.node == NodeRow.name) & (StageRow.machine == NodeRow.machine)
+"""Joins stages to nodes: those of present machines."""
 
 
 def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
@@ -30,6 +34,22 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
     return [(ids[verdict], verdict) for verdict in current_of(ids)]
 
 
+def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
+    """Whether a later conclusive verdict on the same machine and stage replaced this one (``muster.rules.current``)."""
+    later, ranks = aliased(StageRow), {level: thoroughness(level) for level in LEVELS}
+
+    def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
+        return case(ranks, value=level, else_=-1)
+
+    return (
+        select(later.id)
+        .where(later.node == mine.node, later.machine == mine.machine, later.stage == mine.stage, later.current)
+        .where(later.id > mine.id, later.verdict.not_in(INCONCLUSIVE), rank(later.level) >= rank(mine.level))
+        .correlate(mine)
+        .exists()
+    )
+
+
 def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
     """Which stages are of the node's present machine."""
     return StageRow.node == node.name, StageRow.machine == node.machine
@@ -37,7 +57,7 @@ def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:
     """{(stage, level): the first of these verdicts that no later one supersedes}, by ``muster.rules.current``."""
-    conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in([str(each) for each in INCONCLUSIVE]))
+    conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in(INCONCLUSIVE))
     query = select(StageRow.stage, StageRow.level, conclusive).where(*of_machine(node), StageRow.current)
     last = {(stage, level): id_ or 0 for stage, level, id_ in session.execute(query.group_by("stage", "level"))}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.repairs import Bundle, Fault, Incident
@@ -38,8 +38,12 @@ def unproved(session: Session, node: NodeRow, verdicts: Sequence[tuple[int, Stag
 
 def open_now(session: Session, node: NodeRow) -> list[IncidentRow]:
     """The incidents of the node's machine that are open, the oldest first."""
-    query = select(IncidentRow).where(IncidentRow.node == node.name, IncidentRow.machine == node.machine)
-    return list(session.scalars(query.where(IncidentRow.closed_at.is_(None)).order_by(IncidentRow.id)))
+    return list(session.scalars(of_machine(node).where(IncidentRow.closed_at.is_(None)).order_by(IncidentRow.id)))
+
+
+def of_machine(node: NodeRow) -> Select[IncidentRow]:
+    """The incidents of the node's machine."""
+    return select(IncidentRow).where(IncidentRow.node == node.name, IncidentRow.machine == node.machine)
 
 
 def after(session: Session, incident: IncidentRow) -> int:
@@ -85,7 +89,7 @@ def failed_again(
     before, serials = after(session, incident), current_serials(session, node.name)
     failed = {number: each for number, each in verdicts if each.verdict is Verdict.FAIL and number > before}
     query = select(FindingRow.stage, FindingRow.device, FindingRow.fault_class).where(
-        FindingRow.stage.in_(list(failed)), FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == ""
+        FindingRow.stage.in_(list(failed)), FindingRow.severity == Severity.CRITICAL, FindingRow.waived == ""
     )
     place = "" if _other_part(session, incident) else incident.device or "node"
     faults = () if replaced_by(session, incident) else FAULTS_OF.get(kind_of(incident.device), ())

@@ -190,8 +190,7 @@ def _newest(session: Session, nodes: Collection[str]) -> dict[str, str]:
     """
     judged = select(func.max(StageRow.id)).where(StageRow.node == NodeRow.name)
     moved = select(func.max(EventRow.id)).where(EventRow.node == NodeRow.name, EventRow.from_state != EventRow.to_state)
-    for states in _TESTED_IN:
-        within = [str(state) for state in states]
+    for within in _TESTED_IN:
         moved = moved.where(~and_(EventRow.from_state.in_(within), EventRow.to_state.in_(within)))
     query = select(
         NodeRow.name, func.coalesce(judged.scalar_subquery(), 0), func.coalesce(moved.scalar_subquery(), 0),

@@ -65,8 +65,8 @@ def admit(proposed: Replacement) -> Node:
 
 
 def _proposals(session: Session) -> list[Replacement]:
-    wanted = [str(state) for state in (*BROKEN, State.QUALIFIED)]
-    rows = session.scalars(select(NodeRow).where(NodeRow.state.in_(wanted)).order_by(NodeRow.name)).all()
+    wanted = NodeRow.state.in_((*BROKEN, State.QUALIFIED))
+    rows = session.scalars(select(NodeRow).where(wanted).order_by(NodeRow.name)).all()
     if len({row.state == State.QUALIFIED for row in rows}) < 2:
         return []  # nothing left production, or nothing can replace it
     by_name = {row.name: row for row in rows}
@@ -80,24 +80,20 @@ def _fell(session: Session) -> frozenset[str]:
     moved = (
         select(func.max(EventRow.id))
         .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(NodeRow.state == str(State.QUALIFIED), EventRow.from_state != EventRow.to_state)
+        .where(NodeRow.state == State.QUALIFIED, EventRow.from_state != EventRow.to_state)
         .group_by(EventRow.node)
     )
-    serving = [str(state) for state in SERVING]
-    left = select(EventRow.node).where(EventRow.id.in_(moved), EventRow.from_state.in_(serving))
-    return frozenset(session.scalars(left))
+    return frozenset(session.scalars(select(EventRow.node).where(EventRow.id.in_(moved), access.GOES)))
 
 
 def _vacancies(session: Session) -> list[Vacancy]:
-    broken = select(NodeRow.name, NodeRow.state).where(NodeRow.state.in_([str(each) for each in BROKEN]))
+    broken = select(NodeRow.name, NodeRow.state).where(NodeRow.state.in_(BROKEN))
     states = {name: State(state) for name, state in session.execute(broken)}
     if not states:
         return []
-    serving = [str(state) for state in SERVING]
-    came, went = EventRow.to_state.in_(serving), EventRow.from_state.in_(serving)
     lately = EventRow.at >= access.now() - rules.PERIOD
     # Of a node that entered lately it is asked too what it left before: it takes its own place again.
-    entered = select(EventRow.node).where(lately, came, ~went)
+    entered = select(EventRow.node).where(lately, access.COMES, ~access.GOES)
     query = (
         select(
             EventRow.node,
@@ -111,7 +107,7 @@ def _vacancies(session: Session) -> list[Vacancy]:
         .join(NodeRow, NodeRow.name == EventRow.node)
         .outerjoin(PlaceRow, PlaceRow.node == EventRow.node)
         .where(or_(lately, EventRow.node.in_(entered)), EventRow.from_state != EventRow.to_state)
-        .where(came != went)
+        .where(access.COMES != access.GOES)
         .order_by(EventRow.id)
     )
     crossings = [

@@ -31,7 +31,7 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
             new_key()
         if way := ownership.closing(path):
             raise ControllerFault(f"the signing key {path} can be read by others: {way}")
-        key = serialization.load_pem_private_key(path.read_bytes(), None)
+        return secret_of(path.read_bytes())
     except FileNotFoundError:
         raise ControllerFault(
             f"the signing key {path} is missing: restore it, or make another with "
@@ -42,10 +42,7 @@ def signing_key(*, create: bool) -> Ed25519PrivateKey:
             f"the signing key {path} cannot be read: {error.strerror}; let the user who runs the components own it"
         ) from None
     except (ValueError, TypeError):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ControllerFault(f"the signing key {path} is no Ed25519 key without passphrase, in PEM")
-    return key
+        raise ControllerFault(f"the signing key {path} is no Ed25519 key without passphrase, in PEM") from None
 
 
 def new_key() -> Path:
@@ -62,7 +59,7 @@ def read_secret() -> bytes:
 
 
 def secret_of(secret: bytes) -> Ed25519PrivateKey:
-    """The key that a back-up holds. Raises ValueError, TypeError."""
+    """The key in PEM, as its file and a back-up hold it. Raises ValueError, TypeError."""
     key = serialization.load_pem_private_key(secret, None)
     if not isinstance(key, Ed25519PrivateKey):
         raise ValueError("its key is no Ed25519 key")

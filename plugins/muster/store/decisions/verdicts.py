@@ -82,7 +82,7 @@ def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool])
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
-        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != str(Verdict.SKIPPED)), *which)
+        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != Verdict.SKIPPED), *which)
         .group_by(RunRow.node, StageRow.stage)
     )
     found: dict[str, dict[str, Any]] = {}

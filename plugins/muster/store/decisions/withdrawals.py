@@ -35,14 +35,13 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
     if deciding:  # two that decide at once would each see room for one more
         access.take_turns(session, "withdraw")
     now, limits = access.now(), _limits()
-    serving = [str(state) for state in SERVING]
     left = (
         select(EventRow)
         .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(EventRow.at > now - limits.window, EventRow.from_state.in_(serving), EventRow.to_state.not_in(serving))
+        .where(EventRow.at > now - limits.window, access.GOES, ~access.COMES)
         .where(NodeRow.simulated == simulated)
     )
-    in_service = session.scalars(select(NodeRow.name).where(NodeRow.state.in_(serving), NodeRow.simulated == simulated))
+    in_service = session.scalars(select(NodeRow.name).where(NodeRow.state.in_(SERVING), NodeRow.simulated == simulated))
     return planning.state(map(access.to_event, session.scalars(left)), list(in_service), now, limits)
 
 

@@ -61,7 +61,7 @@ def _repairs(session: Session, node: str) -> dict[str, list[int]]:
     """
     repaired = (
         select(EventRow.node, EventRow.after)
-        .where(EventRow.from_state.in_([str(State.REPAIR), str(State.RMA)]), EventRow.to_state == str(State.REGISTERED))
+        .where(EventRow.from_state.in_([State.REPAIR, State.RMA]), EventRow.to_state == State.REGISTERED)
         .where(EventRow.evidence["person"].as_string().is_not(None))
         .order_by(EventRow.after)
     )

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
 from muster.model.states import BROKEN, SERVING, State
+from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, StageRow
@@ -47,7 +48,7 @@ def within(session: Session, moment: datetime.datetime, node: str = "", *, forme
     moves = (
         select(*columns)
         .join(NodeRow, NodeRow.name == EventRow.node)
-        .where(EventRow.at >= moment, or_(_COMES != _GOES, EventRow.to_state == str(State.RETIRED)))
+        .where(EventRow.at >= moment, or_(access.COMES != access.GOES, EventRow.to_state == State.RETIRED))
         .order_by(EventRow.node, EventRow.id)
     )
     moves = moves if former else moves.where(EventRow.id > NodeRow.machine_event)
@@ -70,16 +71,12 @@ def served(until: datetime.datetime) -> dict[str, datetime.datetime]:
     """Returns when each node, whichever machine had its name, first entered production, for those that had by then."""
     entered = (
         select(EventRow.node, func.min(EventRow.at))
-        .where(EventRow.to_state == str(State.PRODUCTION), EventRow.from_state != EventRow.to_state)
+        .where(EventRow.to_state == State.PRODUCTION, EventRow.from_state != EventRow.to_state)
         .where(EventRow.at < until)
         .group_by(EventRow.node)
     )
     with reading() as session:
         return {row[0]: row[1] for row in session.execute(entered)}
-
-
-_SERVING = sorted(map(str, SERVING))
-_COMES, _GOES = EventRow.to_state.in_(_SERVING), EventRow.from_state.in_(_SERVING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,14 +140,14 @@ def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, lis
 
 def _entries(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
     query = select(EventRow.node, EventRow.id, EventRow.after)
-    return _by_node(session, query.where(EventRow.node.in_(nodes), _COMES, ~_GOES))
+    return _by_node(session, query.where(EventRow.node.in_(nodes), access.COMES, ~access.GOES))
 
 
 def _findings(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
     query = (
         select(FindingRow.node, FindingRow.fault_class, FindingRow.device, StageRow.stage, StageRow.id)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .where(FindingRow.node.in_(nodes), FindingRow.severity == str(Severity.CRITICAL), StageRow.current)
+        .where(FindingRow.node.in_(nodes), FindingRow.severity == Severity.CRITICAL, StageRow.current)
         .order_by(StageRow.id.desc(), FindingRow.id)
     )
     return _by_node(session, query)

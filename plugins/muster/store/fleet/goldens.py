@@ -146,7 +146,7 @@ def _disagree(session: Session, identity: str) -> bool:
         DigestRow.golden_id == identity,
         DigestRow.id > func.coalesce(ended.scalar_subquery(), 0),
         DigestRow.subject.not_in(select(SuspectRow.subject)),
-        NodeRow.state.not_in([str(state) for state in NOT_PEERS]),
+        NodeRow.state.not_in(NOT_PEERS),
     )
     votes = select(DigestRow.digest).join(NodeRow, here).where(*voting).group_by(DigestRow.digest)
     most = func.count(DigestRow.subject.distinct()).desc()

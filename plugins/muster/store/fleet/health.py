@@ -35,7 +35,7 @@ from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import WITHIN_S_MAX, HealthAction, HealthPolicy
 from muster_criteria.health.readings import Reading
 
-LEAVE = [str(each) for each in HealthAction if each.leaves]
+LEAVE = [each for each in HealthAction if each.leaves]
 RECENT = datetime.timedelta(seconds=WITHIN_S_MAX)
 PRESENT = HealthRow.machine == NodeRow.machine
 THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
@@ -133,7 +133,7 @@ def _observe(
         row = HealthRow(
             node=node.name, machine=node.machine, spell=node.spell, part=part, device=seen.device, check=check,
             boot_id=report.boot_id, source=report.source, value="", severity="", rate=None, first_seen=at,
-            last_seen=at, count=0, recent=recent, most=str(report.most), action=str(HealthAction.NOTE), due_at=at,
+            last_seen=at, count=0, recent=recent, most=str(report.most), action=HealthAction.NOTE, due_at=at,
         )  # fmt: skip
         session.add(row)
         known[part, check].append(row)
@@ -175,7 +175,7 @@ def _decide(
     """
     before = HealthAction(row.action)
     if row.over:
-        row.action, row.acted = str(HealthAction.NOTE), ""
+        row.action, row.acted = HealthAction.NOTE, ""
     if row.over or row.bad is False:
         return None
     session.flush()
@@ -264,7 +264,7 @@ def open_in_service(since: datetime.datetime, node: str = "") -> list[Observatio
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(NodeRow.state.in_([str(state) for state in SERVING]), THIS_SPELL)
+        .where(NodeRow.state.in_(SERVING), THIS_SPELL)
         .where(~HealthRow.over, or_(HealthRow.last_seen >= since, standing))
         .order_by(HealthRow.node, HealthRow.first_seen, HealthRow.id)
     )
@@ -280,7 +280,7 @@ def urgent(since: datetime.datetime) -> dict[str, Urgent]:
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
         .where(HealthRow.last_seen >= since, PRESENT)
-        .where(HealthRow.action != str(HealthAction.NOTE), ~HealthRow.over)
+        .where(HealthRow.action != HealthAction.NOTE, ~HealthRow.over)
         .order_by(HealthRow.due_at, HealthRow.id)
     )
     with reading() as session:
@@ -296,12 +296,7 @@ def judged_until() -> dict[str, datetime.datetime]:
     That is the end of the last stage before it entered service that read the kernel's log, or when that was recorded if
     the node's clock is ahead. Without one, and of a node that was swept since, it is when the node entered service.
     """
-    serving = [str(state) for state in SERVING]
-    entries = (
-        select(func.max(EventRow.id))
-        .where(EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving))
-        .group_by(EventRow.node)
-    )
+    entries = select(func.max(EventRow.id)).where(access.COMES, ~access.GOES).group_by(EventRow.node)
     read = select(MeasurementRow.id).where(MeasurementRow.stage == StageRow.id, MeasurementRow.metric == OLDEST)
     before = StageRow.node == NodeRow.name, StageRow.machine == NodeRow.machine, StageRow.id <= EventRow.after
     last = select(StageRow.id).where(*before, read.exists()).order_by(StageRow.id.desc()).limit(1)
@@ -311,7 +306,7 @@ def judged_until() -> dict[str, datetime.datetime]:
         .join(NodeRow, NodeRow.name == EventRow.node)
         .outerjoin(SweepRow, SweepRow.node == NodeRow.name)
         .outerjoin(StageRow, StageRow.id == case((unswept, last.correlate(NodeRow, EventRow).scalar_subquery())))
-        .where(NodeRow.state.in_(serving), EventRow.id.in_(entries))
+        .where(NodeRow.state.in_(SERVING), EventRow.id.in_(entries))
     )
     with reading() as session:
         return {row[0]: min(filter(None, row[2:]), default=row[1]) for row in session.execute(query)}
@@ -324,9 +319,7 @@ def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
     with reading() as session:
         for some in batches(names):
             for row in session.scalars(_sweeps(some)):
-                kept[row.node] = Cursor(
-                    row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at, row.failing_since
-                )
+                kept[row.node] = Cursor(row.node, row.boot_id, row.kernel_s, dict(row.counters), row.swept_at)
     return {name: kept.get(name, Cursor(name)) for name in names}
 
 
@@ -341,7 +334,7 @@ def _store_cursor(session: Session, cursor: Cursor, node: NodeRow) -> None:
         row = SweepRow(node=cursor.node)
         session.add(row)
     row.machine, row.boot_id, row.kernel_s = node.machine, cursor.boot_id, cursor.kernel_s
-    row.counters, row.swept_at, row.failing_since = dict(cursor.counters), cursor.swept_at, cursor.failing_since
+    row.counters, row.swept_at = dict(cursor.counters), cursor.swept_at
 
 
 def withdraw(observation: Observation, why: str) -> Node:
@@ -391,7 +384,7 @@ def corrupting(node: str) -> Observation | None:
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.node == node, HealthRow.action == str(HealthAction.AT_ONCE), HealthRow.acted == "withdrawn")
+        .where(HealthRow.node == node, HealthRow.action == HealthAction.AT_ONCE, HealthRow.acted == "withdrawn")
         .where(THIS_SPELL)
         .order_by(HealthRow.id.desc())
     )

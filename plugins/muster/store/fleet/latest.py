@@ -61,7 +61,7 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
         .where(
             StageRow.level == level, NodeRow.sku == sku, NodeRow.simulated == simulated, RunRow.simulated == simulated
         )
-        .where(RunRow.machine == NodeRow.machine, NodeRow.state != str(State.RETIRED))
+        .where(RunRow.machine == NodeRow.machine, NodeRow.state != State.RETIRED)
         .subquery()
     )
     with reading() as session:
@@ -96,10 +96,9 @@ def conclusive(node: str = "") -> list[tuple[str, str, str, bool]]:
     """
     query = (
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
+        .join(NodeRow, NodeRow.name == StageRow.node)
         .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
-        .where(NodeRow.name == (node or NodeRow.name), NodeRow.state != str(State.RETIRED))
+        .where(NodeRow.name == (node or NodeRow.name), NodeRow.state != State.RETIRED)
         .distinct()
         .order_by(NodeRow.sku, StageRow.level, StageRow.stage, NodeRow.simulated)
     )

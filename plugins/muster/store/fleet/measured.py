@@ -81,7 +81,7 @@ def excluded_from_peers(sku: str, *, simulated: bool) -> frozenset[str]:
     """
     with reading() as session:
         fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
-        out = select(NodeRow.name).where(*fleet, NodeRow.state.in_([str(state) for state in NOT_PEERS]))
+        out = select(NodeRow.name).where(*fleet, NodeRow.state.in_(NOT_PEERS))
         candidates = select(NodeRow).where(*fleet).where(NodeRow.name.in_(select(FindingRow.node).where(_suspicious())))
         names = set(session.scalars(out))
         names |= {row.name for row in session.scalars(candidates) if _has_suspicious_finding(session, row)}
@@ -97,8 +97,8 @@ def _has_suspicious_finding(session: Session, node: NodeRow) -> bool:
 
 
 def _suspicious() -> ColumnElement[bool]:
-    suspect = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == str(Action.RETEST))
-    return (FindingRow.severity == str(Severity.CRITICAL)) | suspect
+    suspect = FindingRow.rule.in_(OWN_PAST) & (FindingRow.action == Action.RETEST)
+    return (FindingRow.severity == Severity.CRITICAL) | suspect
 
 
 def _visits(

@@ -54,6 +54,6 @@ def _passes(what: Select[*tuple[Any, ...]], moment: datetime.datetime) -> Select
         what.select_from(StageRow)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.current, StageRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]))
+        .where(StageRow.current, StageRow.verdict.in_([Verdict.PASS, Verdict.WARN]))
         .where(StageRow.recorded_at >= moment, StageRow.machine == NodeRow.machine)
     )

@@ -49,7 +49,7 @@ def _failures(before: datetime.datetime) -> Select[str, str, int, int, int]:
         .join(StageRow, FindingRow.stage == StageRow.id)
         .join(RunRow, StageRow.run == RunRow.id)
         .where(
-            FindingRow.severity == str(Severity.CRITICAL), FindingRow.confidence > SHARED_CAUSE,
+            FindingRow.severity == Severity.CRITICAL, FindingRow.confidence > SHARED_CAUSE,
             FindingRow.rule != COMMON_CAUSE, StageRow.recorded_at < before,
         )
     )  # fmt: skip

@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, select
 from muster.errors import UnknownSnapshot
 from muster.model.statistics import KeptSnapshot
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import EventRow, NodeRow, RunRow, SnapshotRow, StageRow
+from muster.store.database.models import EventRow, NodeRow, SnapshotRow, StageRow
 from muster_criteria.fleet.peers.bands import Band, Key, bands_of
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def last_change(sku: str, level: str, *, simulated: bool) -> datetime.datetime |
     fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     tested = (
         select(func.max(StageRow.recorded_at))
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
+        .join(NodeRow, NodeRow.name == StageRow.node)
         .where(StageRow.level == level, *fleet)
     )
     moved = select(func.max(EventRow.at)).join(NodeRow, NodeRow.name == EventRow.node).where(*fleet)

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -31,7 +31,6 @@ from muster_criteria.repair.ladder import WINDOW_DAYS_MAX, Together
 TEXT_MAX = 500
 PROVED = "its repair is proved"
 ACTOR = "muster-repair"
-TESTED_IN = [str(state) for state in IN_FLIGHT]
 PROOF_BEGINS = datetime.timedelta(hours=6)
 """How long a repaired node waits for its test before it keeps no other from its repair: that one may never begin."""
 
@@ -118,7 +117,7 @@ def find(node: str = "", limit: int | None = None, *, still_open: bool = False) 
     ``still_open``: only those that are open, of present machines.
     """
     with reading() as session:
-        query = _of_machine(access.node_row(session, node)) if node else select(IncidentRow)
+        query = incidents.of_machine(access.node_row(session, node)) if node else select(IncidentRow)
         if still_open:
             here = (NodeRow.name == IncidentRow.node) & (NodeRow.machine == IncidentRow.machine)
             query = query.join(NodeRow, here).where(IncidentRow.closed_at.is_(None))
@@ -171,11 +170,11 @@ def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
     One whose test gave no verdict, or did not begin in time, waits for a person, and keeps no other from its repair.
     """
     here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
-    proving = (AttemptRow.outcome == str(Outcome.SUCCEEDED)) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
+    proving = (AttemptRow.outcome == Outcome.SUCCEEDED) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
     held = NodeRow.name.in_(select(LeaseRow.node).where(LeaseRow.released_at.is_(None)))
     now = access.now()
-    begins = (NodeRow.state == str(State.REGISTERED)) & or_(held, AttemptRow.ended_at.between(now - PROOF_BEGINS, now))
-    tested = or_(NodeRow.state.in_(TESTED_IN), begins)
+    begins = (NodeRow.state == State.REGISTERED) & or_(held, AttemptRow.ended_at.between(now - PROOF_BEGINS, now))
+    tested = or_(NodeRow.state.in_(IN_FLIGHT), begins)
     query = (
         select(NodeRow)
         .join(AttemptRow, here)
@@ -278,7 +277,7 @@ def prove(node: str) -> list[int]:
                 part = incidents.replaced_by(session, found)
                 _close(session, row, found, f"its part was replaced by {part}" if part else PROVED, ACTOR)
                 closed.append(found.id)
-                if last is not None and last.outcome == str(Outcome.SUCCEEDED) and not part:
+                if last is not None and last.outcome == Outcome.SUCCEEDED and not part:
                     last.proved = True
             elif last is not None and any(
                 each.stage in found.prove for each in incidents.failed_again(session, row, found, verdicts)
@@ -325,20 +324,15 @@ def _attempts(session: Session, node: str, machine: int, part: str) -> list[Atte
     return [dataclasses.replace(_to_attempt(each), days=_days_since(session, each)) for each in rows]
 
 
-def _open(session: Session, node: NodeRow, fault: Fault) -> Sequence[IncidentRow]:
+def _open(session: Session, node: NodeRow, fault: Fault) -> list[IncidentRow]:
     """The open incidents of that class and device of the node's machine, of another part each."""
-    same = (IncidentRow.fault_class == fault.fault_class) & (IncidentRow.device == fault.device)
-    query = _of_machine(node).where(same, IncidentRow.closed_at.is_(None))
-    return session.scalars(query.order_by(IncidentRow.id)).all()
+    same = (fault.fault_class, fault.device)
+    return [each for each in incidents.open_now(session, node) if (each.fault_class, each.device) == same]
 
 
 def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: str) -> None:
     row.closed_at = access.now()
     access.remark(session, node, actor, f"incident {row.id} is closed: {why}", {"incident": row.id})
-
-
-def _of_machine(node: NodeRow) -> Select[IncidentRow]:
-    return select(IncidentRow).where(IncidentRow.node == node.name, IncidentRow.machine == node.machine)
 
 
 def _part(session: Session, node: str, fault: Fault) -> str:

@@ -31,7 +31,7 @@ def versions(
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.stage == STAGE, StageRow.measured > 0, RunRow.machine == NodeRow.machine)
         .where(NodeRow.sku == sku, NodeRow.name != node, NodeRow.simulated == simulated, RunRow.simulated == simulated)
-        .where(NodeRow.state.not_in([str(state) for state in NOT_PEERS]))
+        .where(NodeRow.state.not_in(NOT_PEERS))
         .group_by(RunRow.node)
     )
     if before is not None:

@@ -78,7 +78,7 @@ class Share:
 
     def _settled(self, row: HealthRow) -> bool:
         """Whether nothing follows from it any more."""
-        done = row.action == str(HealthAction.NOTE) or row.acted != "" or row.last_seen < self._at - OLD
+        done = row.action == HealthAction.NOTE or row.acted != "" or row.last_seen < self._at - OLD
         return row.over or row.spell < self._node.spell or (row.bad is None and done)
 
     @functools.cached_property

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, Text, cast, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Text, cast, func, or_, select
+from sqlalchemy.orm import aliased
 
 from muster.model.states import SERVING
 from muster.store.database import access
@@ -45,7 +45,7 @@ def last_tests() -> dict[str, Tried]:
     began, ended = func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended")
     stages = cast(RunRow.required_stages, Text)
     over = (
-        RunRow.ended_at <= access.now(), RunRow.verdict != str(Verdict.SKIPPED), RunRow.machine == NodeRow.machine,
+        RunRow.ended_at <= access.now(), RunRow.verdict != Verdict.SKIPPED, RunRow.machine == NodeRow.machine,
     )  # fmt: skip
     tests = select(RunRow.node, stages.label("stages"), began, ended).join(NodeRow, NodeRow.name == RunRow.node)
     ends = select(RunRow.node, ended).join(NodeRow, NodeRow.name == RunRow.node)
@@ -54,7 +54,7 @@ def last_tests() -> dict[str, Tried]:
         select(RunRow.node, func.count(RunRow.id).label("often"), ended)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .outerjoin(last, last.c.node == RunRow.node)
-        .where(RunRow.verdict == str(Verdict.SKIPPED), RunRow.state_before.in_([str(state) for state in SERVING]))
+        .where(RunRow.verdict == Verdict.SKIPPED, RunRow.state_before.in_(SERVING))
         .where(RunRow.machine == NodeRow.machine, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
         .group_by(RunRow.node)
     )
@@ -89,7 +89,7 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
         select(func.count(RunRow.id))
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(RunRow.node == node, RunRow.machine == NodeRow.machine, RunRow.started_at > moment)
-        .where(RunRow.ended_at.is_not(None), RunRow.verdict != str(Verdict.SKIPPED))
+        .where(RunRow.ended_at.is_not(None), RunRow.verdict != Verdict.SKIPPED)
     )
     with reading() as session:
         return session.scalar(ended) or 0
@@ -127,8 +127,4 @@ def refusals(since: datetime.datetime) -> dict[str, str]:
         .order_by(EventRow.id)
     )
     with reading() as session:
-        return _pairs(session, query)
-
-
-def _pairs(session: Session, query: Select[str, Any]) -> dict[str, Any]:
-    return {row[0]: row[1] for row in session.execute(query)}
+        return {row.node: row.reason for row in session.execute(query)}

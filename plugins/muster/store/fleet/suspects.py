@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -22,7 +23,9 @@ from muster.store.decisions.waivers import marked_now
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import CHASSIS, subject_of
-from muster_criteria.model import Action, FaultClass, Finding, Judgement, Severity, Variant
+from muster_criteria.model import Finding, Judgement
+
+_FINDING = TypeAdapter(Finding)
 
 
 def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection[str] = ()) -> None:
@@ -107,16 +110,10 @@ def _slot(row: SuspectRow, node: NodeRow, serials: Mapping[str, str], here: Mapp
 
 
 def _finding(row: SuspectRow, slot: str) -> Finding:
-    stored = row.finding
-    summary = f"{stored['summary'].rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
-    return Finding(
-        rule=stored["rule"], metric=stored["metric"], device=slot, severity=Severity(stored["severity"]),
-        fault_class=FaultClass(stored["fault_class"]), action=Action(stored["action"]), observed=stored["observed"],
-        expected=stored["expected"], source=stored["source"], summary=summary,
-        labels=tuple((str(key), str(value)) for key, value in stored["labels"]), confidence=stored["confidence"],
-        id=row.finding_id, measurements=tuple(stored["measurements"]),
-        variant=Variant(stored["variant"]),  # no extent: that it corrupts is waived, however many bits they were then
-    )  # fmt: skip
+    stored = _FINDING.validate_python(row.finding)
+    summary = f"{stored.summary.rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
+    # No extent: that it corrupts is waived, however many bits they were then.
+    return dataclasses.replace(stored, device=slot, summary=summary, id=row.finding_id, extent=None)
 
 
 def _to_json(finding: Finding) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _adopt(session: Session, row: NodeRow, actor: str, reason: str) -> str:
         raise IllegalMove(f"{row.name} is in {state}: only a registered node can be adopted", Refusal.STATE)
     access.refuse_leased(session, row)
     failed = select(RunRow.run_id).where(
-        RunRow.node == row.name, RunRow.verdict == str(Verdict.FAIL), RunRow.machine == row.machine
+        RunRow.node == row.name, RunRow.verdict == Verdict.FAIL, RunRow.machine == row.machine
     )
     run_id = session.scalar(failed.order_by(RunRow.id.desc()).limit(1))
     if run_id is not None:
@@ -174,7 +174,7 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
         .join(PartRow)
         .join(NodeRow, NodeRow.name == PlacementRow.node)
         .where(
-            NodeRow.state != str(State.RETIRED),
+            NodeRow.state != State.RETIRED,
             PartRow.serial.in_(chassis),
             PartRow.kind.in_(CHASSIS),
             PlacementRow.until.is_(None),

@@ -20,7 +20,7 @@ from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.machines.parts import BOARD, as_known, current_serials, elsewhere, move_part, real_serials
+from muster.store.machines.parts import BOARD, as_known, current_serials, elsewhere, history, move_part, real_serials
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 
@@ -48,11 +48,6 @@ def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, 
         )
         for slot, each in sorted(found.items())
     )
-
-
-def unsure_slots(session: Session, node: str, result: StageResult | None) -> frozenset[str]:
-    """The slots in which the result reports another part than the records have there."""
-    return unsure(current_serials(session, node), result)
 
 
 def unsure(known: Mapping[str, str], result: StageResult | None) -> frozenset[str]:
@@ -89,9 +84,7 @@ def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = F
         # A suspect may have come, or gone: what serves is asked about as after every other change of its evidence.
         for name in {node, before.node if before else node}:
             access.recheck(session, name, f"{person} confirmed that the part {serial} is in {node}")
-    from muster.store.machines import parts
-
-    return parts.history(serial)
+    return history(serial)
 
 
 def _locked(session: Session, node: str, serial: str) -> NodeRow:

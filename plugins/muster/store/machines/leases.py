@@ -97,12 +97,11 @@ def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
 
 def fenced_nodes() -> list[str]:
     """The nodes that refused their latest job as older than one they have seen, with no newer lease in the records."""
-    latest = select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id).group_by(RunRow.node)
+    latest = select(func.max(StageRow.id)).group_by(StageRow.node)
     query = (
         select(NodeRow.name)
-        .join(RunRow, RunRow.node == NodeRow.name)
-        .join(StageRow, StageRow.run == RunRow.id)
-        .join(JobRow, (JobRow.run == RunRow.id) & (JobRow.stage == StageRow.stage))
+        .join(StageRow, StageRow.node == NodeRow.name)
+        .join(JobRow, (JobRow.run == StageRow.run) & (JobRow.stage == StageRow.stage))
         .where(StageRow.id.in_(latest), StageRow.job_end == END_FENCED, JobRow.fence >= NodeRow.fence)
     )
     with reading() as session:

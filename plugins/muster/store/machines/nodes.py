@@ -23,7 +23,6 @@ from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
-from muster.store.database.fabric import RackRow
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
 from muster.store.machines.parts import as_known, current_serials, place, replacement
@@ -66,7 +65,7 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
     """All nodes by name, or those in one of ``states``, of ``sku``, in ``rack``."""
     query = select(NodeRow).order_by(NodeRow.name)
     if states:
-        query = query.where(NodeRow.state.in_([str(state) for state in states]))
+        query = query.where(NodeRow.state.in_(states))
     if sku:
         query = query.where(NodeRow.sku == sku)
     if rack:
@@ -90,7 +89,7 @@ def meant(names: Collection[str]) -> dict[str, str]:
         for some in batches(hosts | set(first.values())):
             for node, host, state in session.execute(query.where(or_(NodeRow.name.in_(some), NodeRow.host.in_(some)))):
                 known.add(node)
-                if state != str(State.RETIRED):  # what answers there now is another machine
+                if state != State.RETIRED:  # what answers there now is another machine
                     having[node].add(node)
                     having[host].add(node)
     found = {name: {name} if name in known else having[name] or having[first.get(name, "")] for name in names}
@@ -202,7 +201,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
 def bearer(session: Session, host_key: str, but: str) -> str | None:
     """The node other than ``but`` that has this host key. A retired one has it no more: its machine may be another."""
     query = select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != but)
-    return session.scalar(query.where(NodeRow.state != str(State.RETIRED)))
+    return session.scalar(query.where(NodeRow.state != State.RETIRED))
 
 
 def _retired(row: NodeRow, new: NewNode) -> str:
@@ -244,7 +243,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             f"move it back first: `muster node move {new.name} registered --reason …`",
             Refusal.STATE,
         )
-    if "rack" in changed and _is_held(session, row):
+    if "rack" in changed and admission.rack_held(session, row):
         raise IllegalMove(
             f"{new.name} stays in rack {row.rack} while that is held: when it is repaired, release it first, "
             f"`muster racks release {shlex.quote(row.rack)} --reason …`",
@@ -263,13 +262,6 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)
     access.remark(session, row, actor, f"description changed: {what}", {"before": before, "after": after})
     return f"updated: {what}"
-
-
-def _is_held(session: Session, row: NodeRow) -> bool:
-    held = select(RackRow.id).where(
-        RackRow.rack == row.rack, RackRow.simulated == row.simulated, RackRow.released_at.is_(None)
-    )
-    return session.scalar(held) is not None
 
 
 def _shown(value: object) -> str:

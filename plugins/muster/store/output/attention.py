@@ -53,7 +53,7 @@ def collect(
     )  # fmt: skip
     if rows is None:
         asked = select(QuestionRow.node).where(QuestionRow.answered_at.is_(None))
-        quiet = NodeRow.state.in_([str(State.PRODUCTION), str(State.RETIRED)])
+        quiet = NodeRow.state.in_([State.PRODUCTION, State.RETIRED])
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
@@ -73,7 +73,7 @@ def collect(
 
 def _members() -> dict[tuple[str, bool], int]:
     query = select(NodeRow.sku, NodeRow.simulated, func.count())
-    query = query.where(NodeRow.state.not_in([str(state) for state in NOT_PEERS]))
+    query = query.where(NodeRow.state.not_in(NOT_PEERS))
     with reading() as session:
         return {(sku, simulated): nodes for sku, simulated, nodes in session.execute(
             query.group_by(NodeRow.sku, NodeRow.simulated)

@@ -78,7 +78,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             ),
             controller_faults=dict(session.execute(
                 select(RunRow.simulated, func.count()).group_by(RunRow.simulated)
-                .where(ended, RunRow.verdict == str(Verdict.SKIPPED), cast(RunRow.faults, Text) != "{}")
+                .where(ended, RunRow.verdict == Verdict.SKIPPED, cast(RunRow.faults, Text) != "{}")
             ).all()),
             give_back=_spread(
                 session, GIVE_BACK_S, PlaceRow.wanted_at, PlaceRow.done_at,
@@ -112,7 +112,7 @@ def _corrupting(
     """
     found = select(FindingRow.metric, RunRow.simulated, func.count()).join(Stage, FindingRow.stage == Stage.id)
     found = found.join(RunRow, RunRow.id == Stage.run).where(
-        recorded, FindingRow.waived == "", FindingRow.severity == str(Severity.CRITICAL),
+        recorded, FindingRow.waived == "", FindingRow.severity == Severity.CRITICAL,
         FindingRow.metric.in_(sorted(CORRUPTING)),
     )  # fmt: skip
     counted = collections.Counter(_counts(session, found))
@@ -124,7 +124,7 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     this_machine = (RunRow.node == NodeRow.name, RunRow.machine == NodeRow.machine)
     verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
     ended = select(func.max(RunRow.ended_at)).where(*this_machine)
-    passed, tested = ended.where(RunRow.verdict == str(Verdict.PASS)), ended.where(RunRow.verdict.in_(access.SOUND))
+    passed, tested = ended.where(RunRow.verdict == Verdict.PASS), ended.where(RunRow.verdict.in_(access.SOUND))
     valid = exists().where(
         CertificateRow.node == NodeRow.name, unrevoked(), CertificateRow.expires_at > now,
         CertificateRow.machine == NodeRow.machine,
@@ -161,7 +161,7 @@ def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datet
     held = select(LeaseRow.id).where(LeaseRow.node == row.name, LeaseRow.released_at.is_(None))
     query = select(row.name, row.simulated, row.machine_since, row.paused_until, sweep.swept_at)
     query = query.outerjoin(sweep, and_(sweep.node == row.name, sweep.machine == row.machine))
-    query = query.where(row.state.in_(sorted(map(str, SERVING))), ~held.exists())
+    query = query.where(row.state.in_(SERVING), ~held.exists())
     found = session.execute(query.where(or_(row.paused_until.is_(None), row.paused_until <= now))).all()
     free = {each.name: max(filter(None, (each.machine_since, each.paused_until))) for each in found}
     late = [each.name for each in found if each.swept_at is None or each.swept_at < now - 2 * SWEPT_EVERY]
@@ -179,8 +179,7 @@ def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datet
 
 def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datetime]:
     """{node in service: when it entered it}."""
-    serving, moved = sorted(map(str, SERVING)), EventRow.from_state != EventRow.to_state
-    came = moved, EventRow.to_state.in_(serving), EventRow.from_state.not_in(serving)
+    came = EventRow.from_state != EventRow.to_state, access.COMES, ~access.GOES
     last = select(func.max(EventRow.id)).where(EventRow.node.in_(nodes), *came).group_by(EventRow.node)
     entries = select(EventRow.node, EventRow.at).where(EventRow.id.in_(last))
     return {row.node: row.at for row in session.execute(entries)}

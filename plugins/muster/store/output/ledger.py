@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
@@ -37,11 +37,12 @@ def fleet(
     """
     found, failed, own = _lives(since, until, simulated=simulated, labels=labels or {})
     with reading() as session:
-        nodes = _described(session, found.nodes, until)
+        passed = _passed(session, until)
         runs = _runs(session, since, until)
         faults = _faults(session, since, until)
-    year = [each for each in failed if each.node in nodes and each.at < until]
+    year = [each for each in failed if each.node in found.nodes and each.at < until]
     offenders = lemons.offenders(year, own, until)
+    nodes = {name: dataclasses.replace(node, last_pass=passed.get(name)) for name, node in found.nodes.items()}
     return dataclasses.replace(found, nodes=nodes, runs=runs, faults=faults, offenders=offenders)
 
 
@@ -56,16 +57,17 @@ def _lives(
 ) -> tuple[facts.Facts, list[Failure], list[Node]]:
     """As ``lives``; the failures in service of a year of all present machines; and these nodes."""
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
-    query = select(NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.added_at, NodeRow.labels)
+    query = select(NodeRow).where(NodeRow.simulated == simulated, NodeRow.added_at < until).order_by(NodeRow.name)
     with reading() as session:
         then = _states_at(session, until)
         nodes = {
-            name: facts.Node(name, sku, rack, then.get(name, state), added, None)
-            for name, sku, rack, state, added, has in session.execute(
-                query.where(NodeRow.simulated == simulated, NodeRow.added_at < until).order_by(NodeRow.name)
+            row.name: facts.Node(
+                row.name, row.sku, row.rack, then.get(row.name, row.state), row.added_at, None,
+                vendor=_vendor(row.labels, row.environment), versions=_versions(row.environment),
             )
-            if labels.items() <= has.items()
-        }
+            for row in session.scalars(query)
+            if labels.items() <= row.labels.items()
+        }  # fmt: skip
         # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
         adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
         moves = _moves(session, since, until)
@@ -103,26 +105,16 @@ def _states_at(session: Session, until: datetime.datetime) -> dict[str, str]:
     }
 
 
-def _described(session: Session, nodes: Mapping[str, facts.Node], until: datetime.datetime) -> dict[str, facts.Node]:
-    """The nodes with their vendor, versions and last pass."""
+def _passed(session: Session, until: datetime.datetime) -> dict[str, datetime.datetime | None]:
+    """{node: its last pass by then}."""
     passed = (
         select(RunRow.node, func.max(RunRow.ended_at))
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.verdict.in_([str(Verdict.PASS), str(Verdict.WARN)]), RunRow.ended_at <= until)
+        .where(RunRow.verdict.in_([Verdict.PASS, Verdict.WARN]), RunRow.ended_at <= until)
         .where(RunRow.machine == NodeRow.machine)
         .group_by(RunRow.node)
     )
-    last = {row[0]: row[1] for row in session.execute(passed)}
-    reported, labelled = _environments(session), _labels(session)
-    return {
-        name: dataclasses.replace(
-            node,
-            last_pass=last.get(name),
-            vendor=_vendor(labelled[name], reported.get(name, {})),
-            versions=_versions(reported.get(name, {})),
-        )
-        for name, node in nodes.items()
-    }
+    return {row[0]: row[1] for row in session.execute(passed)}
 
 
 def _moves(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Move]:
@@ -133,7 +125,7 @@ def _moves(session: Session, since: datetime.datetime, until: datetime.datetime)
         .order_by(row.at, row.id)
     )
     moves = [
-        facts.Move(node, at, before, after, reason, verdict == str(Verdict.FAIL))
+        facts.Move(node, at, before, after, reason, verdict == Verdict.FAIL)
         for node, at, before, after, reason, verdict in session.execute(query)
     ]
     sent = {move.node for move in moves if move.after == "rma"}
@@ -155,7 +147,7 @@ def _suspected(session: Session, node: str, at: datetime.datetime) -> str:
     query = (
         select(FindingRow.fault_class)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .where(FindingRow.node == node, FindingRow.severity == str(Severity.CRITICAL), FindingRow.waived == "")
+        .where(FindingRow.node == node, FindingRow.severity == Severity.CRITICAL, FindingRow.waived == "")
         .where(StageRow.current, StageRow.recorded_at <= at)
         .order_by(StageRow.id.desc(), FindingRow.id)
     )
@@ -174,7 +166,14 @@ def _runs(session: Session, since: datetime.datetime, until: datetime.datetime) 
 
 
 def _faults(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Fault]:
-    critical = list(session.execute(_critical(since, until)))
+    query = (
+        select(RunRow.node, FindingRow.fault_class, FindingRow.device, RunRow.run_id, RunRow.started_at)
+        .join(StageRow, FindingRow.stage == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .where(RunRow.ended_at >= since, RunRow.ended_at < until, RunRow.verdict == Verdict.FAIL)
+        .where(StageRow.current, FindingRow.severity == Severity.CRITICAL, FindingRow.waived == "")
+    )
+    critical = list(session.execute(query))
     past, labelled = _past(session, {node for node, *_ in critical}, until), _labels(session)
     return [
         facts.Fault(node, part, device, run_id, _vendor(labelled[node], was), _versions(was))
@@ -209,22 +208,6 @@ def _needs(
     ]
 
 
-def _critical(since: datetime.datetime, until: datetime.datetime) -> Select[str, str, str, str, datetime.datetime]:
-    return (
-        select(RunRow.node, FindingRow.fault_class, FindingRow.device, RunRow.run_id, RunRow.started_at)
-        .join(StageRow, FindingRow.stage == StageRow.id)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .where(
-            RunRow.ended_at >= since,
-            RunRow.ended_at < until,
-            RunRow.verdict == str(Verdict.FAIL),
-            StageRow.current,
-            FindingRow.severity == str(Severity.CRITICAL),
-            FindingRow.waived == "",
-        )
-    )
-
-
 def _vendor(labels: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     return str(labels.get("vendor") or environment.get("vendor") or facts.UNKNOWN)
 
@@ -254,19 +237,3 @@ def _past(session: Session, nodes: Collection[str], until: datetime.datetime) ->
 
 def _at(past: Past, at: datetime.datetime) -> Mapping[str, Any]:
     return next((environment for began, environment in reversed(past) if began <= at), {})
-
-
-def _environments(session: Session) -> dict[str, dict[str, str]]:
-    """{node: {name: text}} of vendor, driver and firmware, from the run of each that measured intake last."""
-    latest = (
-        select(func.max(RunRow.id))
-        .join(StageRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.stage == "intake", StageRow.measured > 0, RunRow.machine == NodeRow.machine)
-        .group_by(RunRow.node)
-    )
-    rows = session.execute(select(RunRow.node, RunRow.environment).where(RunRow.id.in_(latest)))
-    return {
-        node: {name: str(environment[name]) for name in (*WATCHED, "vendor") if environment.get(name)}
-        for node, environment in rows
-    }

@@ -14,6 +14,7 @@ from muster.model.figures import NodeFigure, Point
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
+from muster.store.decisions.current import PRESENT
 from muster_criteria.labels import Key
 
 RECENT = datetime.timedelta(days=90)
@@ -27,13 +28,11 @@ _LABELS = cast(MeasurementRow.labels, Text)
 def figures(key: Key) -> dict[str, NodeFigure]:
     """{node: this figure}, from the last conclusive stage of its present machine within ``RECENT``."""
     newest = (
-        select(func.max(StageRow.id).label("id"), RunRow.node)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
+        select(func.max(StageRow.id).label("id"), StageRow.node)
+        .join(NodeRow, PRESENT)
         .where(StageRow.current, StageRow.verdict.in_(access.CONCLUSIVE))
         .where(StageRow.recorded_at >= access.now() - RECENT)
-        .where(RunRow.machine == NodeRow.machine)
-        .group_by(RunRow.node, StageRow.stage)
+        .group_by(StageRow.node, StageRow.stage)
         .subquery()
     )
     row = MeasurementRow

@@ -7,14 +7,14 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from muster.model.events import Event
 from muster.model.figures import FleetRow
 from muster.model.names import SPARE_LABEL
 from muster.model.runs import Run, RunKey
-from muster.model.states import IN_FLIGHT, SERVING, State
+from muster.model.states import IN_FLIGHT, State
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
@@ -30,6 +30,7 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.outgoing import PlaceRow
+from muster.store.decisions.current import PRESENT, superseded
 from muster.store.testing.runs import last_run_id
 from muster_criteria.device_events.judge import CODED
 from muster_criteria.model import Verdict
@@ -97,13 +98,10 @@ def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | N
     """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
     given. A test under way is no change, and neither is one between two states of a node in service.
     """
-    in_service = [str(state) for state in SERVING]
     query = (
         select(EventRow.id, EventRow.node)
-        .where(
-            EventRow.at >= since, EventRow.from_state != EventRow.to_state, EventRow.to_state.not_in(sorted(IN_FLIGHT))
-        )
-        .where(~and_(EventRow.from_state.in_(in_service), EventRow.to_state.in_(in_service)))
+        .where(EventRow.at >= since, EventRow.from_state != EventRow.to_state, EventRow.to_state.not_in(IN_FLIGHT))
+        .where(~(access.COMES & access.GOES))
         .order_by(EventRow.at.desc(), EventRow.id.desc())
     )
     with reading() as session:
@@ -135,7 +133,7 @@ def nodes_with(text: str) -> set[str]:
     """Names of nodes with that serial, a current finding of these words, or a driver's error of that code.
 
     A serial is found by its beginning; a number or "xid 79" by the drivers' errors of current verdicts. Current: of the
-    present machine, without a later conclusive verdict on the same stage.
+    present machine, and not superseded (``muster.rules.current``).
     """
     text = text.strip()
     if not text:
@@ -148,12 +146,10 @@ def nodes_with(text: str) -> set[str]:
     findings = (
         select(FindingRow.node)
         .join(StageRow, StageRow.id == FindingRow.stage)
-        .join(RunRow, RunRow.id == StageRow.run)
-        .join(NodeRow, NodeRow.name == RunRow.node)
+        .join(NodeRow, PRESENT)
         .where(
             StageRow.current,
-            RunRow.machine == NodeRow.machine,
-            ~_superseded(),
+            ~superseded(StageRow),
             or_(
                 FindingRow.finding_id == text,
                 *(
@@ -168,24 +164,12 @@ def nodes_with(text: str) -> set[str]:
         labels = MeasurementRow.labels
         kind = [labels["kind"].as_string() == error["kind"]] if error["kind"] else []
         queries.append(
-            select(RunRow.node)
-            .join(StageRow, StageRow.run == RunRow.id)
-            .join(NodeRow, NodeRow.name == RunRow.node)
+            select(StageRow.node)
+            .join(NodeRow, PRESENT)
             .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
-            .where(StageRow.current, RunRow.machine == NodeRow.machine, ~_superseded())
+            .where(StageRow.current, ~superseded(StageRow))
             .where(MeasurementRow.metric == CODED)
             .where(labels["code"].as_string() == error["code"], *kind)
         )
     with reading() as session:
         return {name for query in queries for name in session.scalars(query.distinct())}
-
-
-def _superseded() -> ColumnElement[bool]:
-    """Whether the node of ``RunRow`` has a later conclusive verdict on the stage of ``StageRow``."""
-    run, stage = aliased(RunRow), aliased(StageRow)
-    return (
-        exists()
-        .where(run.node == RunRow.node, stage.run == run.id, stage.stage == StageRow.stage, stage.current)
-        .where(stage.verdict.in_(access.CONCLUSIVE), stage.id > StageRow.id)
-        .correlate(RunRow, StageRow)
-    )

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.figures import RankTime
 from muster.store.database import access
-from muster.store.database.models import FindingRow, MeasurementRow, RunRow, StageRow
+from muster.store.database.models import FindingRow, MeasurementRow, StageRow
 from muster_criteria.cluster.model import COLLECTIVES, STAGE, TRAINING
 
 PARTS = {
@@ -21,16 +21,16 @@ _COLLECTIVE = "collective_time"
 def of_session(session: Session, since: datetime.datetime) -> tuple[RankTime, ...]:
     """Of each node its latest block judged ``since``: its ranks' steps, and its collectives of the largest size."""
     latest = (
-        select(func.max(StageRow.id)).join(RunRow, StageRow.run == RunRow.id)
-        .where(StageRow.stage == STAGE, StageRow.current, StageRow.recorded_at >= since).group_by(RunRow.node)
+        select(func.max(StageRow.id))
+        .where(StageRow.stage == STAGE, StageRow.current, StageRow.recorded_at >= since).group_by(StageRow.node)
     )  # fmt: skip
     stragglers = select(FindingRow.stage, FindingRow.device).where(
         FindingRow.stage.in_(latest), FindingRow.rule == "straggler", FindingRow.waived == ""
     )
     slow = {(stage, device) for stage, device in session.execute(stragglers)}
     rows = session.execute(
-        select(RunRow.node, MeasurementRow)
-        .join(StageRow, MeasurementRow.stage == StageRow.id).join(RunRow, StageRow.run == RunRow.id)
+        select(StageRow.node, MeasurementRow)
+        .join(StageRow, MeasurementRow.stage == StageRow.id)
         .where(StageRow.id.in_(latest), MeasurementRow.value.is_not(None))
         .where(
             ((MeasurementRow.probe == TRAINING) & MeasurementRow.metric.in_(PARTS) & (MeasurementRow.device != "node"))

@@ -47,7 +47,7 @@ def delivered(sink: str, event: int) -> None:
             session.flush()
         of_sink = update(AuditCursorRow).where(AuditCursorRow.sink == sink)
         session.execute(of_sink.where(AuditCursorRow.event < event).values(event=event))
-        session.execute(of_sink.values(last_error="", failing_since=None))
+        session.execute(of_sink.values(last_error=""))
 
 
 def failed(sink: str, error: str) -> None:
@@ -57,7 +57,7 @@ def failed(sink: str, error: str) -> None:
         if row is None:
             row = AuditCursorRow(sink=sink, event=0)
             session.add(row)
-        row.last_error, row.failing_since = error, row.failing_since or access.now()
+        row.last_error = error
 
 
 def lags() -> list[AuditLag]:

@@ -194,12 +194,6 @@ def parked() -> list[ParkedMail]:
         return [ParkedMail(key, at, error, _addresses(left)) for key, at, error, left in rows if at]
 
 
-def parked_count() -> int:
-    """How many mails and notifications were given up."""
-    with reading() as session:
-        return session.scalar(select(func.count()).where(OutboxRow.parked_at.is_not(None))) or 0
-
-
 def tried() -> ColumnElement[bool]:
     """Whether a mail was due already: it was tried, or is not delayed until a later time."""
     return or_(OutboxRow.attempts > 0, _may_be_tried())

@@ -105,10 +105,8 @@ def place(node: str) -> Place | None:
 
 def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -> list[Place]:
     """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
-    query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
-    query = query if where is None else query.where(where)
     with reading() as session:
-        found = [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
+        found = _places(session, *(() if where is None else (where,)))
     if not waiting:
         return found
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
@@ -124,14 +122,6 @@ def named(cluster: str, names: Iterable[str]) -> dict[str, str]:
             for some in batches(possible)
             for name, node in session.execute(query.where(PlaceRow.name.in_(some)))
         }
-
-
-def differences() -> list[Place]:
-    """The places alone whose scheduler differs from the records or raised a question, by node."""
-    query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
-    query = query.where(or_(PlaceRow.difference != "", PlaceRow.question != ""))
-    with reading() as session:
-        return [_value(row, state) for row, state in session.execute(query.order_by(PlaceRow.node))]
 
 
 def withdraw_for_test(node: str, why: str, *, again: bool = False) -> None:
@@ -280,9 +270,7 @@ def hold_all(connection: Connection) -> int:
 
     What their schedulers did with them since is unknown: an admission that was confirmed has to be seen again.
     """
-    near = select(NodeRow.name).where(
-        NodeRow.state.in_([str(each) for each in (State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)])
-    )
+    near = select(NodeRow.name).where(NodeRow.state.in_((State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)))
     theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
     connection.execute(update(PlaceRow).where(theirs, PlaceRow.done == ADMITTED).values(done=""))
     # A receiver of webhooks may have seen later changes than the records have.
@@ -337,9 +325,12 @@ def _queue_again(place: PlaceRow) -> None:
 
 
 def _record(session: Session, node: str) -> Place | None:
+    return next(iter(_places(session, PlaceRow.node == node)), None)
+
+
+def _places(session: Session, *where: ColumnElement[bool]) -> list[Place]:
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
-    found = session.execute(query.where(PlaceRow.node == node)).first()
-    return _value(found[0], found[1]) if found else None
+    return [_value(row, state) for row, state in session.execute(query.where(*where).order_by(PlaceRow.node))]
 
 
 def _value(row: PlaceRow, state: str) -> Place:

@@ -14,7 +14,7 @@ from muster.rules import reevaluation
 from muster.rules.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import LeaseRow, NodeRow, RunRow, StageRow
+from muster.store.database.models import LeaseRow, NodeRow, StageRow
 from muster.store.decisions import certificates, waivers
 from muster.store.decisions.current import current_verdicts
 from muster.store.testing.runs import close
@@ -30,15 +30,10 @@ def provisional() -> dict[str, list[StageVerdict]]:
 
     Those are the nodes that are qualified or serve, and that no run holds.
     """
-    provisional = (
-        select(RunRow.node)
-        .join(StageRow, StageRow.run == RunRow.id)
-        .where(StageRow.current, StageRow.verdict == str(Verdict.PROVISIONAL))
-    )
-    states = [str(state) for state in reevaluation.STATES]
-    nodes = select(NodeRow).where(NodeRow.state.in_(states), NodeRow.name.in_(provisional)).order_by(NodeRow.name)
+    provisional = select(StageRow.node).where(StageRow.current, StageRow.verdict == Verdict.PROVISIONAL)
+    nodes = select(NodeRow).where(NodeRow.state.in_(reevaluation.STATES), NodeRow.name.in_(provisional))
     with reading() as session:
-        rows = list(session.scalars(nodes))
+        rows = list(session.scalars(nodes.order_by(NodeRow.name)))
         verdicts = {row.name: [verdict for _, verdict in current_verdicts(session, row)] for row in rows}
         leased = set(session.scalars(select(LeaseRow.node).where(LeaseRow.released_at.is_(None))))
         return reevaluation.waiting([access.to_node(row) for row in rows], verdicts, leased)

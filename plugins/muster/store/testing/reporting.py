@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, undefer
 
 from muster.model.runs import RunKey
 from muster.model.stages import in_order
-from muster.model.states import BROKEN, SERVING, State
+from muster.model.states import BROKEN, State
 from muster.rules import run_report as building
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -70,7 +70,7 @@ def _replacement(node: NodeRow) -> str:
 
 def _why_left(session: Session, run: RunRow) -> str:
     """Why the run ended the node's service though it found no failure; "" if it did not."""
-    left = (EventRow.from_state.in_([str(state) for state in SERVING]), EventRow.to_state == str(State.QUALIFIED))
+    left = (access.GOES, EventRow.to_state == State.QUALIFIED)
     mine = (EventRow.node == run.node, EventRow.evidence["run"].as_string() == str(run.key))
     why = session.scalar(select(EventRow.reason).where(*mine, *left).order_by(EventRow.id.desc()).limit(1)) or ""
     return why.removesuffix(f": {run.headline}")

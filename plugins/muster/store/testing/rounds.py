@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
+from pydantic import TypeAdapter
 from sqlalchemy import delete, func, select
 
 from muster.model.rounds import Outcome, PlannedRound, Side
@@ -12,11 +12,12 @@ from muster.model.runs import RunKey
 from muster.model.states import BROKEN
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.fabric import FabricPartRow, RoundRow, RoundSideRow
+from muster.store.database.fabric import RoundRow, RoundSideRow
 from muster.store.database.models import EventRow, RunRow
 from muster_criteria.cluster.fabric.found import Fabric, FaultyPart
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.measured import Measured
+
+_PARTS = TypeAdapter(tuple[FaultyPart, ...])
 
 
 def plan(key: RunKey, planned: PlannedRound) -> None:
@@ -53,7 +54,7 @@ def record(key: RunKey, number: int, side: Side) -> None:
             session.add(row)
         elif row.outcome == Outcome.MEASURED or (row.evidence and side.outcome is Outcome.UNMEASURED):
             return
-        row.outcome, row.why, row.recorded_at = side.outcome, side.why, access.now()
+        row.outcome, row.why = side.outcome, side.why
         row.figures = [each.model_dump(mode="json") for each in side.figures]
         row.evidence = [*row.evidence, *(new for each in side.evidence if (new := list(each)) not in row.evidence)]
 
@@ -82,18 +83,16 @@ def broken_since(key: RunKey) -> list[str]:
         .scalar_subquery()
     )
     mine = select(RunRow.node).where(*access.of_run(key))
-    query = select(EventRow.node).where(
-        EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_([str(state) for state in BROKEN])
-    )
+    query = select(EventRow.node).where(EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_(BROKEN))
     with reading() as session:
         return sorted(set(session.scalars(query)))
 
 
 def forget(key: RunKey) -> None:
-    """Forget the rounds of a run and the parts that they found, since they say nothing of its nodes any more."""
+    """Forget the rounds of a run, since they say nothing of its nodes any more."""
     runs = select(RunRow.id).where(*access.of_run(key))
     with writing() as session:
-        for table in (RoundSideRow, RoundRow, FabricPartRow):
+        for table in (RoundSideRow, RoundRow):
             session.execute(delete(table).where(table.run.in_(runs)))
 
 
@@ -116,31 +115,16 @@ def reopen(key: RunKey, node: str = "") -> None:
 
 
 def keep_parts(key: RunKey, found: Iterable[FaultyPart]) -> None:
-    """Keep the parts that the rounds found, in place of those of an earlier judgement. Raises UnknownRun."""
+    """Keep with the block the parts that its rounds found, in place of earlier ones. Raises UnknownRun."""
     with writing() as session:
         run = access.first_of_run(session, key)
-        session.execute(delete(FabricPartRow).where(FabricPartRow.run == run.id))
-        for part in found:
-            values = {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in dataclasses.asdict(part).items()
-            }
-            session.add(FabricPartRow(run=run.id, place=values.pop("where"), **values))
+        run.block = {**run.block, "fabric_parts": _PARTS.dump_python(tuple(found), mode="json")}
 
 
 def parts(key: RunKey) -> list[FaultyPart]:
     """The parts that were found. Raises UnknownRun."""
     with reading() as session:
-        first = access.first_of_run(session, key)
-        query = select(FabricPartRow).where(FabricPartRow.run == first.id).order_by(FabricPartRow.id)
-        return [
-            FaultyPart(
-                kind=PartKind(row.kind), symptom=Symptom(row.symptom), where=row.place, rail=row.rail, node=row.node,
-                share=row.share, rounds=tuple(row.rounds), partners=tuple(row.partners), touches=tuple(row.touches),
-                confirmed=row.confirmed,
-            )
-            for row in session.scalars(query)
-        ]  # fmt: skip
+        return list(_PARTS.validate_python(access.first_of_run(session, key).block.get("fabric_parts", ())))
 
 
 def fabric(key: RunKey) -> Fabric | None:

@@ -77,7 +77,7 @@ def begin(
         else:
             # What it measured before the node's repair is superseded; a FAIL stays until its stage is measured again.
             old = update(StageRow).where(StageRow.run == run.id, StageRow.current, StageRow.id <= row.repaired)
-            session.execute(old.where(StageRow.verdict != str(Verdict.FAIL)).values(current=False))
+            session.execute(old.where(StageRow.verdict != Verdict.FAIL).values(current=False))
         return access.to_run(run)
 
 
@@ -194,7 +194,7 @@ def last_run_id() -> ScalarSelect[int]:
     return (
         select(found.id)
         .where(found.node == NodeRow.name, found.machine == NodeRow.machine)
-        .where(found.ended_at.is_not(None), found.verdict != str(Verdict.SKIPPED))
+        .where(found.ended_at.is_not(None), found.verdict != Verdict.SKIPPED)
         .order_by(found.ended_place.desc(), found.id.desc())
         .limit(1)
         .correlate(NodeRow)

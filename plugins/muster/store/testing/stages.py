@@ -21,7 +21,7 @@ from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow
 from muster.store.decisions import certificates, waivers
 from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
-from muster.store.machines.contested import unsure, unsure_slots
+from muster.store.machines.contested import unsure
 from muster.store.machines.parts import as_known, current_serials, place
 from muster.store.output import charts
 from muster.store.testing.runs import require_lease
@@ -125,7 +125,7 @@ def supersede(
     session.add(stage)
     session.flush()
     _store_rows(session, stage, run.node, result, judgement)
-    suspects.mark(session, run, judgement, unsure_slots(session, node.name, result))
+    suspects.mark(session, run, judgement, unsure(current_serials(session, node.name), result))
     session.execute(update(ArtifactRow).where(ArtifactRow.stage == former.id).values(stage=stage.id))
 
 

@@ -145,7 +145,7 @@ def test_a_node_that_is_down_in_its_scheduler_leaves_service_after_an_hour_and_a
     for minutes in range(60, -1, -10):
         at = now - datetime.timedelta(minutes=minutes)
         reports = [
-            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", at, down=name == "down")
+            reading.unreachable(store.nodes.get(name), Cursor(name), "timed out", down=name == "down")
             for name in ("down", "up")
         ]
         store.health.record(reports, policies.health(), at)

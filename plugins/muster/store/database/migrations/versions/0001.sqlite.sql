@@ -1,7 +1,6 @@
 CREATE TABLE audit_cursors (
 	sink TEXT NOT NULL,
 	event BIGINT NOT NULL,
-	failing_since DATETIME,
 	last_error TEXT NOT NULL,
 	CONSTRAINT pk_audit_cursors PRIMARY KEY (sink)
 );
@@ -394,7 +393,6 @@ CREATE TABLE sweeps (
 	kernel_s DOUBLE NOT NULL,
 	counters JSON NOT NULL,
 	swept_at DATETIME,
-	failing_since DATETIME,
 	CONSTRAINT pk_sweeps PRIMARY KEY (node),
 	CONSTRAINT fk_sweeps_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
@@ -433,22 +431,6 @@ CREATE TABLE waivers (
 );
 CREATE INDEX ix_waivers_node ON waivers (node);
 CREATE INDEX ix_waivers_subject ON waivers (subject);
-CREATE TABLE fabric_parts (
-	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-	run INTEGER NOT NULL,
-	kind TEXT NOT NULL,
-	symptom TEXT NOT NULL,
-	place TEXT NOT NULL,
-	rail TEXT NOT NULL,
-	node TEXT NOT NULL,
-	share DOUBLE NOT NULL,
-	rounds JSON NOT NULL,
-	partners JSON NOT NULL,
-	touches JSON NOT NULL,
-	confirmed BOOLEAN NOT NULL,
-	CONSTRAINT fk_fabric_parts_run_runs FOREIGN KEY(run) REFERENCES runs (id) ON DELETE CASCADE
-);
-CREATE INDEX ix_fabric_parts_run ON fabric_parts (run);
 CREATE TABLE jobs (
 	id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
 	run INTEGER NOT NULL,
@@ -501,7 +483,6 @@ CREATE TABLE round_sides (
 	why TEXT NOT NULL,
 	figures JSON NOT NULL,
 	evidence JSON NOT NULL,
-	recorded_at DATETIME NOT NULL,
 	CONSTRAINT uq_round_sides_run_number UNIQUE (run, number),
 	CONSTRAINT fk_round_sides_run_runs FOREIGN KEY(run) REFERENCES runs (id) ON DELETE CASCADE
 );
