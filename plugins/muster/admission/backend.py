@@ -25,14 +25,6 @@ LIMIT_MINUTES = 24 * 60
 
 
 @dataclasses.dataclass(frozen=True)
-class Allocation:
-    """Whether a node is allocated; ``by``: to whom or what ("Slurm job 4711 of alice")."""
-
-    allocated: bool
-    by: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Mark:
     """What an admission shows with a node: the verdict, its date and the certificate's id.
 
@@ -92,12 +84,13 @@ class Seen:
         return "" if wanted else self.foreign
 
     @property
-    def allocation(self) -> Allocation:
-        """Whether the node is allocated, or may be at any moment: what stops a test that a person starts, and a repair.
+    def allocation(self) -> str:
+        """To whom or what the node is allocated ("Slurm job 4711 of alice"), or may be at any moment, "" if it is not:
+        what stops a test that a person starts, and a repair.
 
         One that is closed and down is not: what was repaired by a restart is proved by a test before it is opened.
         """
-        return Allocation(bool(self.taken or self.unsure), self.taken or self.unsure)
+        return self.taken or self.unsure
 
     @property
     def taken(self) -> str:

@@ -194,8 +194,7 @@ def allocated(node: Node) -> str:
         place = store.schedulers.place(node.name)
         if place is not None and (place.wanted != WITHDRAWN or place.waits):
             return "its scheduler has not confirmed that it is closed"
-        found = service.allocation(node.name)
-        return found.by or "it is allocated" if found.allocated else ""
+        return service.allocation(node.name)
     except MusterError as error:
         return f"whether it is in use is not known: {error}"
 
