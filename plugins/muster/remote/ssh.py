@@ -35,7 +35,6 @@ CONNECT_STEPS = 4
 
 RETRY_SECONDS = 3.0
 _CHUNK = 32 * 1024
-_PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 
 class RemoteError(MusterError):
@@ -145,9 +144,6 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
             transport = paramiko.Transport(way)
             try:
                 transport.banner_timeout = timeout
-                options = transport.get_security_options()
-                offered = tuple(options.key_types)
-                options.key_types = sorted(offered, key=_preference)
                 transport.start_client(timeout=timeout)
                 key = transport.get_remote_server_key()
                 return f"{key.get_name()} {key.get_base64()}"
@@ -155,10 +151,6 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
                 transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
         raise own_fault(error) or Unreachable(_unreachable(host, port, error)) from error
-
-
-def _preference(kind: str) -> int:
-    return _PREFERRED_KEYS.index(kind) if kind in _PREFERRED_KEYS else len(_PREFERRED_KEYS)
 
 
 def pinned_client(node: Address) -> paramiko.SSHClient:
