@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
+from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.kubernetes.api import DEVICES, Api, KubernetesLogin, Right, client_of
 from muster.admission.backends.kubernetes.pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
@@ -89,7 +89,7 @@ class KubernetesSettings(pydantic.BaseModel):
     end_corrupted_jobs: bool = False
 
 
-class Kubernetes:
+class Kubernetes(AdmissionBackend):
     """One cluster, whose nodes have their names there."""
 
     def __init__(self, chosen: KubernetesSettings) -> None:
