@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task
 
 from muster.model import dags
@@ -117,9 +116,7 @@ with DAG(
     judged: Any = judge_block()
     entered: Any = admit()
     asked: Any = questions()
-    ask = TriggerDagRunOperator.partial(
-        task_id="ask", trigger_dag_id=dags.ADMISSION, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(asked)
+    ask = forms.starting("ask", dags.ADMISSION).expand_kwargs(asked)
     concluded: Any = conclude()
     # Reported last: a member's final state is known only after its release.
     released = release().as_teardown(setups=taken)

@@ -1,4 +1,4 @@
-"""Shared by the DAG files: the fields of their trigger forms and the time limit of every task."""
+"""Shared by the DAG files: the fields of their trigger forms, the time limit of every task, how one starts another."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ DAG_DEFAULTS: dict[str, Any] = {
     "default_args": TASK_DEFAULTS,
 }
 """Of each of Muster's DAGs: it runs once it is installed, and what it missed while Airflow was down is not repeated."""
+
+
+def starting(task_id: str, dag_id: str, **more: Any) -> Any:
+    """The task that starts a run of a DAG for each of the arguments that another task returned (``expand_kwargs``).
+
+    The ids of runs say what they are for, so that one which exists already is not wanted twice.
+    """
+    from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+
+    return TriggerDagRunOperator.partial(
+        task_id=task_id, trigger_dag_id=dag_id, logical_date=None, skip_when_already_exists=True, **more
+    )
+
 
 AT_ONCE = 16_384
 """Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
