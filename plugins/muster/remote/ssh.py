@@ -15,11 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import paramiko
 
 from muster.errors import MusterError
+from muster.model.nodes import NewNode, Node
 from muster.remote.login import Credentials, own_fault
 from muster_criteria.text import printable
 
@@ -57,24 +57,9 @@ class CommandTimedOut(RemoteError):
     """A command did not end in time."""
 
 
-class Address(Protocol):
-    """A node's address, user and pinned host key; ``Node`` is one."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def host(self) -> str: ...  # noqa: D102
-    @property
-    def port(self) -> int: ...  # noqa: D102
-    @property
-    def user(self) -> str | None: ...  # noqa: D102
-    @property
-    def host_key(self) -> str: ...  # noqa: D102
-
-
 @dataclasses.dataclass(frozen=True)
 class NodeAddress:
-    """An ``Address`` that can be sent to another process."""
+    """A node's address, user and pinned host key, which can be sent to another process."""
 
     name: str
     host: str
@@ -83,9 +68,12 @@ class NodeAddress:
     host_key: str
 
     @classmethod
-    def of(cls, node: Address) -> NodeAddress:
+    def of(cls, node: Node) -> NodeAddress:
         """Returns the address of a node's record."""
-        return cls(node.name, node.host, node.port, node.user or "", node.host_key)
+        return cls(node.name, node.host, node.port, node.user, node.host_key)
+
+
+Address = NewNode | Node | NodeAddress
 
 
 @dataclasses.dataclass(frozen=True)
