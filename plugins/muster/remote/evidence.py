@@ -6,6 +6,7 @@ what arrived before. Nothing that is taken changes the node.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -52,9 +53,9 @@ def of_node(node: Node, profiles: Sequence[Profile], connect: Connect, agent: Ag
     if node.simulated:
         yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
         return
-    session, deadline, left = NodeSide(node, connect, agent), time.monotonic() + NODE_LIMIT_S, TOTAL_BYTES_MAX
+    deadline, left = time.monotonic() + NODE_LIMIT_S, TOTAL_BYTES_MAX
     lost, gone = 0, ""
-    try:
+    with contextlib.closing(NodeSide(node, connect, agent)) as session:
         for profile in profiles:
             missing: set[str] = set()
             whole: set[str] = set()
@@ -76,8 +77,6 @@ def of_node(node: Node, profiles: Sequence[Profile], connect: Connect, agent: Ag
                 left -= len(piece.content)
                 (missing if piece.why else whole).add(step.name)
                 yield piece
-    finally:
-        session.close()
 
 
 def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: int) -> tuple[Piece, bool]:
