@@ -140,8 +140,7 @@ def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) ->
             critical = [
                 each.finding
                 for each in findings
-                if (each.stage, each.dag_id, each.run_id) == (verdict.stage, verdict.dag_id, verdict.run_id)
-                and each.finding.severity is Severity.CRITICAL
+                if stage_of(each) == stage_of(verdict) and each.finding.severity is Severity.CRITICAL
             ]
             if not critical or not all(finding.waived for finding in critical):
                 yield f"{verdict.stage} failed in run {verdict.run_id}: {verdict.reason}"
