@@ -10,7 +10,7 @@ from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.stages import ROUND_STAGES
 from muster.operators import forms
-from muster.operators.testing import block, rounds
+from muster.operators.testing import block, rounds, stage
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RETRIES
@@ -85,11 +85,6 @@ with DAG(
         """Mail a report for each member; if mail is down, they are sent later."""
         return block.report(RunKey.of(dag_run))
 
-    @task
-    def release(dag_run: Any = None) -> list[str]:
-        """Release the nodes."""
-        return block.release(RunKey.of(dag_run))
-
     # The members' names alone go from task to task, to make a task of each; all else is in the records.
     taken: Any = claim_block().as_setup()
     # The rounds, unrolled, since each depends on what the ones before it show. A pair that fails ends none; a round
@@ -119,7 +114,7 @@ with DAG(
     ask = forms.starting("ask", dags.ADMISSION).expand_kwargs(asked)
     concluded: Any = conclude()
     # Reported last: a member's final state is known only after its release.
-    released = release().as_teardown(setups=taken)
+    released = stage.release().as_teardown(setups=taken)
     train >> judged >> entered >> asked
     judged >> concluded
     ask >> concluded
