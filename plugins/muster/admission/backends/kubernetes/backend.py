@@ -109,7 +109,7 @@ class Kubernetes(AdmissionBackend):
         self._api.begin()
         wanted = [
             *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
-            Right("patch", "nodes", part="status"),
+            Right("patch", "nodes", subresource="status"),
             Right("list", "pods"),
         ]
         if self.tests:
