@@ -17,9 +17,10 @@ from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
 from muster.remote import redfish_logs, ssh
 from muster.remote.bmc import BadBmc, login, parse_bmc
-from muster.remote.node_side import Connect, NodeSide
+from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import BmcSilent, Client, without_refused
 from muster.remote.redfish_documents import Get, linked, paths_of
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
 

@@ -18,9 +18,10 @@ from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
-from muster.remote.node_side import Connect, NodeSide
+from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
 from muster.remote.redfish_documents import Document, linked, paths_of
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung

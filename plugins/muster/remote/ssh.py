@@ -75,6 +75,9 @@ class NodeAddress:
 
 Address = NewNode | Node | NodeAddress
 
+Connect = Callable[[Node], paramiko.SSHClient]
+"""Logs in to a node. Raises RemoteError."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Completed:

@@ -20,7 +20,6 @@ from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
 from muster.remote.login import Credentials, own_fault
-from muster.remote.ssh import NodeAddress
 from muster.remote.zipapp import AgentFile
 
 log = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
 
 
 async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:
-    connection = await waiting.connect(NodeAddress.of(node), who)
+    connection = await waiting.connect(node, who)
     try:
         line = command(node, cursor, sha256)
         done = await _run(connection, line)

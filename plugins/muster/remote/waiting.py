@@ -26,7 +26,7 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
 from muster.remote.login import Credentials, own_fault
 from muster.remote.outcome import Kind
-from muster.remote.ssh import NodeAddress
+from muster.remote.ssh import Address, NodeAddress
 from muster.settings import settings
 
 GONE_POLLS = 3
@@ -99,7 +99,7 @@ def make_room() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
+async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
     It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
