@@ -14,6 +14,7 @@ from muster.operators.testing import block, rounds, stage
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RETRIES
+from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
 
 PARAMS = {
     "nodes": Param(
@@ -27,8 +28,22 @@ PARAMS = {
     ),
     "level": forms.level(),
     "reason": forms.reason("Why the nodes are tested now; printed in the reports."),
-    "soak_minutes": forms.soak_minutes(),
-    "fault_run": forms.fault_run(),
+    "soak_minutes": Param(
+        0,
+        type="integer",
+        minimum=0,
+        maximum=SOAK_MINUTES_MAX,
+        title="Soak, minutes",
+        description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
+        "level has it (**long**: an hour).",
+    ),
+    "fault_run": Param(
+        False,
+        type="boolean",
+        title="Kill ranks",
+        description_md="Train once more, kill a rank at one third and at two thirds of it, and measure the restarts, "
+        "as **long** does.",
+    ),
     "force_reason": forms.force_reason("the nodes", "one of them", "the block refused while one of its nodes is busy"),
 }
 

@@ -8,8 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from muster.model.dags import POOL_CHARACTERS
-from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
-from muster_criteria.stages import LEVELS, STAGES
+from muster_criteria.stages import LEVELS
 
 TASK_DEFAULTS = {
     "execution_timeout": datetime.timedelta(minutes=30),
@@ -87,41 +86,6 @@ def force_reason(whom: str = "the node", user: str = "it", refused: str = "a bus
         title="Force, because",
         description_md=f"Test {whom} **although {user} is in use**, for this reason, which is recorded and mailed. "
         f"Leave empty to have {refused}.",
-    )
-
-
-def soak_minutes() -> Param:
-    """For how long collectives are repeated, beyond the level."""
-    return Param(
-        0,
-        type="integer",
-        minimum=0,
-        maximum=SOAK_MINUTES_MAX,
-        title="Soak, minutes",
-        description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
-        "level has it (**long**: an hour).",
-    )
-
-
-def fault_run() -> Param:
-    """Whether ranks are killed, at a level that does not do it by itself."""
-    return Param(
-        False,
-        type="boolean",
-        title="Kill ranks",
-        description_md="Train once more, kill a rank at one third and at two thirds of it, and measure the restarts, "
-        "as **long** does.",
-    )
-
-
-def stages() -> Param:
-    """The stages of the test; empty for all."""
-    return Param(
-        None,
-        type=["null", "array"],
-        items={"type": "string", "enum": list(STAGES)},
-        title="Stages",
-        description_md="Only these stages; empty: all of them.",
     )
 
 
