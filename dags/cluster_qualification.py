@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.stages import ROUND_STAGES
 from muster.operators import forms
-from muster.operators.testing import block, rounds
+from muster.operators.testing import block, rounds, stage
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RETRIES
+from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
 
 PARAMS = {
     "nodes": Param(
@@ -28,8 +28,22 @@ PARAMS = {
     ),
     "level": forms.level(),
     "reason": forms.reason("Why the nodes are tested now; printed in the reports."),
-    "soak_minutes": forms.soak_minutes(),
-    "fault_run": forms.fault_run(),
+    "soak_minutes": Param(
+        0,
+        type="integer",
+        minimum=0,
+        maximum=SOAK_MINUTES_MAX,
+        title="Soak, minutes",
+        description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
+        "level has it (**long**: an hour).",
+    ),
+    "fault_run": Param(
+        False,
+        type="boolean",
+        title="Kill ranks",
+        description_md="Train once more, kill a rank at one third and at two thirds of it, and measure the restarts, "
+        "as **long** does.",
+    ),
     "force_reason": forms.force_reason("the nodes", "one of them", "the block refused while one of its nodes is busy"),
 }
 
@@ -86,11 +100,6 @@ with DAG(
         """Mail a report for each member; if mail is down, they are sent later."""
         return block.report(RunKey.of(dag_run))
 
-    @task
-    def release(dag_run: Any = None) -> list[str]:
-        """Release the nodes."""
-        return block.release(RunKey.of(dag_run))
-
     # The members' names alone go from task to task, to make a task of each; all else is in the records.
     taken: Any = claim_block().as_setup()
     # The rounds, unrolled, since each depends on what the ones before it show. A pair that fails ends none; a round
@@ -117,12 +126,10 @@ with DAG(
     judged: Any = judge_block()
     entered: Any = admit()
     asked: Any = questions()
-    ask = TriggerDagRunOperator.partial(
-        task_id="ask", trigger_dag_id=dags.ADMISSION, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(asked)
+    ask = forms.starting("ask", dags.ADMISSION).expand_kwargs(asked)
     concluded: Any = conclude()
     # Reported last: a member's final state is known only after its release.
-    released = release().as_teardown(setups=taken)
+    released = stage.release().as_teardown(setups=taken)
     train >> judged >> entered >> asked
     judged >> concluded
     ask >> concluded

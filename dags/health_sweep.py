@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
@@ -53,6 +52,4 @@ with DAG(
     nodes_read = read()
     nodes_read >> act() >> wanted
     nodes_read >> read_bmcs()
-    TriggerDagRunOperator.partial(
-        task_id="repair", trigger_dag_id=dags.REPAIR, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(wanted)
+    forms.starting("repair", dags.REPAIR).expand_kwargs(wanted)

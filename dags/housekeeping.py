@@ -9,7 +9,6 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
 from muster.model import dags
@@ -87,9 +86,7 @@ with DAG(
         count = live(ti)
         return held.questions(lambda dag_id, run_id: count(dag_id, [run_id]) > 0)
 
-    TriggerDagRunOperator.partial(
-        task_id="ask", trigger_dag_id=dags.HELD_VERDICT, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(held_verdicts())
+    forms.starting("ask", dags.HELD_VERDICT).expand_kwargs(held_verdicts())
     tell_of_questions()
     deliver_mail()
     sweep_leases() >> report_ended()

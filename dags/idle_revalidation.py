@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, task
 
 from muster.model import dags
@@ -40,10 +39,5 @@ with DAG(
         """Choose the nodes."""
         return revalidation.pick(dag_run.run_id, params["level"])
 
-    TriggerDagRunOperator.partial(
-        task_id="revalidate",
-        trigger_dag_id=dags.NODE_REVALIDATION,
-        logical_date=None,
-        skip_when_already_exists=True,
-        fail_when_dag_is_paused=True,  # else the runs would wait, and begin all at once
-    ).expand_kwargs(pick())
+    # Of a paused DAG, the runs would wait, and begin all at once.
+    forms.starting("revalidate", dags.NODE_REVALIDATION, fail_when_dag_is_paused=True).expand_kwargs(pick())

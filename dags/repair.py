@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, TriggerRule, task
 
 from muster.model import dags
@@ -81,6 +80,4 @@ with DAG(
     proof = proofs(opened)
     evidence(opened) >> done >> back >> release() >> proof
     back >> proof
-    TriggerDagRunOperator.partial(
-        task_id="prove", trigger_dag_id=dags.NODE_QUALIFICATION, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(proof)
+    forms.starting("prove", dags.NODE_QUALIFICATION).expand_kwargs(proof)

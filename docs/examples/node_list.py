@@ -12,7 +12,7 @@ from typing import Literal
 
 import pydantic
 
-from muster.admission.backend import Mark, Seen
+from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.errors import LeftAlone, SchedulerDown
 
 OURS = "muster: "
@@ -27,11 +27,8 @@ class NodeListSettings(pydantic.BaseModel):
     path: Path
 
 
-class NodeList:
+class NodeList(AdmissionBackend):
     """The list of nodes in one file."""
-
-    tests = None
-    end_jobs = None
 
     def __init__(self, chosen: NodeListSettings) -> None:
         self._path = chosen.path

@@ -366,10 +366,10 @@ def _quoted(error: ErrorDetails) -> str:
 
 def shown(current: Settings) -> list[tuple[str, str, str]]:
     """(variable, value, description) of every setting; secrets are masked."""
-    rows = []
-    for name, field in Settings.model_fields.items():
-        rows.append((f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or ""))
-    return rows
+    return [
+        (f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
 
 
 def unknown() -> dict[str, str]:

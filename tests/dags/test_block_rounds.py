@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from muster import store
 from muster.integration import logins
 from muster.model.runs import RunKey
-from muster.operators.testing import block, rounds
+from muster.operators.testing import block, qualification, rounds
 from muster.operators.testing.pair import MusterPairOperator, NotMeasured
 from muster.remote import attempt as remote
 from muster.remote.attempt import Attempt
@@ -116,7 +116,7 @@ def test_a_dead_port_is_named_and_fails_its_node(nodes: Nodes) -> None:
     assert fabric is not None
     (matrix,) = (each for each in fabric.matrices if each.rail == "r1")
     assert {DEAD} == set.intersection(*({cell.sender, cell.receiver} for cell in matrix.cells if cell.rate == 0))
-    block.release(RUN)
+    qualification.release(RUN)
     assert store.leases.live() == []
 
 
@@ -154,7 +154,7 @@ def test_a_slow_port_and_a_slow_uplink_are_named_and_no_other_node_is_charged(no
             labels[name] = {"leaf": f"leaf{at // HOSTS}", "rails": f"r0@{ports[0]} r1@{ports[1]}"}
         _measure(nodes, labels)
         block.judge(RUN)
-        block.release(RUN)
+        qualification.release(RUN)
     parts = [part for part in store.rounds.parts(RUN) if part.confirmed]
     port = (PartKind.NIC, BLOCK[SLOW_HOST], f"r{SLOW_PORT_RAIL}")
     uplink = (PartKind.UPLINK, f"leaf{SLOW_LEAF}", f"r{SLOW_UPLINK_RAIL}")

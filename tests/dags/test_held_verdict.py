@@ -13,7 +13,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import store
 from muster.admission import service
-from muster.admission.backend import Allocation
 from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
 from muster.model.runs import RunKey
@@ -230,7 +229,7 @@ class TestReTestThatDidNotSettleIt:
 def test_a_re_test_that_cannot_begin_is_tried_again_and_not_recorded(
     failed_node: str, operators: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "allocation", lambda _: Allocation(True, "job 7 of ada"))
+    monkeypatch.setattr(service, "allocation", lambda _: "job 7 of ada")
     monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
     dag_id = DAG_ID if operators is held else "admission"
     with caused(AirflowException, MusterError):

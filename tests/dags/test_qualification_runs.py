@@ -282,9 +282,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from muster.admission.backend import Allocation
-
-    monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
+    monkeypatch.setattr(claims.service, "allocation", lambda node: "a user's job")
     with caused(AirflowFailException, cause):
         qualification.claim(RunKey(DAG_ID, "r"), {"level": "demo", "reason": "x", "node": name})
     assert store.leases.live() == []
@@ -293,9 +291,7 @@ def test_what_a_person_must_put_right_is_one_sentence(
 def test_a_person_may_force_a_busy_node_and_it_is_recorded(
     fleet: Path, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from muster.admission.backend import Allocation
-
-    monkeypatch.setattr(claims.service, "allocation", lambda node: Allocation(True, "a user's job"))
+    monkeypatch.setattr(claims.service, "allocation", lambda node: "a user's job")
     params = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "agreed with the user"}
     assert qualification.claim(RunKey(DAG_ID, "r"), params, "provisioner")["node"] == NODE
     run = store.runs.get(RunKey(DAG_ID, "r"))

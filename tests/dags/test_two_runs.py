@@ -59,7 +59,7 @@ TESTING = [
     Holder(
         "cluster_qualification",
         lambda run, *of: block.claim(RunKey("cluster_qualification", run), _params(nodes=list(NAMES)), 1, None, *of),
-        lambda run: block.release(RunKey("cluster_qualification", run)),
+        lambda run: qualification.release(RunKey("cluster_qualification", run)),
         State.QUALIFIED,
     ),
     Holder(

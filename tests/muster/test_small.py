@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from muster import store
 from muster.admission import service
-from muster.admission.backend import Allocation
 from muster.errors import BadSettings
 from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State
@@ -99,7 +98,7 @@ class TestSettings:
 @pytest.mark.usefixtures("sqlite_db")
 def test_without_a_scheduler_only_production_counts_as_allocated() -> None:
     store.nodes.add(fleet.new_node())
-    assert service.allocation("gpu-0001") == Allocation(False)
+    assert service.allocation("gpu-0001") == ""
     fleet.qualify()
     store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "needed now")
-    assert service.allocation("gpu-0001").allocated
+    assert service.allocation("gpu-0001")

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from muster.errors import MusterError, first_line
 from muster.model.schedulers import UsersJob
@@ -22,14 +22,6 @@ TEST_PREFIX = "muster-test-"
 
 LIMIT_MINUTES = 24 * 60
 """A scheduler ends a test job after so long, or after the limit of its stages if that is longer."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Allocation:
-    """Whether a node is allocated; ``by``: to whom or what ("Slurm job 4711 of alice")."""
-
-    allocated: bool
-    by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +84,13 @@ class Seen:
         return "" if wanted else self.foreign
 
     @property
-    def allocation(self) -> Allocation:
-        """Whether the node is allocated, or may be at any moment: what stops a test that a person starts, and a repair.
+    def allocation(self) -> str:
+        """To whom or what the node is allocated ("Slurm job 4711 of alice"), or may be at any moment, "" if it is not:
+        what stops a test that a person starts, and a repair.
 
         One that is closed and down is not: what was repaired by a restart is proved by a test before it is opened.
         """
-        return Allocation(bool(self.taken or self.unsure), self.taken or self.unsure)
+        return self.taken or self.unsure
 
     @property
     def taken(self) -> str:
@@ -160,28 +153,36 @@ class PreemptibleTests(Protocol):
         """Cancel the job, if it is there."""
 
 
-class AdmissionBackend(Protocol):
+class AdmissionBackend:
     """A scheduler, which knows nodes by names of its own.
-
 
     Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
     the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the
     same for every repetition, and later for each later change of the node.
     """
 
-    @property
-    def tests(self) -> PreemptibleTests | None:
-        """How idle nodes are tested without closing them; None if a test closes its node."""
+    tests: PreemptibleTests | None = None
+    """How idle nodes are tested without closing them; None if a test closes its node."""
+    end_jobs: Callable[[str], Iterable[str]] | None = None
+    """Ends the users' jobs on a node, by name, and yields a description of each once it has ended that one.
 
-    @property
-    def end_jobs(self) -> Callable[[str], Iterable[str]] | None:
-        """Ends the users' jobs on a node, by name, and yields a description of each once it has ended that one.
+    None unless the cluster's settings want it (``end_corrupted_jobs``).
+    """
 
-        None unless the cluster's settings want it (``end_corrupted_jobs``).
+    def check_rights(self) -> None:
+        """Raise SchedulerDown if our login may not change the nodes, where that can be asked without a change."""
+
+    def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
+        """Yields the users' jobs on these nodes that run, and those that ended lately and are still listed; none from a
+        scheduler that does not tell.
+
+        One job of several nodes is one entry for each of them.
         """
+        return ()
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
+        raise NotImplementedError
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Open the node to users' jobs, and show ``mark`` with it. Somebody else's drain stays.
@@ -190,6 +191,7 @@ class AdmissionBackend(Protocol):
 
         Raises LeftAlone if somebody else closed it, or it is apart and its scheduler does not show this admission yet.
         """
+        raise NotImplementedError
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
         """Close the node to new jobs; running jobs end by themselves. What somebody else closed stays theirs.
@@ -197,22 +199,4 @@ class AdmissionBackend(Protocol):
         One that we closed shows the new reason, in schedulers that show reasons. One that is apart is closed for when
         it comes back; raises LeftAlone where that cannot be.
         """
-
-
-@runtime_checkable
-class RightsKnown(Protocol):
-    """A scheduler that can be asked, without a change, whether our login may change its nodes."""
-
-    def check_rights(self) -> None:
-        """Raise SchedulerDown if it may not."""
-
-
-@runtime_checkable
-class JobsKnown(Protocol):
-    """A scheduler that tells which users' jobs are on its nodes, and since when."""
-
-    def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
-        """Yields the users' jobs on these nodes that run, and those that ended lately and are still listed.
-
-        One job of several nodes is one entry for each of them. Raises SchedulerDown.
-        """
+        raise NotImplementedError

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 
 from muster.admission import backends
-from muster.admission.backend import LIMIT_MINUTES, AdmissionBackend, RightsKnown, Seen
+from muster.admission.backend import LIMIT_MINUTES, AdmissionBackend, Seen
 from muster.admission.records_only import RecordsOnly
 from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown, first_refused
 from muster.settings import settings
@@ -73,10 +73,3 @@ def check(cluster: str, names: Collection[str]) -> None:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
     if backend.tests:
         backend.tests.check(names, LIMIT_MINUTES)
-
-
-def check_rights(cluster: str) -> None:
-    """Raise SchedulerDown if our login may not change the cluster's nodes, as far as it can be asked; BadSettings."""
-    backend = backend_of(cluster)
-    if isinstance(backend, RightsKnown):
-        backend.check_rights()

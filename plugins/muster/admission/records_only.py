@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from muster import store
-from muster.admission.backend import Mark, Seen
+from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.model.nodes import Node
 from muster.model.states import State
 
@@ -22,15 +22,12 @@ NOT_BUSY = frozenset({"", "0", "no", "false", "idle"})
 _UNKNOWN = "production (without a connected scheduler, whether it is idle is unknown)"
 
 
-class RecordsOnly:
+class RecordsOnly(AdmissionBackend):
     """Changes nothing; its names are the nodes' own.
 
     A production node without that label counts as allocated for a test that a person starts, and as idle for idle
     revalidation. In either case the guard on the node then looks for running processes.
     """
-
-    tests = None
-    end_jobs = None
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""

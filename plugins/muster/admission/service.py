@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from muster import store
 from muster.admission import carrying
-from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, VERIFY, Allocation, PreemptibleTests, Seen
+from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, VERIFY, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
 from muster.admission.differences import Do, difference_of, next_change, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
@@ -30,13 +30,13 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 log = logging.getLogger(__name__)
 
 
-def allocation(node: str) -> Allocation:
-    """Whether the node is allocated, or may be, as one may be that its scheduler does not know.
+def allocation(node: str) -> str:
+    """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
 
     Raises MusterError if its scheduler does not answer; UnknownNode.
     """
     seen = look([node]).get(node)
-    return seen.allocation if seen else Allocation(True, "perhaps: its scheduler does not know it")
+    return seen.allocation if seen else "perhaps: its scheduler does not know it"
 
 
 def in_use(node: Node) -> str:

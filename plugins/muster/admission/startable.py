@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from muster import store
 from muster.admission import service
-from muster.admission.backend import Allocation
 from muster.errors import MusterError
 from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
@@ -22,8 +21,8 @@ from muster_criteria.stages import STAGES
 from muster_criteria.words import listed
 
 
-def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> Allocation:
-    """Returns whether the node is in use, if the run's ``claim`` would get it now; rolls back what it tried.
+def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> str:
+    """Returns who or what uses the node ("": nothing) if the run's ``claim`` would get it; rolls back what it tried.
 
     Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
     (or not idle: a revalidation cannot be forced), its state or its record does not allow a test, its scheduler lets
@@ -42,9 +41,9 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
         if why := service.in_use(node):
             raise MusterError(f"it is left alone: {why}")
         service.check_length(node.name, limit_s)
-        allocation = Allocation(False)  # idle, and tested closed or by a job that gives way: no job shares it
-    elif allocation.allocated and not force_reason:
-        raise MusterError(f"it is in use: {allocation.by}; only --force with --force-reason tests it anyway")
+        allocation = ""  # idle, and tested closed or by a job that gives way: no job shares it
+    elif allocation and not force_reason:
+        raise MusterError(f"it is in use: {allocation}; only --force with --force-reason tests it anyway")
     with store.engine.rehearsal():
         store.leases.acquire(node.name, RunKey(dag, run_id))
         store.runs.begin(RunKey(dag, run_id), node.name, level, reason, force_reason or None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 
 from muster import store
-from muster.admission.backend import JobsKnown
 from muster.admission.clusters import backend_of
 from muster.errors import apart
 
@@ -18,7 +17,5 @@ def note() -> list[str]:
     failed: list[str] = []
     for cluster, names in by_cluster.items():
         with apart(f"the users' jobs of {cluster} are not known", failed):
-            backend = backend_of(cluster)
-            if isinstance(backend, JobsKnown):
-                store.users_jobs.note(cluster, list(backend.users_jobs(names)))
+            store.users_jobs.note(cluster, list(backend_of(cluster).users_jobs(names)))
     return failed

@@ -1,4 +1,4 @@
-"""Shared by the DAG files: the fields of their trigger forms and the time limit of every task."""
+"""Shared by the DAG files: the fields of their trigger forms, the time limit of every task, how one starts another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from muster.model.dags import POOL_CHARACTERS
-from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
-from muster_criteria.stages import LEVELS, STAGES
+from muster_criteria.stages import LEVELS
 
 TASK_DEFAULTS = {
     "execution_timeout": datetime.timedelta(minutes=30),
@@ -30,6 +29,19 @@ DAG_DEFAULTS: dict[str, Any] = {
     "default_args": TASK_DEFAULTS,
 }
 """Of each of Muster's DAGs: it runs once it is installed, and what it missed while Airflow was down is not repeated."""
+
+
+def starting(task_id: str, dag_id: str, **more: Any) -> Any:
+    """The task that starts a run of a DAG for each of the arguments that another task returned (``expand_kwargs``).
+
+    The ids of runs say what they are for, so that one which exists already is not wanted twice.
+    """
+    from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+
+    return TriggerDagRunOperator.partial(
+        task_id=task_id, trigger_dag_id=dag_id, logical_date=None, skip_when_already_exists=True, **more
+    )
+
 
 AT_ONCE = 16_384
 """Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
@@ -74,41 +86,6 @@ def force_reason(whom: str = "the node", user: str = "it", refused: str = "a bus
         title="Force, because",
         description_md=f"Test {whom} **although {user} is in use**, for this reason, which is recorded and mailed. "
         f"Leave empty to have {refused}.",
-    )
-
-
-def soak_minutes() -> Param:
-    """For how long collectives are repeated, beyond the level."""
-    return Param(
-        0,
-        type="integer",
-        minimum=0,
-        maximum=SOAK_MINUTES_MAX,
-        title="Soak, minutes",
-        description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
-        "level has it (**long**: an hour).",
-    )
-
-
-def fault_run() -> Param:
-    """Whether ranks are killed, at a level that does not do it by itself."""
-    return Param(
-        False,
-        type="boolean",
-        title="Kill ranks",
-        description_md="Train once more, kill a rank at one third and at two thirds of it, and measure the restarts, "
-        "as **long** does.",
-    )
-
-
-def stages() -> Param:
-    """The stages of the test; empty for all."""
-    return Param(
-        None,
-        type=["null", "array"],
-        items={"type": "string", "enum": list(STAGES)},
-        title="Stages",
-        description_md="Only these stages; empty: all of them.",
     )
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from muster import store
-from muster.errors import MusterError, UnknownSnapshot
+from muster.errors import MusterError, UnknownSnapshot, apart
 from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
@@ -28,7 +28,8 @@ def recompute() -> list[str]:
     Raises MusterError, which names the SKUs and levels whose statistics could not be made, after all others are.
     """
     now = store.clock.now()
-    made, failed = [], []
+    made: list[str] = []
+    failed: list[str] = []
     for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:
             sku = load_sku(name, settings().sku_folders)
@@ -36,14 +37,10 @@ def recompute() -> list[str]:
             log.warning("no statistics of %s nodes: %s", name, error)
             continue
         for level in LEVELS if metrics(sku) else ():
-            try:
-                kept = _recompute(sku, level, simulated, now)
-            except Exception as error:  # readings of one model must not leave all others without statistics
-                log.exception("no statistics of %s nodes at level %s", name, level)
-                failed.append(f"{name} at level {level}: {type(error).__name__}: {error}")
-                continue
-            if kept is not None:
-                made.append(kept.version)
+            # The readings of one model must not leave all others without statistics.
+            with apart(f"{name} at level {level}", failed):
+                if (kept := _recompute(sku, level, simulated, now)) is not None:
+                    made.append(kept.version)
     if failed:
         raise MusterError(f"statistics could not be made, and the former ones stay in use: {'; '.join(failed)}")
     return made

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from muster import store
-from muster.admission import replacing, service, users_jobs
+from muster.admission import service, users_jobs
 from muster.audit import stream
 from muster.errors import MusterError, apart
 from muster.integration import closing
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.reporting import archive, notices
+from muster.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +129,19 @@ def reconcile() -> list[str]:
 
 
 def replace_nodes() -> list[str]:
-    """Let spares take the places of nodes that left production, if the setting says so, and tell of it."""
+    """Let each proposed spare that the gate admits enter production, if MUSTER_REPLACE_BY_ITSELF says so, and tell."""
     sentences = []
-    for each in replacing.replace_nodes():
+    for each in store.replacing.proposals() if settings().replace_by_itself else ():
+        if not each.fitness.admitted:
+            log.info("%s %s", each.spare, each.sentence)
+            continue
+        try:
+            store.replacing.admit(each)
+        except MusterError as error:  # the next look decides again
+            log.warning("%s", error)
+            continue
+        if trouble := service.carry_out(each.spare):
+            log.warning("%s: its scheduler gets the change later: %s", each.spare, trouble)
         simulated = "[simulated] " if store.nodes.get(each.spare).simulated else ""
         why = f"({each.shared}): {each.fitness.why}"
         sentence = f"{simulated}{each.spare} entered production in place of {each.gone.node} {why}"

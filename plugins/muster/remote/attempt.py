@@ -25,7 +25,7 @@ from muster.remote import jobs, launch, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
 from muster.remote.outcome import Ended, Kind
-from muster.remote.ssh import NodeAddress
+from muster.remote.ssh import Connect, NodeAddress
 from muster.remote.waiting import Wait
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
@@ -39,9 +39,6 @@ log = logging.getLogger(__name__)
 
 NOTE_MAX = 500
 """Characters of a job's note."""
-
-Connect = Callable[[Node], paramiko.SSHClient]
-"""Logs in to a node. Raises RemoteError."""
 
 
 @dataclasses.dataclass(frozen=True)

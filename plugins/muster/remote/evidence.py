@@ -6,6 +6,7 @@ what arrived before. Nothing that is taken changes the node.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -16,9 +17,10 @@ from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
 from muster.remote import redfish_logs, ssh
 from muster.remote.bmc import BadBmc, login, parse_bmc
-from muster.remote.node_side import Connect, NodeSide
+from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import BmcSilent, Client, without_refused
 from muster.remote.redfish_documents import Get, linked, paths_of
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
 
@@ -52,9 +54,9 @@ def of_node(node: Node, profiles: Sequence[Profile], connect: Connect, agent: Ag
     if node.simulated:
         yield Piece("node", "SSH", why="the node is simulated: commands would show the machine below it")
         return
-    session, deadline, left = NodeSide(node, connect, agent), time.monotonic() + NODE_LIMIT_S, TOTAL_BYTES_MAX
+    deadline, left = time.monotonic() + NODE_LIMIT_S, TOTAL_BYTES_MAX
     lost, gone = 0, ""
-    try:
+    with contextlib.closing(NodeSide(node, connect, agent)) as session:
         for profile in profiles:
             missing: set[str] = set()
             whole: set[str] = set()
@@ -76,8 +78,6 @@ def of_node(node: Node, profiles: Sequence[Profile], connect: Connect, agent: Ag
                 left -= len(piece.content)
                 (missing if piece.why else whole).add(step.name)
                 yield piece
-    finally:
-        session.close()
 
 
 def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: int) -> tuple[Piece, bool]:

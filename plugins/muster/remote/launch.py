@@ -95,53 +95,35 @@ def command_for(launch: Mapping[str, Any], agent_path: str, args: Sequence[str],
     if how.kind not in CONTAINERS:
         return on_host(launch, agent_path, args)
     work = posixpath.dirname(posixpath.dirname(agent_path))
-    build = {"podman": _podman, "docker": _docker, "enroot": _enroot, "apptainer": _apptainer}[how.kind]
-    return [*build(how, work, key), how.python, agent_path, *args]
+    return [*_container(how, work, key), how.python, agent_path, *args]
 
 
 def _env(how: Launch) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in sorted(how.env.items()))] if how.env else []
 
 
-def _oci(runtime: str, how: Launch, work: str, key: str) -> list[str]:
-    # The host's pid, ipc and network: the in-use guard looks for foreign processes, PyTorch shares memory. Without a
-    # pid namespace the agent is not process 1, so it needs no --init, and podman refuses to give it one.
-    words = [runtime, "run", "--rm", "--pid=host", "--ipc=host", "--network=host"]
-    if key:
-        words += ["--name", f"{NAME_PREFIX}{key}"]
-    words += ["--volume", f"{work}:{work}", "--workdir", work, "--env", f"MUSTER_WORK={work}"]
-    return [*words, *_further(how, "--volume"), *how.options]
-
-
-def _further(how: Launch, mount: str) -> list[str]:
-    """The options for the node's own variables, with the fence's folder mounted by ``mount``."""
-    words = [mount, f"{how.env[FENCE]}:{how.env[FENCE]}"] if FENCE in how.env else []
-    for name, value in sorted(how.env.items()):
+def _container(how: Launch, work: str, key: str) -> list[str]:
+    start, mount, gpus = _STARTS[how.kind]
+    words = [*start]
+    if how.kind in RUNTIMES:
+        words += ["--workdir", work, *(("--name", f"{NAME_PREFIX}{key}") if key else ())]
+    for folder in filter(None, (work, how.env.get(FENCE))):
+        words += [mount, f"{folder}:{folder}"]
+    for name, value in (("MUSTER_WORK", work), *sorted(how.env.items())):
         words += ["--env", f"{name}={value}"]
-    return words
+    return [*words, *(gpus if how.gpus else ()), *how.options, how.image]
 
 
-def _podman(how: Launch, work: str, key: str) -> list[str]:
-    gpus = ["--device", "nvidia.com/gpu=all"] if how.gpus else []
-    return [*_oci("podman", how, work, key), *gpus, how.image]
-
-
-def _docker(how: Launch, work: str, key: str) -> list[str]:
-    gpus = ["--gpus", "all"] if how.gpus else []
-    return [*_oci("docker", how, work, key), *gpus, how.image]
-
-
-def _enroot(how: Launch, work: str, key: str) -> list[str]:
-    words = ["enroot", "start", "--rw", "--mount", f"{work}:{work}", "--env", f"MUSTER_WORK={work}"]
-    return [*words, *_further(how, "--mount"), *how.options, how.image]
-
-
-def _apptainer(how: Launch, work: str, key: str) -> list[str]:
-    words = ["apptainer", "exec", "--bind", f"{work}:{work}", "--env", f"MUSTER_WORK={work}", *_further(how, "--bind")]
-    if how.gpus:
-        words.append("--nv")
-    return [*words, *how.options, how.image]
-
+# The host's pid, ipc and network: the in-use guard looks for foreign processes, PyTorch shares memory. Without a pid
+# namespace the agent is not process 1, so it needs no --init, and podman refuses to give it one.
+_OCI = ("run", "--rm", "--pid=host", "--ipc=host", "--network=host")
+_STARTS = {
+    "podman": (("podman", *_OCI), "--volume", ("--device", "nvidia.com/gpu=all")),
+    "docker": (("docker", *_OCI), "--volume", ("--gpus", "all")),
+    "enroot": (("enroot", "start", "--rw"), "--mount", ()),
+    "apptainer": (("apptainer", "exec"), "--bind", ("--nv",)),
+}
+"""By kind of container: the words that begin its command, the option that mounts a folder, those that pass the GPUs."""
 
 # Stop first: podman's rm alone waits ten seconds for a process that ignores SIGTERM. --rm may have removed it already,
 # and a node without the runtime has no container either.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection
 
-import paramiko
-
 from muster import store
 from muster.errors import ControllerFault
 from muster.model.nodes import Node
@@ -45,7 +43,7 @@ def reachable_neighbours(node: Node, who: Callable[[], Credentials]) -> str:
     return ", ".join(reachable[:TRIED])
 
 
-def that_refuse_too(node: Node, connect: Callable[[Node], paramiko.SSHClient]) -> str:
+def that_refuse_too(node: Node, connect: ssh.Connect) -> str:
     """Returns the names of the nodes that refuse the login as ``node`` does, "" if one of them accepts it.
 
     Tried are the nodes that accepted it last, since one that never did is no evidence about the login.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import paramiko
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.remote import jobs, launch, ssh
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
-
-Connect = Callable[[Node], paramiko.SSHClient]
 
 
 class NodeSide:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import ssl
-from types import TracebackType
 from typing import Self
 
 import httpx
@@ -80,9 +79,7 @@ class Client:
         self._until = self._runner.get_loop().time() + self._limit_s
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # BMCs allow few sessions at a time, so the end of one has time of its own.
         if self._session is not None:
             self._until = self._runner.get_loop().time() + END_S

@@ -6,19 +6,22 @@ The caller holds the node, has reserved the attempt, and knows from the schedule
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, Login, login, parse_bmc
-from muster.remote.node_side import Connect, NodeSide
+from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
 from muster.remote.redfish_documents import Document, linked, paths_of
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
@@ -119,16 +122,18 @@ def reachable(node: Node, connect: Connect) -> bool:
 
 def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
     """Returns why the node may be in use, by its own processes; "" if it says that it is not. Unknown is in use."""
-    side = NodeSide(node, connect, agent)
     try:
-        words = ["usage", *settings().busy_daemon_names]
-        answer = json.loads(side.run(words, USAGE_S, 65_536).out)
+        answer = _answer(node, connect, agent, ["usage", *settings().busy_daemon_names], USAGE_S)
         busy, sentence = answer["busy"], ssh.clean(str(answer["sentence"]))[:300]
     except (MusterError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"whether the node is in use cannot be read there: {type(error).__name__}: {error}"
-    finally:
-        side.close()
     return "" if busy is False else sentence
+
+
+def _answer(node: Node, connect: Connect, agent: AgentFile, words: Sequence[str], limit_s: float) -> Any:
+    """What the node side answers to a command, as JSON. Raises MusterError, ValueError, RecursionError."""
+    with contextlib.closing(NodeSide(node, connect, agent)) as side:
+        return json.loads(side.run(words, limit_s, 65_536).out)
 
 
 def _reset(node: Node, fault: Fault, connect: Connect) -> Done:
@@ -142,13 +147,10 @@ def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: Ag
     found = _GPU.fullmatch(fault.part)
     if rung is not Rung.RESET_GPU or found is None or agent is None:
         return Done(Outcome.CANCELLED, f"the node is simulated, and its simulator cannot do this: {rung}")
-    side = NodeSide(node, connect, agent)
     try:
-        why = str(json.loads(side.run(["simulate-reset", found[1]], COMMAND_S, 65_536).out)["why"])
+        why = str(_answer(node, connect, agent, ["simulate-reset", found[1]], COMMAND_S)["why"])
     except (MusterError, ValueError, KeyError, TypeError) as error:
         return Done(Outcome.PERMANENT, f"what became of the simulated reset is not known: {type(error).__name__}")
-    finally:
-        side.close()
     if why:
         return Done(Outcome.TRANSIENT, f"the simulator did not reset the GPU: {ssh.clean(why)[:300]}")
     return Done(Outcome.SUCCEEDED, f"the simulator reset the GPU {found[1]}")

@@ -119,7 +119,7 @@ j=$1
 {BOOT_ID}
 {ALIVE}{STATE}
 size=$(wc -c <"$j/stdout.log" 2>/dev/null || echo 0)
-printf 'boot %s\\nstate %s\\nexit %s\\nsize %s\\n\\n' "$boot" "$state" "$exit_code" $size
+printf 'boot %s\\nstate %s\\nsize %s\\n\\n' "$boot" "$state" $size
 tail -c "+$(($2 + 1))" "$j/stdout.log" 2>/dev/null | head -c "$3"
 exit 0
 """

@@ -15,11 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import paramiko
 
 from muster.errors import MusterError
+from muster.model.nodes import NewNode, Node
 from muster.remote.login import Credentials, own_fault
 from muster_criteria.text import printable
 
@@ -35,7 +35,6 @@ CONNECT_STEPS = 4
 
 RETRY_SECONDS = 3.0
 _CHUNK = 32 * 1024
-_PREFERRED_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 
 class RemoteError(MusterError):
@@ -58,24 +57,9 @@ class CommandTimedOut(RemoteError):
     """A command did not end in time."""
 
 
-class Address(Protocol):
-    """A node's address, user and pinned host key; ``Node`` is one."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def host(self) -> str: ...  # noqa: D102
-    @property
-    def port(self) -> int: ...  # noqa: D102
-    @property
-    def user(self) -> str | None: ...  # noqa: D102
-    @property
-    def host_key(self) -> str: ...  # noqa: D102
-
-
 @dataclasses.dataclass(frozen=True)
 class NodeAddress:
-    """An ``Address`` that can be sent to another process."""
+    """A node's address, user and pinned host key, which can be sent to another process."""
 
     name: str
     host: str
@@ -84,9 +68,15 @@ class NodeAddress:
     host_key: str
 
     @classmethod
-    def of(cls, node: Address) -> NodeAddress:
+    def of(cls, node: Node) -> NodeAddress:
         """Returns the address of a node's record."""
-        return cls(node.name, node.host, node.port, node.user or "", node.host_key)
+        return cls(node.name, node.host, node.port, node.user, node.host_key)
+
+
+Address = NewNode | Node | NodeAddress
+
+Connect = Callable[[Node], paramiko.SSHClient]
+"""Logs in to a node. Raises RemoteError."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +135,6 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
             transport = paramiko.Transport(way)
             try:
                 transport.banner_timeout = timeout
-                options = transport.get_security_options()
-                offered = tuple(options.key_types)
-                options.key_types = sorted(offered, key=_preference)
                 transport.start_client(timeout=timeout)
                 key = transport.get_remote_server_key()
                 return f"{key.get_name()} {key.get_base64()}"
@@ -155,10 +142,6 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
                 transport.close()
     except (OSError, EOFError, paramiko.SSHException) as error:
         raise own_fault(error) or Unreachable(_unreachable(host, port, error)) from error
-
-
-def _preference(kind: str) -> int:
-    return _PREFERRED_KEYS.index(kind) if kind in _PREFERRED_KEYS else len(_PREFERRED_KEYS)
 
 
 def pinned_client(node: Address) -> paramiko.SSHClient:

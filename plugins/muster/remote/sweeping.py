@@ -20,7 +20,6 @@ from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
 from muster.remote.login import Credentials, own_fault
-from muster.remote.ssh import NodeAddress
 from muster.remote.zipapp import AgentFile
 
 log = logging.getLogger(__name__)
@@ -111,18 +110,18 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
 
 
 async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:
-    connection = await waiting.connect(NodeAddress.of(node), who)
+    connection = await waiting.connect(node, who)
     try:
         line = command(node, cursor, sha256)
-        status, out, err = await _run(connection, line)
-        if status == ABSENT:
-            sent, _, err = await _run(connection, ssh.shell(SEND, node.work_dir, sha256), agent)
-            if sent != 0:
-                raise BadAnswer(f"the node side cannot be written there: {_last(err)}")
-            status, out, err = await _run(connection, line)
-        if status != 0:
-            raise BadAnswer(f"the node side ended with status {status}: {_last(err)}")
-        return out
+        done = await _run(connection, line)
+        if done.rc == ABSENT:
+            sent = await _run(connection, ssh.shell(SEND, node.work_dir, sha256), agent)
+            if sent.rc != 0:
+                raise BadAnswer(f"the node side cannot be written there: {sent.complaint}")
+            done = await _run(connection, line)
+        if done.rc != 0:
+            raise BadAnswer(f"the node side ended with status {done.rc}: {done.complaint}")
+        return done.out
     finally:
         connection.close()  # without waiting: a frozen server never confirms it
 
@@ -135,7 +134,7 @@ def command(node: Node, cursor: Cursor, sha256: str) -> str:
     return ssh.shell(RUN, node.work_dir, sha256, python, cursor.boot_id, f"{cursor.kernel_s:.6f}", *words)
 
 
-async def _run(connection: asyncssh.SSHClientConnection, line: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+async def _run(connection: asyncssh.SSHClientConnection, line: str, stdin: bytes = b"") -> ssh.Completed:
     process = await connection.create_process(line, encoding=None)
     try:
         if stdin:
@@ -148,11 +147,6 @@ async def _run(connection: asyncssh.SSHClientConnection, line: str, stdin: bytes
             raise BadAnswer(f"its answer is longer than {ANSWER_MAX} bytes")
         err = await process.stderr.read(4096)
         await process.wait_closed()
-        return (process.exit_status if process.exit_status is not None else -1), bytes(out), err
+        return ssh.Completed(-1 if process.exit_status is None else process.exit_status, bytes(out), err)
     finally:
         process.close()
-
-
-def _last(err: bytes) -> str:
-    lines = ssh.clean(err.decode("utf-8", "replace")).strip().splitlines()
-    return lines[-1][:200] if lines else "no message"

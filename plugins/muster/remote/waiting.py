@@ -26,7 +26,7 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
 from muster.remote.login import Credentials, own_fault
 from muster.remote.outcome import Kind
-from muster.remote.ssh import NodeAddress
+from muster.remote.ssh import Address, NodeAddress
 from muster.settings import settings
 
 GONE_POLLS = 3
@@ -81,21 +81,11 @@ class Wait:
 
 
 @dataclasses.dataclass(frozen=True)
-class Over:
-    """Why the waiting ended: the kind of end, a message, and the job's exit status if there is one."""
-
-    kind: Kind
-    sentence: str
-    exit_code: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Poll:
     """The result of one poll."""
 
     boot_id: str
     state: jobs.State
-    exit_code: int | None
     log: str
     log_size: int
 
@@ -109,7 +99,7 @@ def make_room() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-async def connect(node: NodeAddress, who: Credentials) -> asyncssh.SSHClientConnection:
+async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
     It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
@@ -169,8 +159,8 @@ class Waiter:
         self._credentials = credentials
         self._bmc_login = bmc_login
 
-    async def until_over(self) -> Over:
-        """Poll until the job is over or its time is."""
+    async def until_over(self) -> Kind:
+        """Poll until the job is over or its time is; returns how it ended."""
         conn: asyncssh.SSHClientConnection | None = None
         failures = gone = 0
         touched = 0.0
@@ -183,7 +173,8 @@ class Waiter:
                     conn = conn or await self._connect()
                     poll = await self._poll(conn)
                 except asyncssh.HostKeyNotVerifiable:
-                    return Over(Kind.REFUSED, ssh.wrong_host_key(self.wait.node))
+                    self.log.error("%s", ssh.wrong_host_key(self.wait.node))
+                    return Kind.REFUSED
                 except CONNECTION_ERRORS as error:
                     await _close(conn)
                     conn = None
@@ -219,18 +210,16 @@ class Waiter:
     async def _connect(self) -> asyncssh.SSHClientConnection:
         return await connect(self.wait.node, await self._credentials())
 
-    def _over(self, poll: Poll, gone: int) -> Over | None:
-        """Returns why the waiting ends after this poll; None while the job runs."""
+    def _over(self, poll: Poll, gone: int) -> Kind | None:
+        """Returns how the waiting ends after this poll; None while the job runs."""
         booted = self.wait.boot_id and poll.boot_id and poll.boot_id != self.wait.boot_id
         if poll.state is jobs.State.DONE:
-            return Over(Kind.DONE, f"the job ended with exit status {poll.exit_code}", poll.exit_code)
+            return Kind.DONE
         if booted:
-            return Over(Kind.REBOOTED, "the machine has booted since the job was started")
+            return Kind.REBOOTED
         if gone >= GONE_POLLS or poll.state is jobs.State.ABSENT:
-            return Over(Kind.VANISHED, "the job's process ended without an exit status")
-        if self._overdue():
-            return Over(Kind.OVERDUE, "the job still runs after its deadline")
-        return None
+            return Kind.VANISHED
+        return Kind.OVERDUE if self._overdue() else None
 
     async def _deadline(self) -> float:
         """When the waiting ends, by a clock that cannot be set. The worker that started the job stamped it by the clock
@@ -264,7 +253,7 @@ class Waiter:
         found = jobs.fields(head)
         try:
             size = int(found["size"]) if found["size"].isascii() and found["size"].isdigit() else 0
-            return Poll(found["boot"][:64], jobs.State(found["state"]), jobs.exit_status(found["exit"]), log, size)
+            return Poll(found["boot"][:64], jobs.State(found["state"]), log, size)
         except (KeyError, ValueError):
             raise OSError(f"the node's reply cannot be read: {head[:80]!r}") from None
 
@@ -317,12 +306,10 @@ class Waiter:
         return now
 
 
-def _given_up(error: BaseException) -> Over:
+def _given_up(error: BaseException) -> Kind:
     if isinstance(error, asyncssh.PermissionDenied):
-        return Over(Kind.REFUSED, "the node refused the login until the job's deadline was over")
-    if fault := own_fault(error):
-        return Over(Kind.UNABLE, f"the controller could not look at the job until its deadline was over: {fault}")
-    return Over(Kind.LOST, "the node could not be reached until the job's deadline was over")
+        return Kind.REFUSED
+    return Kind.UNABLE if own_fault(error) else Kind.LOST
 
 
 def _raise_if_cancelled() -> None:

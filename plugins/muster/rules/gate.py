@@ -23,12 +23,10 @@ from muster_criteria.model import Severity, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The maximum age of a PASS, the minimum level, and the required stages."""
+    """The maximum age of a PASS, and the minimum level."""
 
     fresh: datetime.timedelta
     level: str
-    stages: tuple[str, ...] = STAGES
-    cluster_stages: tuple[str, ...] = CLUSTER_STAGES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +138,7 @@ def _failed(current: Sequence[StageVerdict], findings: Sequence[OpenFinding]) ->
             critical = [
                 each.finding
                 for each in findings
-                if (each.stage, each.dag_id, each.run_id) == (verdict.stage, verdict.dag_id, verdict.run_id)
-                and each.finding.severity is Severity.CRITICAL
+                if stage_of(each) == stage_of(verdict) and each.finding.severity is Severity.CRITICAL
             ]
             if not critical or not all(finding.waived for finding in critical):
                 yield f"{verdict.stage} failed in run {verdict.run_id}: {verdict.reason}"
@@ -160,7 +157,7 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
         yield "it was adopted in service and is unverified"
     elif node.state is not State.PRODUCTION and not _by_itself(node):
         yield f"its state is {node.state}, and a test alone does not admit it from there"
-    for stage in (*limits.stages, *limits.cluster_stages):
+    for stage in (*STAGES, *CLUSTER_STAGES):
         passes = [each for each in current if each.stage == stage and each.verdict is Verdict.PASS]
         if not any(each.stage == stage for each in current):
             yield f"{stage} was never tested"

@@ -24,7 +24,6 @@ from muster_criteria.stages import STAGES
 from muster_criteria.words import duration
 
 if TYPE_CHECKING:
-    from muster.admission.backend import Allocation
     from muster_criteria.sku_files.model import Sku
 
 OUT_OF_SERVICE = BROKEN | {State.RETIRED}
@@ -123,12 +122,12 @@ def time_needed(plans: tuple[StagePlan, ...], usual_s: float | None, nodes: int,
     return text if nodes == 1 else f"{text}; {nodes} nodes, {min(nodes, at_once)} at a time"
 
 
-def risks_of_test(node: Node, plans: tuple[StagePlan, ...], allocation: Allocation) -> tuple[str, ...]:
-    """Returns the risks of testing the node now, gravest first."""
+def risks_of_test(node: Node, plans: tuple[StagePlan, ...], used_by: str) -> tuple[str, ...]:
+    """Returns the risks of testing the node now, gravest first. ``used_by``: who or what uses it ("": nothing)."""
     loading = [plan.stage for plan in plans if any(probe.loads for probe in plan.probes)]
     risks = [f"full load in {', '.join(loading)}"] if loading else []
-    if allocation.allocated:
-        risks.insert(0, f"it is in use: {allocation.by}; its user shares the machine with the load")
+    if used_by:
+        risks.insert(0, f"it is in use: {used_by}; its user shares the machine with the load")
     if node.shadow:
         risks.append("in shadow mode it stays in production, whatever is found")
     elif node.state in SERVING:

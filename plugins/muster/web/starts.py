@@ -52,12 +52,12 @@ class Start:
     def preview(self) -> tuple[str, list[str]]:
         """Returns (what would run and how long, its risks). Raises MusterError if it would not get the node."""
         node, run = self._wanted()
-        allocation = startable(node, self._dag_id, run, self.level, self.reason, "")
+        used_by = startable(node, self._dag_id, run, self.level, self.reason, "")
         plans = preview.stage_plans(load_sku(node.sku, settings().sku_folders), self.level)
         usual_s = store.runs.typical_duration_s(node.sku, self.level, self._dag_id, simulated=node.simulated)
         needed = preview.time_needed(plans, usual_s, 1, 1)
         sentence = f"Run {run} of {self._dag_id} at level {self.level}: {needed}"
-        return sentence, list(preview.risks_of_test(node, plans, allocation))
+        return sentence, list(preview.risks_of_test(node, plans, used_by))
 
     def apply(self) -> None:
         """Start the run. Raises MusterError, HTTPException if Airflow refuses it."""

@@ -199,7 +199,7 @@ def test_a_person_admits_an_adopted_node_for_good() -> None:
 
 def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -> None:
     def shown() -> tuple[bool, bool]:
-        return service.allocation(NODE).allocated, service.idle([NODE])[NODE].idle
+        return bool(service.allocation(NODE)), service.idle([NODE])[NODE].idle
 
     qualified()
     assert shown() == (False, False)

@@ -6,7 +6,6 @@ import pytest
 
 from muster import store
 from muster.admission.entry import move
-from muster.admission.replacing import replace_nodes
 from muster.errors import Refusal
 from muster.judging import health
 from muster.model.attention import Cause
@@ -70,7 +69,7 @@ def test_a_spare_that_passed_stays_out_and_nobody_is_asked() -> None:
     assert block.questions(KEY, "short") == []
     (shown,) = store.attention.collect()
     assert shown.cause is Cause.SPARE
-    assert replace_nodes() == []
+    assert upkeep.replace_nodes() == []
 
 
 def test_what_is_no_spare_enters_after_its_block_as_before() -> None:
@@ -111,7 +110,7 @@ def test_by_default_a_person_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     serving("a")
     passed("s1")
     move("a", State.QUARANTINE, "Ada", "it hangs")
-    assert replace_nodes() == []
+    assert upkeep.replace_nodes() == []
     assert state("s1") is State.QUALIFIED
 
 
@@ -130,7 +129,7 @@ def test_a_node_that_the_gate_leaves_to_a_person_is_proposed_and_not_admitted(
     proposed = store.replacing.proposal_for("a")
     assert proposed is not None
     assert (proposed.spare, proposed.fitness.admitted) == ("s1", False)
-    assert replace_nodes() == []
+    assert upkeep.replace_nodes() == []
     with illegal(Refusal.GATE):
         store.replacing.admit(proposed)
     assert state("s1") is State.QUALIFIED

@@ -282,7 +282,7 @@ def test_a_node_that_its_scheduler_does_not_know_is_tested_by_force_alone(nodes:
         startable(node, *key, "")
     with pytest.raises(LeftAlone):
         claims.refuse_in_use([NODE], None)
-    assert startable(node, *key, "it is on the bench").allocated
+    assert startable(node, *key, "it is on the bench")
     claims.refuse_in_use([NODE], "it is on the bench")
 
 

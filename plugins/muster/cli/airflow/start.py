@@ -93,8 +93,8 @@ def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reaso
 
         risks: list[str] = []
         for node in nodes:
-            allocation = startable(node, dag, run, level, reason, force_reason)
-            found = preview.risks_of_test(node, dry.plans_of(dag, node.sku, level, nodes), allocation)
+            used_by = startable(node, dag, run, level, reason, force_reason)
+            found = preview.risks_of_test(node, dry.plans_of(dag, node.sku, level, nodes), used_by)
             risks += [f"{node.name}: {risk}" if several else risk for risk in found]
         return dry.Would(risks=tuple(risks))
 

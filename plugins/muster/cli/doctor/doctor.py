@@ -388,7 +388,7 @@ def schedulers(current: Settings) -> Iterator[Check]:
         item, mine = f"scheduler {name}", [place.name for place in places if place.cluster == name]
         try:
             clusters.ask(name, mine[:1])
-            clusters.check_rights(name)
+            clusters.backend_of(name).check_rights()
         except MusterError as error:
             yield Check(Mark.MISSING, item, str(error), "see docs/deploying.md, and `muster node schedulers`")
             continue

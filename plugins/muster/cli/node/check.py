@@ -123,7 +123,7 @@ def of_controller(name: str) -> list[Item]:
 
         def look(cluster: str = place.cluster, name: str = place.name) -> None:
             clusters.check(cluster, [name])
-            clusters.check_rights(cluster)
+            clusters.backend_of(cluster).check_rights()
 
         found.append(_tried("scheduler", look, place.cluster))
     found.append(_tried("signing key", store.certificates.check_signing_key, "certificates can be signed"))

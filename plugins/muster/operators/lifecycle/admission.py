@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -26,6 +25,7 @@ from muster.model.dags import ADMISSION
 from muster.model.questions import Question
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.operators import forms
 from muster.operators.testing import claims
 from muster.reporting import notices
 from muster.rules.gate import Admit, Refuse
@@ -138,12 +138,8 @@ def decision(
     started: Any = to_start()
     lost_answer: Any = ask_again()
     ask >> carried_out >> [started, lost_answer]
-    TriggerDagRunOperator.partial(
-        task_id="retest", trigger_dag_id=retest, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(started)
-    TriggerDagRunOperator.partial(
-        task_id="ask_again", trigger_dag_id=ask.dag_id, logical_date=None, skip_when_already_exists=True
-    ).expand_kwargs(lost_answer)
+    forms.starting("retest", retest).expand_kwargs(started)
+    forms.starting("ask_again", ask.dag_id).expand_kwargs(lost_answer)
 
 
 def tests(key: RunKey, level: str) -> list[dict[str, Any]]:

@@ -36,14 +36,14 @@ def sweep_bmcs() -> str:
     skus = {name: nodes[name].sku for name in due}
     read = silent = new = 0
     waiting: list[Report] = []
-    for answer in bmc_sweeping.read_all([nodes[name] for name in due], policy):
+    for node, shown in bmc_sweeping.read_all([nodes[name] for name in due], policy):
         read += 1
-        if answer.shown.trouble:
+        if shown.trouble:
             silent += 1
-            log.warning("%s: %s", answer.node.name, answer.shown.trouble)
-        name, before, now = answer.node.name, due[answer.node.name], store.clock.now()
-        seen, known = bmc.read(answer.shown, before.known, policy)
-        after = BmcCursor(name, known, now, before.read_at if answer.shown.trouble else now)
+            log.warning("%s: %s", node.name, shown.trouble)
+        name, before, now = node.name, due[node.name], store.clock.now()
+        seen, known = bmc.read(shown, before.known, policy)
+        after = BmcCursor(name, known, now, before.read_at if shown.trouble else now)
         waiting.append(Report(name, BMC, tuple(seen), bmc=after))
         if len(waiting) >= sweep.BATCH:
             new += len(sweep.recorded(waiting, skus))

@@ -26,8 +26,8 @@ from muster.model.states import State
 from muster.operators.lifecycle import evidence
 from muster.operators.testing import claims
 from muster.remote import repairing
-from muster.remote.node_side import Connect
 from muster.remote.repairing import Sent
+from muster.remote.ssh import Connect
 from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import repair as rules
@@ -194,8 +194,7 @@ def allocated(node: Node) -> str:
         place = store.schedulers.place(node.name)
         if place is not None and (place.wanted != WITHDRAWN or place.waits):
             return "its scheduler has not confirmed that it is closed"
-        found = service.allocation(node.name)
-        return found.by or "it is allocated" if found.allocated else ""
+        return service.allocation(node.name)
     except MusterError as error:
         return f"whether it is in use is not known: {error}"
 

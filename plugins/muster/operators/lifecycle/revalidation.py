@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -51,19 +51,13 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
         log.info("%s is not tested now: %d come before it", planned.node, dags.MAPPED_MAX)
     for name, why in choice.passed_over.items():
         log.info("%s is not tested now: %s", name, why)
-    tests: list[tuple[str, str, str, Sequence[str]]] = [
-        (each.node, "waiting", "it was waiting", each.stages)
-        if nodes[each.node].state is State.REVALIDATION
-        else (each.node, "idle", f"it was idle; {each.why}", each.stages)
-        for each in chosen
-    ]
-    return [
-        {
-            "trigger_run_id": runid.of_pick(name, reason, run_id),
-            "conf": {"node": name, "level": level, "reason": why, "stages": list(stages)},
-        }
-        for name, reason, why, stages in tests
-    ]
+    tests = []
+    for each in chosen:
+        waits = nodes[each.node].state is State.REVALIDATION
+        why = "it was waiting" if waits else f"it was idle; {each.why}"
+        conf = {"node": each.node, "level": level, "reason": why, "stages": list(each.stages)}
+        tests.append({"trigger_run_id": runid.of_pick(each.node, "waiting" if waits else "idle", run_id), "conf": conf})
+    return tests
 
 
 def claim(
@@ -94,9 +88,8 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
-            if (
-                asked or node.state is State.REVALIDATION
-            ):  # it comes first each time, while a job of a user may run for days
+            # One that waits comes first each time, while a job of a user may run for days.
+            if asked or node.state is State.REVALIDATION:
                 store.signs.note_refusal(name, why, busy=True)
             raise AirflowSkipException(f"{name} is not tested: {why}")
     try:

@@ -1,4 +1,4 @@
-"""The tasks around a block's members: claim all nodes or none, judge them together, admit, report, release.
+"""The tasks around a block's members: claim all nodes or none, judge them together, admit, report.
 
 Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
 """
@@ -16,17 +16,17 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, store
-from muster.admission import entry, service
+from muster.admission import entry
 from muster.admission.startable import together
 from muster.errors import MusterError, apart
-from muster.integration import closing, runid
+from muster.integration import runid
 from muster.judging import verdict
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import Node
 from muster.model.runs import RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
-from muster.operators.testing import block_results, claims, faults, leftovers, rounds
+from muster.operators.testing import block_results, claims, faults, rounds
 from muster.operators.testing.block_results import STAGE, Collected
 from muster.reporting import notices
 from muster.rules.gate import Admit, Decision
@@ -290,13 +290,3 @@ def report(key: RunKey) -> dict[str, str]:
     if failures:
         raise AirflowException("; ".join(failures))
     return became
-
-
-def release(key: RunKey) -> list[str]:
-    """Stop this run's jobs on the nodes, release them, and carry out what their schedulers have to show since."""
-    leftovers.stop(key)
-    freed = closing.release(key, "the run is over")
-    for node in freed:
-        service.carry_out(node)
-    log.info("released %s", ", ".join(freed) or "nothing: the nodes were released before")
-    return freed

@@ -139,9 +139,9 @@ def refuse_in_use(names: Collection[str], force: str | None) -> None:
         if trouble := service.end_test(name):
             raise SchedulerDown(f"{name} is not tested, since its last test job could not be ended: {trouble}")
         allocation = service.allocation(name)
-        if allocation.allocated and not force:
+        if allocation and not force:
             raise LeftAlone(
-                f"{name} is in use: {allocation.by}; wait until it is free, or give a force_reason to test it anyway"
+                f"{name} is in use: {allocation}; wait until it is free, or give a force_reason to test it anyway"
             )
 
 

@@ -88,7 +88,7 @@ def report(key: RunKey) -> str:
 
 
 def release(key: RunKey) -> list[str]:
-    """Stop this run's jobs on the node, release the node, and carry out what that queues in its scheduler."""
+    """Stop this run's jobs on its nodes, release these, and carry out what that queues in their schedulers."""
     leftovers.stop(key)
     held = [lease.node for lease in store.leases.live() if lease.key == key]
     # Before the release: a run that takes a node afterwards has another job.
@@ -97,5 +97,5 @@ def release(key: RunKey) -> list[str]:
     for node in freed:
         service.end_test(node, test_jobs.get(node, ""))
         service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed
-    log.info("released %s", ", ".join(freed) or "nothing: the node was released before")
+    log.info("released %s", ", ".join(freed) or "nothing: what it held was released before")
     return freed

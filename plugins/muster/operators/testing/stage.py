@@ -166,5 +166,5 @@ def report(dag_run: Any = None) -> str:
 
 @task
 def release(dag_run: Any = None) -> list[str]:
-    """Release the node."""
+    """Release the run's nodes."""
     return qualification.release(RunKey.of(dag_run))

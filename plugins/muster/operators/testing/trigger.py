@@ -16,7 +16,7 @@ from muster.remote.waiting import Wait, Waiter, make_room
 
 
 class JobTrigger(BaseTrigger):
-    """Waits for one job; fires once, with its ``kind`` (``outcome.Kind``), ``sentence`` and ``exit_code``.
+    """Waits for one job; fires once, with the ``kind`` of its end (``outcome.Kind``).
 
     ``wait``: ``Wait.to_json()``, which is enough for another triggerer to take over.
     """
@@ -36,9 +36,8 @@ class JobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until the job is over."""
         make_room()
-        over = await self._waiter().until_over()
-        payload = {"kind": str(over.kind), "sentence": over.sentence, "exit_code": over.exit_code}
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        kind = await self._waiter().until_over()
+        yield TriggerEvent({"kind": str(kind)})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Stop the job on the node, after the task was marked failed or succeeded, or was cleared.

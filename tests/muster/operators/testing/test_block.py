@@ -17,7 +17,7 @@ from muster.admission import service
 from muster.errors import Refusal, UnknownRun
 from muster.model.runs import Job, RunKey
 from muster.model.states import State
-from muster.operators.testing import block, block_results
+from muster.operators.testing import block, block_results, qualification
 from muster.remote import outcome
 from muster.reporting import mailing
 from muster_criteria.measured import parse_result
@@ -79,7 +79,7 @@ def test_a_person_is_asked_about_what_was_compared_with_nothing(verdict: Verdict
     for name in NAMES:
         fleet.do_stage(store.leases.get(name), "cluster_validation", verdict)
         store.runs.finish(RUN, verdict, "As it is.", node=name)
-    block.release(RUN)
+    qualification.release(RUN)
     assert [each["conf"]["node"] for each in block.questions(RUN, "short")] == (NAMES if asked else [])
 
 
@@ -98,7 +98,7 @@ def test_the_scheduler_of_a_member_that_failed_shows_it_at_once(
     for name, verdict in zip(NAMES, (Verdict.PASS, Verdict.FAIL), strict=True):
         fleet.do_stage(store.leases.get(name), "cluster_validation", verdict)
         store.runs.finish(RUN, verdict, f"So {name} ended.", node=name)
-    block.release(RUN)
+    qualification.release(RUN)
     reasons = dict(line.split(" ", 1) for line in shown.read_text().splitlines())
     assert f"So {NAMES[1]} ended." in reasons[NAMES[1]]
 
@@ -114,7 +114,7 @@ def test_a_question_put_before_the_members_are_released_stays_open(later: list[s
         store.runs.finish(RUN, Verdict.PROVISIONAL, "As it is.", node=each)
     assert block.questions(RUN, "short")
     store.questions.put(asks, name, store.questions.newest(name), "Admit it?", ("Admit", "RMA"))
-    block.release(RUN)
+    qualification.release(RUN)
     assert store.nodes.get(name).state is State.QUALIFIED
     for reason in later:
         again = RunKey(RUN.dag_id, reason)
@@ -123,7 +123,7 @@ def test_a_question_put_before_the_members_are_released_stays_open(later: list[s
         assert store.nodes.get(name).state is State.CLUSTER_VALIDATION
         for each in NAMES:
             store.runs.finish(again, Verdict.SKIPPED, "A user's job came.", node=each)
-        block.release(again)
+        qualification.release(again)
         assert store.nodes.get(name).state is State.QUALIFIED
     assert [question.key for question, _ in store.questions.waiting()] == [asks]
     store.questions.check(asks)
@@ -142,7 +142,7 @@ def test_a_block_that_was_cleared_asks_again() -> None:
             lease = store.leases.get(name)
             fleet.do_stage(lease, "cluster_validation", Verdict.WARN)
             store.runs.finish(RUN, Verdict.WARN, "It warns.", node=name)
-        block.release(RUN)
+        qualification.release(RUN)
         found = [block.questions(RUN, "short") for _ in range(2)]
         assert found[0] == found[1]  # a retry
         asked += [each["trigger_run_id"] for each in found[0]]
@@ -181,7 +181,7 @@ def first_pass() -> None:
     meets(1)
     for name in FOUR:
         store.runs.finish(RUN, Verdict.PASS, "It passed.", node=name)
-    block.release(RUN)
+    qualification.release(RUN)
 
 
 def judged(name: str) -> Judgement:

@@ -15,7 +15,7 @@ from muster.errors import BadSettings, MusterError, PlaceLoaded
 from muster.model.rounds import Outcome, Side
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.operators.testing import block, rounds
+from muster.operators.testing import block, qualification, rounds
 from muster_criteria.cluster.fabric.found import FaultyPart
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.cluster.plan import PAIRS
@@ -261,11 +261,11 @@ def test_rounds_are_kept_over_a_clear_unless_another_run_has_held_a_node_since()
     claim(names)
     assert (made := measure({}, ("network",))) == 3
     claim(names, 2)
-    block.release(RUN)
+    qualification.release(RUN)
     claim(names, 3)
     assert len(store.rounds.planned(RUN)) == made
     assert rounds.next_round(RUN) == []
-    block.release(RUN)
+    qualification.release(RUN)
     other = RunKey("cluster_qualification", "another")
     store.leases.acquire(names[0], other)
     store.leases.release(other, "over")
@@ -282,7 +282,7 @@ def test_rounds_that_held_something_against_a_part_are_not_judged_again_after_a_
     claim(names, 2)
     assert store.rounds.planned(RUN), "a retry before the judge goes on with them"
     store.rounds.keep_parts(RUN, [dataclasses.replace(UPLINK, touches=tuple(names[:4]))])
-    block.release(RUN)
+    qualification.release(RUN)
     claim(names, 3)
     assert store.rounds.planned(RUN) == []
     assert store.rounds.parts(RUN) == []
@@ -293,7 +293,7 @@ def test_nor_are_rounds_since_which_a_node_was_broken() -> None:
     names = enrol(8)
     claim(names)
     measure({}, ("network",))
-    block.release(RUN)
+    qualification.release(RUN)
     store.nodes.move(names[3], State.QUARANTINE, "Ada", "its cable is loose")
     for state in (State.REPAIR, State.REGISTERED):
         store.nodes.move(names[3], state, "Ada", "mended")
@@ -324,7 +324,7 @@ def test_two_blocks_do_not_load_one_uplink_at_once(second: tuple[str, str], refu
         block.claim(OTHER, other)
     assert {lease.node for lease in store.leases.live()} == {names[0], names[4]}
     assert set(store.places.loaded()) == {uplinks("leaf0"), uplinks("leaf1")}
-    block.release(RUN)
+    qualification.release(RUN)
     block.claim(OTHER, other)
 
 
@@ -335,7 +335,7 @@ def test_where_leaves_are_not_known_one_block_is_tested_at_a_time() -> None:
     other = {"nodes": names[2:], **PARAMS}
     with caused(AirflowFailException, PlaceLoaded):
         block.claim(OTHER, other)
-    block.release(RUN)
+    qualification.release(RUN)
     block.claim(OTHER, other)
 
 

@@ -52,17 +52,17 @@ class KubernetesLogin(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Right:
-    """What a login may do: a verb on a resource, or on a ``part`` of it, in one namespace or in all."""
+    """What a login may do: a verb on a resource, or on a part of it, in one namespace or in all."""
 
     verb: str
     resource: str
-    part: str = ""
+    subresource: str = ""
     group: str = ""
     namespace: str = ""
 
     def __str__(self) -> str:
         where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'/{self.part}' if self.part else ''}{where}"
+        return f"{self.verb} {self.resource}{f'/{self.subresource}' if self.subresource else ''}{where}"
 
 
 class Changed(SchedulerDown):
@@ -146,13 +146,9 @@ class Api:
 
     def may(self, right: Right) -> bool:
         """Whether the login has the right, as the API server answers every login about itself. Raises SchedulerDown."""
-        asked = {
-            "verb": right.verb, "resource": right.resource, "subresource": right.part, "group": right.group,
-            "namespace": right.namespace,
-        }  # fmt: skip
         review = {
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {name: text for name, text in asked.items() if text}},
+            "spec": {"resourceAttributes": {name: text for name, text in dataclasses.asdict(right).items() if text}},
         }  # fmt: skip
         answer = self._ask(self._authorization.create_self_subject_access_review, review)
         return isinstance(answer, dict) and (answer.get("status") or {}).get("allowed") is True

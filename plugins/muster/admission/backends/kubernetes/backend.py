@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, VERIFY, Mark, Seen, each_alone
+from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.kubernetes.api import DEVICES, Api, KubernetesLogin, Right, client_of
 from muster.admission.backends.kubernetes.pod import PodTests
 from muster.errors import LeftAlone, SchedulerDown
@@ -89,7 +89,7 @@ class KubernetesSettings(pydantic.BaseModel):
     end_corrupted_jobs: bool = False
 
 
-class Kubernetes:
+class Kubernetes(AdmissionBackend):
     """One cluster, whose nodes have their names there."""
 
     def __init__(self, chosen: KubernetesSettings) -> None:
@@ -109,7 +109,7 @@ class Kubernetes:
         self._api.begin()
         wanted = [
             *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
-            Right("patch", "nodes", part="status"),
+            Right("patch", "nodes", subresource="status"),
             Right("list", "pods"),
         ]
         if self.tests:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 
-from muster.admission.backend import TEST_PREFIX, Mark, Seen, each_alone
+from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.slurm.job import SlurmTests
 from muster.admission.backends.slurm.node import PREFIX, WITHDRAWN, SlurmNode
 from muster.admission.runner import Runner
@@ -83,7 +83,7 @@ class _Job(NamedTuple):
     user: str
 
 
-class Slurm:
+class Slurm(AdmissionBackend):
     """One cluster, whose nodes have the names of slurm.conf."""
 
     def __init__(self, chosen: SlurmSettings) -> None:

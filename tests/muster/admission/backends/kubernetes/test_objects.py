@@ -16,7 +16,7 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend
 from muster.admission.backends.kubernetes.backend import TAINT, Kubernetes
-from muster.admission.clusters import backend_of, check_rights
+from muster.admission.clusters import backend_of
 from muster.errors import SchedulerDown
 from tests.muster import fleet
 from tests.support.examples import examples
@@ -89,7 +89,7 @@ def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
         extra = {"kube_config": delta.kube_config("an unknown token")}
         patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
         with pytest.raises(SchedulerDown, match="401"):
-            check_rights("delta")
+            backend_of("delta").check_rights()
 
 
 def test_the_documented_roles_allow_what_the_threats_page_says_and_no_more() -> None:
