@@ -68,7 +68,7 @@ class Probe:
     """Base of all probes.
 
     ``loads``: whether the probe puts load on the machine (then the in-use guard must pass first). ``needs`` names
-    requirements: "torch", "gpu", "privilege:<command>"; the probe is ``skipped`` if one is missing. ``by_agent``: the
+    requirements: "torch", "gpu", "tool:<program>"; the probe is ``skipped`` if one is missing. ``by_agent``: the
     agent itself measures it during the other probes of the job, and reports where the plan calls it.
     """
 
@@ -98,11 +98,3 @@ def resolve_params(probe: type[Probe], given: Mapping[str, Any]) -> dict[str, An
         known = ", ".join(sorted(probe.params)) or "none"
         raise ValueError("probe {} has no parameter {} (it has: {})".format(probe.name, ", ".join(unknown), known))
     return {name: given.get(name, param.default) for name, param in probe.params.items()}
-
-
-def missing_need(probe: type[Probe], has: Callable[[str], bool]) -> str | None:
-    """The first declared need that is missing, or None."""
-    for need in probe.needs:
-        if not has(need):
-            return need
-    return None

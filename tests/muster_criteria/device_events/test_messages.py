@@ -84,10 +84,10 @@ def policy() -> EventPolicy:
 
 def logged(case: Case, log: Sequence[str], began: float = BEGAN) -> Case:
     """A stage at whose begin the kernel log had come to ``began``, and whose log is this at the end."""
-    from muster_node.hardware.host.kernel_log import joined
+    from muster_node.hardware.host.kernel_log import parse_dmesg
 
     case.add("inventory", "kernel_log_time", "node", began, "s")
-    events = parse_events(joined(log))
+    events = parse_events(parse_dmesg("\n".join(log)))
     for number, event in enumerate(folded(events)):
         case.add("device_events", "kernel_event", "node", event.text, "text",
                  labels=labels_of(event, number), samples=event.count)  # fmt: skip

@@ -21,7 +21,7 @@ MISBEHAVIOUR = {
     "garbage": ("crashed", "a line that is not JSON"),
     "forged": ("crashed", "the undeclared metric 'verdict'"),
     "infinite": ("crashed", "metric figure came with inf for a number"),
-    "undeclared": ("crashed", "does not declare the metric verdict"),
+    "undeclared": ("crashed", "the undeclared metric 'verdict'"),
     "bad_device": ("crashed", "unusable device"),
     "long_line": ("crashed", "a line longer than 65536 bytes"),
     "flood": ("crashed", "it sent more than"),

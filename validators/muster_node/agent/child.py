@@ -21,22 +21,17 @@ from typing import Any, Callable, NoReturn
 from muster_node import contract, processes
 from muster_node.agent import registry
 from muster_node.hardware.seam import Hardware
-from muster_node.probe import Context, Probe, Skip, missing_need, resolve_params
+from muster_node.probe import Context, Probe, Skip, resolve_params
 
 OOM_SCORE = 500
 """Added to the probe's own OOM score (of ±1000), so that the kernel takes the probe before the agent."""
 
 
-class Undeclared(Exception):
-    """A probe reported what it has not declared, or not in the way it may; the message is one sentence."""
-
-
 class Reporter:
     """Writes lines to the agent. Safe to use from several threads."""
 
-    def __init__(self, fd: int, probe: type[Probe]) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._probe = probe
         self._lock = threading.Lock()
 
     def emit(
@@ -51,11 +46,7 @@ class Reporter:
         spread: float | None = None,
         note: str = "",
     ) -> None:
-        """Context.emit. Raises Undeclared for a metric that is not declared, or for both a value and a text."""
-        if metric not in self._probe.metrics:
-            raise Undeclared(f"probe {self._probe.name} does not declare the metric {metric}")
-        if value is not None and text is not None:
-            raise Undeclared(f"metric {metric} was given both a value and a text")
+        """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``)."""
         number = None if value is None else float(value)
         if number is not None and not math.isfinite(number):
             number, note = None, (f"not a finite number ({number}); {note}").rstrip("; ")
@@ -101,7 +92,7 @@ def main(job: dict[str, Any], open_hardware: Callable[[], Hardware]) -> NoReturn
     plan = contract.Plan.from_json(pathlib.Path(job["plan"]).read_text(encoding="utf-8"))
     call = plan.probes[job["index"]]
     probe = registry.probes_in(job["module"])[call.probe]
-    reporter = Reporter(job["fd"], probe)
+    reporter = Reporter(job["fd"])
     status, reason = _run(probe, call, reporter, pathlib.Path(job["scratch"]), open_hardware)
     reporter.send("end", status=status, reason=reason)
     # All messages are sent: libraries that hang or crash while the interpreter shuts down must not spoil it.
@@ -121,9 +112,8 @@ def _run(
         return contract.SKIPPED, f"the plan cannot be used: {error}"
     try:
         hardware = open_hardware()
-        lacking = missing_need(probe, lambda need: registry.has_need(need, hardware))
-        if lacking is not None:
-            return contract.SKIPPED, registry.need_sentence(lacking)
+        if lacking := registry.lacking(probe, hardware):
+            return contract.SKIPPED, lacking
         probe().run(Context(hardware, params, call.seed, scratch, reporter.emit, reporter.progress))
     except Skip as skip:
         return contract.SKIPPED, str(skip) or "the probe gave no reason"

@@ -229,11 +229,7 @@ def _work(
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
     xids = XidWatch(hardware)
-    watch = GpuWatch(
-        hardware,
-        lambda: recorder.time_in_state("throttle", hardware.clock.wall()),
-        lambda: recorder.median("inlet_temperature", "node"),
-    )
+    watch = GpuWatch(hardware, lambda: recorder.time_in_state("throttle", hardware.clock.wall()), recorder.inlet)
     if _watches(plan, known):
         watch.start()
     try:

@@ -98,25 +98,18 @@ def declaration(probe: type[Probe]) -> dict[str, Any]:
     }
 
 
-def has_need(need: str, hardware: Hardware) -> bool:
-    """Whether a declared need is there: "torch", "gpu", "tool:<program>"."""
-    kind, _, program = need.partition(":")
-    if need == "torch":
-        return importlib.util.find_spec("torch") is not None
-    if need == "gpu":
-        return bool(hardware.devices("gpu"))
-    if kind == "tool":
-        return shutil.which(program) is not None
-    return False
-
-
-def need_sentence(need: str) -> str:
-    """The reason for skipping a probe whose ``need`` is missing."""
-    kind, _, program = need.partition(":")
-    if need == "torch":
-        return "PyTorch is not installed for this Python"
-    if need == "gpu":
-        return "no GPU answers"
-    if kind == "tool":
-        return f"{program} is not installed"
-    return f"needs {need}, which this agent does not know"
+def lacking(probe: type[Probe], hardware: Hardware) -> str:
+    """Why the probe cannot run here: the first of its needs that is missing, in a sentence; "" if none is."""
+    for need in probe.needs:
+        kind, _, program = need.partition(":")
+        if need == "torch":
+            if importlib.util.find_spec("torch") is None:
+                return "PyTorch is not installed for this Python"
+        elif need == "gpu":
+            if not hardware.devices("gpu"):
+                return "no GPU answers"
+        elif kind != "tool":
+            return f"needs {need}, which this agent does not know"
+        elif shutil.which(program) is None:
+            return f"{program} is not installed"
+    return ""

@@ -6,6 +6,7 @@ disk ends the file alone.
 
 from __future__ import annotations
 
+import array
 import gzip
 import hashlib
 import io
@@ -13,11 +14,12 @@ import json
 import math
 import os
 import pathlib
+import statistics
 import threading
 import time
 from collections.abc import Iterable
 
-from muster_node.agent.aggregate import NumberSeries, StateSeries
+from muster_node.agent.aggregate import StateSeries
 from muster_node.contract import DEVICE, NAME, NUMBER_MAX, TELEMETRY_BYTES_MAX, UNIT, TelemetryFile
 from muster_node.hardware.seam import Hardware, Sample
 
@@ -38,6 +40,8 @@ HOLD_SPACINGS = 3
 """A state is taken to hold for so many times the spacing of the readings, if no new reading comes."""
 
 Key = tuple[str, str]
+INLET = ("inlet_temperature", "node")
+"""The one series whose median is asked for: its readings are kept, 8 bytes each."""
 
 
 class _HashedFile(io.RawIOBase):
@@ -68,7 +72,7 @@ class _HashedFile(io.RawIOBase):
 
 
 class Recorder:
-    """Takes readings: streams them to ``path``, and keeps what ``time_in_state`` and ``median`` need. Thread-safe.
+    """Takes readings: streams them to ``path``, and keeps what ``time_in_state`` and ``inlet`` need. Thread-safe.
 
     ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
     take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
@@ -78,7 +82,9 @@ class Recorder:
         self._path = path
         self._hold_max_s = hold_max_s
         self._lock = threading.Lock()
-        self._series: dict[Key, tuple[str, NumberSeries | StateSeries]] = {}
+        self._heads: dict[Key, str] = {}
+        self._states: dict[Key, StateSeries] = {}
+        self._inlet = array.array("d")
         self._left_out = 0
         self._unusable = 0
         self._rows = 0
@@ -113,15 +119,14 @@ class Recorder:
         with self._lock:
             return {
                 device: kept.seconds_until(until, self._hold_max_s)
-                for (name, device), (_, kept) in self._series.items()
-                if name == series and isinstance(kept, StateSeries)
+                for (name, device), kept in self._states.items()
+                if name == series
             }
 
-    def median(self, series: str, device: str) -> tuple[float | None, int]:
-        """Median of a device's readings so far, None without any, and how many there are."""
+    def inlet(self) -> tuple[float | None, int]:
+        """Median of the inlet temperatures so far (°C), None without any, and of how many readings."""
         with self._lock:
-            _, kept = self._series.get((series, device), ("", None))
-            return (kept.median(), kept.count) if isinstance(kept, NumberSeries) else (None, 0)
+            return statistics.median_low(self._inlet) if self._inlet else None, len(self._inlet)
 
     def close(self) -> TelemetryFile | None:
         """Ends the file; returns what it holds, None if there is none."""
@@ -139,34 +144,29 @@ class Recorder:
 
     def _take(self, t: float, sample: Sample) -> str:
         key = (sample.series, sample.device)
-        entry = self._series.get(key)
-        if entry is None:
+        head = self._heads.get(key)
+        if head is None:
             if not (NAME.fullmatch(key[0]) and DEVICE.fullmatch(key[1]) and UNIT.fullmatch(sample.unit)):
                 self._unusable += 1
                 return ""
-            if len(self._series) >= SERIES_MAX:
+            if len(self._heads) >= SERIES_MAX:
                 self._left_out += 1
                 return ""
-            kept = NumberSeries() if sample.state is None else StateSeries()
-            head = f'"series":{json.dumps(key[0])},"device":{json.dumps(key[1])}'
-            entry = self._series[key] = (head, kept)
-        head, kept = entry
-        if isinstance(kept, StateSeries):
-            if sample.state is None:
-                return ""
-            state = sample.state
-            if not NAME.fullmatch(state):
+            head = self._heads[key] = f'"series":{json.dumps(key[0])},"device":{json.dumps(key[1])}'
+        if sample.state is not None:
+            if not NAME.fullmatch(sample.state):
                 self._unusable += 1
                 return ""
-            kept.add(t, state, self._hold_max_s)
-            return f'{{"t":{t:.2f},{head},"state":{json.dumps(state)}}}\n'
+            self._states.setdefault(key, StateSeries()).add(t, sample.state, self._hold_max_s)
+            return f'{{"t":{t:.2f},{head},"state":{json.dumps(sample.state)}}}\n'
         if sample.value is None:
             return ""
         value = float(sample.value)
         if not abs(value) <= NUMBER_MAX:
             self._unusable += 1
             return ""
-        kept.add(value)
+        if key == INLET:
+            self._inlet.append(value)
         return f'{{"t":{t:.2f},{head},"value":{value:.7g}}}\n'
 
     def _write(self, t: float, lines: list[str]) -> None:

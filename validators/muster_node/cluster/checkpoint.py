@@ -16,10 +16,10 @@ import pathlib
 import re
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from muster_node.bounded import Hung, bounded
 from muster_node.hardware.seam import RealClock
 from muster_node.workloads.digest import digest
 
@@ -88,18 +88,8 @@ def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
 
 
 def answers(folder: pathlib.Path, within_s: float = ANSWER_S) -> bool:
-    """Whether this node can write and remove a small file in ``folder`` within so many seconds, or is refused.
-
-    It is asked in a thread that is left behind where the path hangs.
-    """
-    done = threading.Event()
-
-    def ask() -> None:
-        trouble_at(folder, 0)
-        done.set()
-
-    threading.Thread(target=ask, daemon=True).start()
-    return done.wait(within_s)
+    """Whether this node can write and remove a small file in ``folder`` within so many seconds, or is refused."""
+    return _within(within_s, lambda: trouble_at(folder, 0))
 
 
 def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
@@ -135,11 +125,13 @@ def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:
     _within(within_s, remove)
 
 
-def _within(limit_s: float, act: Callable[[], None]) -> None:
-    """Does it in a thread, which is left behind after so many seconds: the path may hang."""
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(limit_s)
+def _within(limit_s: float, act: Callable[[], object]) -> bool:
+    """Does it, without waiting longer for its end: the path may hang. Returns whether it ended."""
+    try:
+        bounded("the shared path", act, limit_s)
+    except Hung:
+        return False
+    return True
 
 
 def _remove_left(path: pathlib.Path) -> None:

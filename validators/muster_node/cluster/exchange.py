@@ -27,8 +27,9 @@ _EXACT = 1 << 24
 _EXPONENTS = 64  # powers of two up and down: no sum is near the ends of what fp32 holds
 _SUMS = ("all_reduce", "reduce_scatter")
 
-Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]]]
-"""Resets the buffers, runs the collective; the result; and which parts of it came from which rank."""
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]], Callable[[], Any]]
+"""Resets the buffers, runs the collective; the result; which parts of it came from which rank; and the right answer."""
 
 
 def busbw_factor(op: str, ranks: int) -> float:
@@ -103,17 +104,18 @@ class Exchange:
 
         Raises ValueError for an unknown operation, or more than ``RANKS_MAX`` ranks.
         """
-        if op not in _LAYOUTS:
-            raise ValueError("there is no collective {} (there are {})".format(op, ", ".join(_LAYOUTS)))
+        if op not in OPS:
+            raise ValueError("there is no collective {} (there are {})".format(op, ", ".join(OPS)))
         if ranks > RANKS_MAX:
             raise ValueError(f"{ranks} ranks are more than a payload tells apart: test {RANKS_MAX} at most")
         self._rank, self._ranks, self._elements = rank, ranks, elements
         self._torch, self._device, self._within = torch, device, within
         mark(f"the payload of {op}")
         self._payload = Payload(torch, op, ranks, device, seed)
-        self.reset, self.run, self.result, self._parts = _LAYOUTS[op](self)
+        layout: Callable[[], Layout] = getattr(self, op)
+        self.reset, self.run, self.result, self._parts, expected = layout()
         mark(f"the right answer of {op}")
-        self._expected = _EXPECTED[op](self)
+        self._expected = expected()
 
     def wrong(self) -> dict[int, int]:
         """Elements that differ from the exact answer, by the rank they came from; those with none are left out.
@@ -160,7 +162,7 @@ class Exchange:
         """Every rank ends with the sum of all buffers."""
         mine, result = self.mine(), self.empty(self._elements)
         run = functools.partial(self._torch.distributed.all_reduce, result, group=self._within)
-        return lambda: result.copy_(mine), run, result, [(ANYBODY, slice(None))]
+        return lambda: result.copy_(mine), run, result, [(ANYBODY, slice(None))], self.total
 
     def all_gather(self) -> Layout:
         """Every rank ends with the first part of every rank's buffer."""
@@ -170,7 +172,7 @@ class Exchange:
         run = functools.partial(dist.all_gather, list(result.chunk(self._ranks)), part)
         if self._device.type == "cuda":
             run = functools.partial(dist.all_gather_into_tensor, result, part)
-        return lambda: self.clear(result), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+        return lambda: self.clear(result), run, result, self._spans(), lambda: self._parts_of_all(self.span(0))
 
     def reduce_scatter(self) -> Layout:
         """Each rank ends with its own part of the sum."""
@@ -178,13 +180,15 @@ class Exchange:
         run = functools.partial(dist.reduce_scatter, result, list(mine.chunk(self._ranks)))
         if self._device.type == "cuda":
             run = functools.partial(dist.reduce_scatter_tensor, result, mine)
-        return lambda: self.clear(result), run, result, [(ANYBODY, slice(None))]
+        parts, own = [(ANYBODY, slice(None))], self.span(self._rank)
+        return lambda: self.clear(result), run, result, parts, lambda: self.total(own)
 
     def all_to_all(self) -> Layout:
         """Each rank ends with the part of every rank's buffer that was meant for it."""
         mine, result = self.mine(), self.empty(self._elements)
         run = functools.partial(self._torch.distributed.all_to_all_single, result, mine)
-        return lambda: self.clear(result), run, result, [(rank, self.span(rank)) for rank in range(self._ranks)]
+        own = self.span(self._rank)
+        return lambda: self.clear(result), run, result, self._spans(), lambda: self._parts_of_all(own)
 
     def send_recv(self) -> Layout:
         """Each rank ends with its neighbour's buffer: round the ring, all at once."""
@@ -196,30 +200,10 @@ class Exchange:
             for request in dist.batch_isend_irecv(both):
                 request.wait()
 
-        return lambda: self.clear(result), run, result, [(behind, slice(None))]
+        return lambda: self.clear(result), run, result, [(behind, slice(None))], lambda: self.payload(behind)
 
-    def expect_parts_for_me(self) -> Any:
-        """What all_to_all must give this rank."""
-        span = self.span(self._rank)
-        return self._torch.cat([self.payload(rank, span) for rank in range(self._ranks)])
+    def _spans(self) -> list[tuple[int, slice]]:
+        return [(rank, self.span(rank)) for rank in range(self._ranks)]
 
-    def expect_first_parts(self) -> Any:
-        """What all_gather must give every rank."""
-        return self._torch.cat([self.payload(rank, self.span(0)) for rank in range(self._ranks)])
-
-
-_LAYOUTS: dict[str, Callable[[Exchange], Layout]] = {
-    "all_reduce": Exchange.all_reduce,
-    "all_gather": Exchange.all_gather,
-    "reduce_scatter": Exchange.reduce_scatter,
-    "all_to_all": Exchange.all_to_all,
-    "send_recv": Exchange.send_recv,
-}
-_EXPECTED: dict[str, Callable[[Exchange], Any]] = {
-    "all_reduce": Exchange.total,
-    "all_gather": Exchange.expect_first_parts,
-    "reduce_scatter": lambda self: self.total(self.span(self._rank)),
-    "all_to_all": Exchange.expect_parts_for_me,
-    "send_recv": lambda self: self.payload((self._rank - 1) % self._ranks),
-}
-OPS = tuple(_LAYOUTS)
+    def _parts_of_all(self, part: slice) -> Any:
+        return self._torch.cat([self.payload(rank, part) for rank in range(self._ranks)])

@@ -35,7 +35,6 @@ SOFTWARE = (
     "OutOfMemoryError", "BackendCompilerFailed", "InternalTorchDynamoError",
 )  # fmt: skip
 """What a rank raises through no fault of its device: its node's software, or a model that does not fit."""
-Emit = Callable[..., None]
 RankWork = Callable[[RankGroup], None]
 
 

@@ -41,8 +41,9 @@ class Link:
 
     @property
     def own_address(self) -> str:
-        """The address of this end, as the other one reaches it."""
-        return own_address(self.socket)
+        """The address of this end, as the other one reaches it. A listener for IPv4 and IPv6 writes those of IPv4 as
+        IPv6."""
+        return str(self.socket.getsockname()[0]).removeprefix("::ffff:")
 
     def send(self, kind: str, **fields: Any) -> None:
         """Queues one message and sends as much as the network takes at once. Raises ValueError if it is too long."""
@@ -108,11 +109,6 @@ def line_of(kind: str, **fields: Any) -> bytes:
             f"the message {kind!r} to members has {len(line)} bytes, more than {LINE_MAX}: test fewer nodes at once"
         )
     return line
-
-
-def own_address(connection: socket.socket) -> str:
-    """The address of this end of a TCP connection. A listener for IPv4 and IPv6 writes those of IPv4 as IPv6."""
-    return str(connection.getsockname()[0]).removeprefix("::ffff:")
 
 
 def _parsed(line: bytes) -> Message:

@@ -172,21 +172,21 @@ class Compute(abc.ABC):
     device: Device
     torch_device: Any
 
-    @abc.abstractmethod
     def physical(self, *shape: int) -> tuple[int, ...]:
         """The shape to allocate for a nominal shape: the same on real hardware, capped on simulated hardware."""
+        return shape
 
     @abc.abstractmethod
     def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b on the device, accounted as 2·m·n·k FLOP of ``nominal`` (m, n, k) in a's dtype; returns the product."""
 
-    @abc.abstractmethod
     def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
         """Device-to-device copy, accounted as ``nominal_bytes`` read and as many written."""
+        target.copy_(source)
 
-    @abc.abstractmethod
     def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
-        """Account for elementwise traffic that the probe did on ``tensor``; returns it."""
+        """Account for elementwise traffic that the probe did on ``tensor``; returns it. Real traffic needs none."""
+        return tensor
 
     def host_buffer(self, elements: int) -> Any:
         """Host memory of int64 words for transfers: near the device, and where it can be, such that it reaches it

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Callable, NamedTuple, Protocol
 
 from muster_node.hardware.pytorch import require_torch
@@ -79,10 +78,6 @@ class CudaCompute(Compute):
         matmul.allow_bf16_reduced_precision_reduction = False
         matmul.allow_fp16_reduced_precision_reduction = False
 
-    def physical(self, *shape: int) -> tuple[int, ...]:
-        """The same shape: memory is real here."""
-        return shape
-
     def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b. PyTorch before 2.8, and for ROCm some later ones, ignore ``out_dtype``; the product's dtype is the
         actual one.
@@ -111,14 +106,6 @@ class CudaCompute(Compute):
                 self._widens = False
         return torch.mm(a, b)
 
-    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
-        """Device-to-device copy."""
-        target.copy_(source)
-
-    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
-        """The tensor itself: real traffic needs no accounting."""
-        return tensor
-
     def host_buffer(self, elements: int) -> Any:
         """Page-locked memory of the GPU's own NUMA node: what lies behind the other socket is slower to reach."""
         with _running_on(self._near()):
@@ -140,15 +127,12 @@ class CudaCompute(Compute):
             for stream, _ in zip(self._streams, transfers):
                 current.wait_stream(stream)
 
-    def timer(self) -> AbstractContextManager[Timing]:
+    @contextlib.contextmanager
+    def timer(self) -> Iterator[Timing]:
         """Times the block by device events; clock, power and temperature are means of what was read meanwhile.
 
         The block never waits for a sensor: a reading that is not there when the work is done is dropped.
         """
-        return self._timed()
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[Timing]:
         cuda, timing = self._torch.cuda, Timing()
         with cuda.device(self._index):
             begun, ended = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)

@@ -86,8 +86,6 @@ class Backend(abc.ABC):
     """One way of sending."""
 
     name: str
-    latency = False
-    """Whether ``round_trips`` works."""
 
     def gpu(self, rail: Rail) -> str:
         """The GPU that the rail is measured with, "" for none."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import socket
 from collections.abc import Iterable
 from typing import Any
 
 from muster_node.cluster.hub import HELLO_S, UNKNOWN_PEERS_MAX, listen
-from muster_node.cluster.wire import UNKNOWN_PEER_LINE_MAX, Gone, Link, own_address, wait_for
+from muster_node.cluster.wire import UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, wait_for
 from muster_node.hardware.seam import Clock
 
-LINE_MAX = 64 * 1024
 _RETRY_S = 0.2
 
 
@@ -28,51 +26,42 @@ class PartnerLost(Exception):
 class Meeting:
     """A connection to the partner. Raises PartnerLost from every call once the partner is gone."""
 
-    def __init__(self, connection: socket.socket, limit_s: float) -> None:
-        connection.settimeout(limit_s)
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection, self._limit_s = connection, limit_s
-        self._rest = b""
+    def __init__(self, link: Link, limit_s: float, clock: Clock) -> None:
+        self._link, self._limit_s, self._clock = link, limit_s, clock
+        self._heard: list[Message] = []
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Sends one message."""
+        """Sends one message: what the network does not take at once leaves while the answer is waited for."""
         try:
-            self._connection.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
-        except OSError as error:
-            raise PartnerLost(f"the partner was lost ({error.strerror or error})") from error
+            self._link.send(kind, **fields)
+        except Gone as gone:
+            raise PartnerLost(f"the partner was lost: {gone}") from gone
 
-    def hear(self, kind: str) -> dict[str, Any]:
+    def hear(self, kind: str) -> Message:
         """The next message, which must be of this kind."""
-        while b"\n" not in self._rest:
-            try:
-                more = self._connection.recv(4096)
-            except socket.timeout as error:
-                raise PartnerLost(f"the partner said nothing for {self._limit_s:g} s") from error
-            except OSError as error:
-                raise PartnerLost(f"the partner was lost ({error.strerror or error})") from error
-            if not more:
-                raise PartnerLost("the partner ended the conversation")
-            self._rest += more
-            if len(self._rest) > LINE_MAX:
-                raise PartnerLost("the partner sent a line without an end")
-        line, _, self._rest = self._rest.partition(b"\n")
+        until = self._clock.now() + self._limit_s
         try:
-            message = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or message.get("kind") != kind:
+            while not self._heard:
+                if self._clock.now() >= until:
+                    raise PartnerLost(f"the partner said nothing for {self._limit_s:g} s")
+                wait_for([self._link], _RETRY_S)
+                self._link.flush()
+                self._heard = self._link.receive()
+        except Gone as gone:
+            raise PartnerLost(f"the partner was lost: {gone}") from gone
+        message = self._heard.pop(0)
+        if message["kind"] != kind:
             raise PartnerLost(f"the partner sent something else than {kind}")
         return message
 
     @property
     def own_address(self) -> str:
         """This node's address, as the partner reaches it."""
-        return own_address(self._connection)
+        return self._link.own_address
 
     def close(self) -> None:
         """Ends the conversation."""
-        self._connection.close()
+        self._link.close()
 
 
 def serve(port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
@@ -95,7 +84,7 @@ def serve(port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -
                 del callers[caller]
                 if known:
                     _dismiss(callers)
-                    meeting = Meeting(caller.socket, limit_s)
+                    meeting = Meeting(caller, limit_s, clock)
                     meeting.tell("welcome")
                     return meeting
                 caller.close()
@@ -129,7 +118,7 @@ def join(address: str, port: int, secret: str, join_s: float, limit_s: float, cl
         except OSError as error:
             why = str(error.strerror or error)
         else:
-            meeting = Meeting(connection, limit_s)
+            meeting = Meeting(Link(connection, UNKNOWN_PEER_LINE_MAX), limit_s, clock)
             try:
                 meeting.tell("hello", secret=secret)
                 meeting.hear("welcome")

@@ -52,7 +52,6 @@ class Tcp(Backend):
     """Streams of TCP."""
 
     name = "tcp"
-    latency = True
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from muster_node.hardware.host import cpu_time, parse
@@ -37,10 +36,6 @@ class CpuCompute(Compute):
         os.sched_setaffinity(0, {device.index})
         self._torch.set_num_threads(1)
 
-    def physical(self, *shape: int) -> tuple[int, ...]:
-        """The same shape: memory is real here."""
-        return shape
-
     def matmul(self, a: Any, b: Any, *, nominal: tuple[int, int, int], out_dtype: Any = None) -> Any:
         """a @ b. CPUs ignore ``out_dtype`` for floats; the product's dtype is the actual one.
 
@@ -50,20 +45,9 @@ class CpuCompute(Compute):
             return self._torch._int_mm(a, b)
         return self._torch.mm(a, b)
 
-    def copy(self, target: Any, source: Any, *, nominal_bytes: int) -> None:
-        """Memory-to-memory copy."""
-        target.copy_(source)
-
-    def touch(self, tensor: Any, *, nominal_bytes: int) -> Any:
-        """The tensor itself: real traffic needs no accounting."""
-        return tensor
-
-    def timer(self) -> AbstractContextManager[Timing]:
-        """Seconds of CPU time that the block took, and the core's clock where the kernel reports it."""
-        return self._timed()
-
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[Timing]:
+    def timer(self) -> Iterator[Timing]:
+        """Seconds of CPU time that the block took, and the core's clock where the kernel reports it."""
         timing = Timing()
         before = self._clock_mhz()
         began, start = time.monotonic(), time.thread_time()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from muster_node import privilege
@@ -120,8 +119,3 @@ def _whole(value: Any) -> int | None:
 def _line(number: str, seconds: float | None, message: str) -> str:
     stamp = "" if seconds is None else f"[{seconds:12.6f}] "
     return "{}{}{}".format(f"<{number}>" if number else "", stamp, _ESCAPED.sub(" ", message)[:LINE_MAX])
-
-
-def joined(lines: Iterable[str]) -> list[str]:
-    """Lines of any source, with each indented line without a time joined to the line above."""
-    return parse_dmesg("\n".join(lines))
