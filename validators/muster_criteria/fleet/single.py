@@ -85,7 +85,7 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
             per = known.get((each.per, device, labels)) or known.get((each.per, device, ()))
             if per is None or per.unit != each.per_unit or not per.value:
                 continue
-            value = each.times * float(row.value or 0.0) / float(per.value) ** each.power
+            value = each.times * float(row.value or 0.0) / float(per.value)
             note = f"{each.of} by {each.per}"
             made.append(
                 dataclasses.replace(row, metric=each.metric, unit=each.unit, value=value, spread=None, note=note)
