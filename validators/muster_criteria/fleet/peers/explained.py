@@ -81,7 +81,7 @@ def _explaining(indices: Keyed, readings: Keyed, ratio: Numbers, at: int) -> Num
     which, known = numbered(_device(readings)[rows], size)
     middle, _ = medians(ratio[rows], which, len(known))
     place = Places.of(known, size).find(_device(indices))
-    return np.append(middle, np.nan)[place] - 1.0
+    return np.asarray(np.append(middle, np.nan)[place] - 1.0)
 
 
 def _device(readings: Keyed) -> Codes:
