@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,7 @@ from muster_criteria.stages import STAGES
 from muster_demo import watchdog
 from muster_node.contract import Plan, ProbeCall
 from tests.support.servers import slurm, sshd
+from tests.support.waiting import until
 
 BAR_S = 5.0
 TRIALS_MIN = 20
@@ -96,13 +98,8 @@ def trial(
     return seconds, left, ran
 
 
-def _until(true: object, complaint: str) -> None:
-    assert callable(true)
-    end = time.monotonic() + LIMIT_S
-    while not true():
-        if time.monotonic() > end:
-            raise SystemExit(complaint)
-        time.sleep(0.02)
+def _until(true: Callable[[], object], complaint: str) -> None:
+    until(true, what=lambda: complaint, limit_s=LIMIT_S, step_s=0.02)
 
 
 def main() -> int:

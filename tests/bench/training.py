@@ -11,7 +11,6 @@ of its own, an agent one to all of a node, and Linux shares a busy core by sessi
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -22,11 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from muster_criteria.cluster.goodput import Input, Inputs, forecast
 from muster_demo import watchdog
 from muster_node.workloads import llama
+from tests.bench.processes import cpu_seconds
 from tests.muster_node.cluster import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,14 +146,7 @@ def _cpu_when(block: blocks.Block, words: str) -> float:
         if time.monotonic() > until:
             raise SystemExit(f"the block did not come to its {words} within {LIMIT_S:g} s")
         time.sleep(0.05)
-    total = 0.0
-    for running in block.running.values():
-        agent = psutil.Process(running.process.pid)
-        for process in (agent, *agent.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
-    return total
+    return cpu_seconds(running.process.pid for running in block.running.values())
 
 
 def _bare(args: argparse.Namespace) -> tuple[float, float]:

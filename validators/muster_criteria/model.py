@@ -274,6 +274,15 @@ class Coverage:
 
 
 @dataclasses.dataclass(frozen=True)
+class PartJudgement:
+    """What one part of the judge gives of a stage: findings, a gap for each thing that is not known, and notes."""
+
+    findings: tuple[Finding, ...] = ()
+    missing: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Observation:
     """One judged row: a measurement with its limits, for reports. ``share`` is value / floor (or ceiling / value)."""
 

@@ -22,14 +22,18 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else " ".join(printable(text).split())
 
 
+def cut(text: str, most: int) -> str:
+    """``text`` in at most so many characters; what is cut off is marked with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def as_markdown(text: str) -> str:
     """``text`` as Markdown that shows it as it is, on one line: no markup, picture or link."""
     return _LINK.sub(r"\g<0> ", one_line(text)).translate(_MARKUP)
 
 
 def clean_text(text: object) -> object:
-    """``one_line``, cut at ``TEXT_MAX`` characters; what is no text is returned as it is."""
+    """``one_line``, ``cut`` at ``TEXT_MAX`` characters; what is no text is returned as it is."""
     if not isinstance(text, str):
         return text
-    text = one_line(text)
-    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+    return cut(one_line(text), TEXT_MAX)

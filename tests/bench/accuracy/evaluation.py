@@ -111,11 +111,9 @@ class _Compared:
     judge: Judge
 
 
-def evaluate(
-    seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS, tuned: Table | None = None
-) -> list[Row]:
-    """All rows, healthy nodes first. The same seed and size give the same trials. ``tuned``: by default the stored."""
-    table = tuned or Table.load()
+def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] = CELLS) -> list[Row]:
+    """All rows, healthy nodes first. The same seed and size give the same trials."""
+    table = Table.load()
     rngs = [np.random.default_rng([seed, number]) for number in range(size.fleets)]
     fleets = [_fleet(rng, size, new_judge) for rng in rngs]
     lot = size.shared(size.tuning)

@@ -59,15 +59,6 @@ class Fault:
         after = {name: np.where(hit, self._altered(values, severity.value), values) for name, values in before.items()}
         return dataclasses.replace(devices, **after)
 
-    def part_of(self, severity: Severity, share: float) -> Severity:
-        """This share (0 to 1) of a severity. Raises ValueError for a fault that is there or not."""
-        if share == 1.0:
-            return severity
-        if self.how == "set":
-            raise ValueError(f"{self.name} does not grow")
-        healthy = 1.0 if self.how == "times" else 0.0
-        return dataclasses.replace(severity, value=healthy + share * (severity.value - healthy))
-
     def _altered(self, before: Array, value: float) -> Array:
         if self.how == "times":
             return before * value

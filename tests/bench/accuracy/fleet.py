@@ -84,42 +84,24 @@ def draw_trials(
     hall: Hall,
     sizes: Sequence[tuple[Cell, int]],
     earlier: int,
-    *,
-    repeat: bool = True,
-    growing: int = 0,
 ) -> Trials:
-    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits.
-
-    All are healthy at the earlier visits, but at the last ``growing`` of them, over which faults grow evenly up to
-    today's severity. Without ``repeat``, a retest returns today's measurement once more.
-    """
+    """So many nodes of each cell, placed anywhere in the hall, after ``earlier`` visits at which all were healthy."""
     sound = [build(rng, count) for _, count in sizes]
     slots = [rng.integers(0, GPUS, count) for _, count in sizes]
     hits = [
         cell.fault.hit(hit_slots) if cell.fault else np.zeros((len(hit_slots), GPUS), dtype=np.bool_)
         for (cell, _), hit_slots in zip(sizes, slots, strict=True)
     ]
-
-    def devices_at(share: float) -> Devices:
-        """Every node, its fault at this share of its severity."""
-        cells = zip(sizes, sound, slots, strict=True)
-        return Devices.joined(
-            [
-                cell.fault.inflict(devices, hit_slots, cell.fault.part_of(cell.severity, share))
-                if share and cell.fault and cell.severity
-                else devices
-                for (cell, _), devices, hit_slots in cells
-            ]
-        )
-
-    before, now = devices_at(0.0), devices_at(1.0)
+    before = Devices.joined(sound)
+    now = Devices.joined(
+        [
+            cell.fault.inflict(devices, hit_slots, cell.severity) if cell.fault and cell.severity else devices
+            for (cell, _), devices, hit_slots in zip(sizes, sound, slots, strict=True)
+        ]
+    )
     places = hall.fill(rng, len(now))
-    past = []
-    for number in range(earlier):
-        left = earlier - number
-        devices = before if left > growing else devices_at(1.0 - left / (growing + 1))
-        past.append(_visit(rng, hall, devices, places, TODAY - WEEK * left))
-    today, again = _twice(rng, hall, now, places, repeat)
+    past = [_visit(rng, hall, before, places, TODAY - WEEK * left) for left in range(earlier, 0, -1)]
+    today, again = _twice(rng, hall, now, places)
     return Trials(
         cells=tuple(cell for cell, _ in sizes),
         cell=np.repeat(np.arange(len(sizes)), [count for _, count in sizes]),
@@ -135,9 +117,8 @@ def _visit(rng: np.random.Generator, hall: Hall, devices: Devices, places: Place
     return Visit(day + hour / 24.0, measure(rng, devices, places, inlet))
 
 
-def _twice(rng: np.random.Generator, hall: Hall, devices: Devices, places: Places, repeat: bool) -> tuple[Visit, Visit]:
-    """Two measurements an hour apart: the same inlet, each with run-to-run noise of its own, if one is repeated."""
+def _twice(rng: np.random.Generator, hall: Hall, devices: Devices, places: Places) -> tuple[Visit, Visit]:
+    """Two measurements an hour apart: the same inlet, each with run-to-run noise of its own."""
     hour, inlet = hall.inlet(rng, places)
-    first = measure(rng, devices, places, inlet)
-    second = measure(rng, devices, places, inlet) if repeat else first
+    first, second = (measure(rng, devices, places, inlet) for _ in range(2))
     return Visit(TODAY + hour / 24.0, first), Visit(TODAY + (hour + 1.0) / 24.0, second)

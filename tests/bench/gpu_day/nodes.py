@@ -25,8 +25,8 @@ from muster_criteria.cluster.fabric.observed import pair_params
 from muster_criteria.cluster.fabric.places import RAILS_LABEL, Member, places_of
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.cluster.fabric.topology import unknown
-from muster_criteria.cluster.judge import MemberResult, judge_block
-from muster_criteria.cluster.model import COLLECTIVES, STAGE, TRAINING
+from muster_criteria.cluster.judge import judge_block
+from muster_criteria.cluster.model import COLLECTIVES, STAGE, TRAINING, MemberResult
 from muster_criteria.cluster.plan import PAIRS, CallSpec, cluster_calls, pair_call
 from muster_criteria.labels import labelled
 from muster_criteria.measured import StageResult, parse_result

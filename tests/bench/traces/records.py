@@ -11,7 +11,6 @@ import datetime
 import json
 import lzma
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -152,9 +151,7 @@ def titan(file: TextIO) -> tuple[Units, Faults, float]:
     """
     rows = list(csv.DictReader(file))
     when = {text for row in rows for text in (row["insert"], row["remove"]) if text}
-    moments = {
-        text: datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC).timestamp() / 3600.0 for text in when
-    }
+    moments = {text: _hours(datetime.datetime.fromisoformat(text)) for text in when}
     zero = min(moments.values())
     stays = [row for row in rows if row["insert"]]
     lots, cages, racks, parts, places, mixed = ({} for _ in range(6))  # type: tuple[dict[Any, int], ...]
@@ -241,9 +238,7 @@ def _hours(moment: datetime.datetime) -> float:
 
 def _lanl_time(text: str) -> float | None:
     try:
-        return (
-            datetime.datetime.strptime(text.strip(), "%m/%d/%Y %H:%M").replace(tzinfo=datetime.UTC).timestamp() / 3600.0
-        )
+        return _hours(datetime.datetime.strptime(text.strip(), "%m/%d/%Y %H:%M"))
     except ValueError:
         return None
 
@@ -265,17 +260,3 @@ def _lanl_group(hardware: str) -> str:
 READERS: Mapping[str, Callable[[TextIO], tuple[Units, Faults, float]]] = {
     "infinitehbd-": servers, "titan-": titan, "lanl-": lanl,
 }  # fmt: skip
-
-
-def main() -> int:
-    """Print what each record of a folder holds."""
-    for record in read_folder(Path(sys.argv[1])):
-        counts = np.bincount(record.faults.group, minlength=len(GROUPS))
-        kinds = ", ".join(f"{group} {count}" for group, count in zip(GROUPS, counts, strict=True) if count)
-        units, faults = len(record.units), len(record.faults)
-        print(f"{record.name}: {units} units, {record.hours / 24:.0f} days, {faults} faults: {kinds}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

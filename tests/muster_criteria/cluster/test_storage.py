@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.cluster.model import TRAINING, Earlier
-from muster_criteria.cluster.storage import OTHERS_MIN
+from muster_criteria.cluster.model import OTHERS_MIN, TRAINING, Earlier
 from muster_criteria.model import FaultClass, Severity
 from tests.muster_criteria.cluster.test_training import real, rules
 from tests.muster_criteria.cluster_results import Sent, block, row

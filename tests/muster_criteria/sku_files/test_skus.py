@@ -305,6 +305,16 @@ def test_a_derivation_says_the_units_of_what_it_is_made_of(folder: Path, key: st
     assert problem.code == "wrong-unit"
 
 
+def test_a_derivation_from_another_kind_of_device_is_refused(folder: Path) -> None:
+    path = folder / "programmes" / "gpu-node.yaml"
+    raw = yaml.safe_load(path.read_text())
+    (derivation,) = (each for each in raw["derive"] if each["metric"] == "power_share")
+    derivation["device"] = "cpu"
+    path.write_text(yaml.safe_dump(raw, allow_unicode=True))
+    codes = {each.code for each in lint_sku("h100-sxm-8", [folder]) if each.key.startswith("derive")}
+    assert codes == {"wrong-device"}
+
+
 def test_a_file_is_parsed_once_and_each_reader_has_values_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("limits: [{metric: a}]\n")

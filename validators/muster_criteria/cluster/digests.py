@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements
+from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements, fault_of
 from muster_criteria.devices import natural
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
@@ -152,8 +152,7 @@ def _judge_member(
             block.add(member, _finding(vote, devices, Severity.WARNING, FaultClass.SOFTWARE, Action.INSPECT))
         return
     for vote in faulty:
-        fault = FaultClass.CPU if vote.device.startswith("cpu") else FaultClass.GPU
-        block.add(member, _finding(vote, devices, Severity.CRITICAL, fault, Action.RMA))
+        block.add(member, _finding(vote, devices, Severity.CRITICAL, fault_of(vote.device), Action.RMA))
 
 
 def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, action: Action) -> Finding:

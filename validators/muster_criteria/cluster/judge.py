@@ -45,8 +45,6 @@ from muster_criteria.stage.coverage import Tally
 from muster_criteria.stage.findings import in_order
 from muster_criteria.stage.verdict import verdict_of
 
-__all__ = ["STAGE", "ClusterJudgement", "MemberResult", "judge_block"]
-
 log = logging.getLogger(__name__)
 
 TIMED = ("scaling", "step_p95_to_p50")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.rack import RackState
-from muster_criteria.devices import natural
+from muster_criteria.devices import kind_of, natural
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.model import FaultClass, Finding, Gap, Judgement, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 
 T = TypeVar("T")
+Which = TypeVar("Which", bound=Hashable)
 
 STAGE = "cluster_validation"
 COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
@@ -24,6 +26,8 @@ ZERO = {
     "member_missing": "by definition: each member takes part in everything that the block does together",
 }
 """Metrics of which anything but 0 is found, and why."""
+OTHERS_MIN = 3
+"""Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,9 +160,13 @@ class Measurements:
         """The one text; None where there is none, or several that differ."""
         return _only({row.text for row in self._matching(probe, metric, device, {})})
 
-    def spread(self, probe: str, metric: str, device: str = "node") -> float:
-        """The spread of a metric's repeats; 0 where it was not reported."""
-        return max((row.spread or 0.0 for row in self._matching(probe, metric, device, {})), default=0.0)
+    def texts(self, probe: str, metric: str) -> tuple[str, ...]:
+        """The different texts of a metric, in order."""
+        return tuple(sorted({row.text or "" for row in self.rows(probe, metric)}))
+
+    def spread(self, probe: str, metric: str) -> float:
+        """The spread of the repeats of a node's metric; 0 where it was not reported."""
+        return max((row.spread or 0.0 for row in self._matching(probe, metric, "node", {})), default=0.0)
 
     def devices(self, probe: str, metric: str) -> list[str]:
         """The devices that report a metric, gpu2 before gpu10."""
@@ -172,13 +180,40 @@ class Measurements:
 
 def fault_of(device: str) -> FaultClass:
     """The suspected part where a device of a member is the reason."""
-    return {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}.get(device.rstrip("0123456789"), FaultClass.NODE)
+    return {"gpu": FaultClass.GPU, "cpu": FaultClass.CPU}.get(kind_of(device), FaultClass.NODE)
 
 
 def number_of(limit: Limit) -> float:
     """The number of a limit that has one."""
     assert limit.number is not None, limit.name
     return limit.number
+
+
+class Low(NamedTuple):
+    """A ``rate`` that is by ``drop`` % below ``usual``, the others' median; ``least``: what the limit asks for."""
+
+    rate: float
+    usual: float
+    drop: float
+    least: float
+
+
+def low_rates(limit: Limit, rates: Mapping[Which, float], kinds: Mapping[Which, object]) -> dict[Which, Low]:
+    """The rates that are by more % than the limit below the median of at least ``OTHERS_MIN`` others of their kind."""
+    found = {}
+    for which, rate in rates.items():
+        others = [other for at, other in rates.items() if at != which and kinds[at] == kinds[which]]
+        usual = statistics.median(others) if len(others) >= OTHERS_MIN else 0.0
+        drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
+        if drop > number_of(limit):
+            found[which] = Low(rate, usual, drop, usual * (1.0 - number_of(limit) / 100.0))
+    return found
+
+
+def values_of(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:
+    """A metric of the training by member, of those that have the one value (``Measurements.value``)."""
+    found = {name: measured.value(TRAINING, metric, **labels) for name, measured in members.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def of_limit(

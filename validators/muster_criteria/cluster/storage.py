@@ -8,14 +8,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, of_limit
+from muster_criteria.cluster.model import (
+    OTHERS_MIN,
+    TRAINING,
+    BlockFindings,
+    Earlier,
+    Measurements,
+    low_rates,
+    of_limit,
+    values_of,
+)
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure
-
-OTHERS_MIN = 3
-"""Fewest other nodes to compare one with."""
 
 
 def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -54,34 +60,22 @@ def _hung(members: Mapping[str, Measurements]) -> set[str]:
 def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """All nodes write, and then read, at once: what one of them gets against the median of the others."""
     for direction in ("write", "read"):
-        rates = {
-            name: rate for name, measured in members.items()
-            if (rate := measured.value(TRAINING, "shared_rate", direction=direction, nodes="all")) is not None
-        }  # fmt: skip
-        for name, rate in rates.items():
-            others = [other for at, other in rates.items() if at != name]
-            usual = statistics.median(others) if len(others) >= OTHERS_MIN else 0.0
-            drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
-            if drop > float(limit.value):
-                observed = f"{direction} {figure(rate, 'GB/s')}, {drop:.0f} % less than the others, all at once"
-                expected = f"≥ {figure(usual * (1 - float(limit.value) / 100), 'GB/s')}"
-                summary = f"The node {limit.meaning}: {observed}."
-                labels = (("direction", direction),)
-                found = of_limit(
-                    limit, "slow_shared_path", "shared_rate", observed, expected, summary, labels=labels,
-                    extent=Extent(rate, "GB/s", "lower"),
-                )  # fmt: skip
-                block.add(name, found)
+        rates = values_of(members, "shared_rate", direction=direction, nodes="all")
+        for name, low in low_rates(limit, rates, dict.fromkeys(rates)).items():
+            observed = f"{direction} {figure(low.rate, 'GB/s')}, {low.drop:.0f} % less than the others, all at once"
+            found = of_limit(
+                limit, "slow_shared_path", "shared_rate", observed, f"≥ {figure(low.least, 'GB/s')}",
+                f"The node {limit.meaning}: {observed}.", labels=(("direction", direction),),
+                extent=Extent(low.rate, "GB/s", "lower"),
+            )  # fmt: skip
+            block.add(name, found)
 
 
 def _judge_saves(
     limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
     """The 95th percentile of the saves, by their slowest rank: a path that is irregular shows as one that is slow."""
-    saves = {
-        name: seconds for name, measured in members.items()
-        if (seconds := measured.value(TRAINING, "checkpoint_save", stat="p95")) is not None
-    }  # fmt: skip
+    saves = values_of(members, "checkpoint_save", stat="p95")
     if earlier is None or earlier.save_s is None or earlier.saves < OTHERS_MIN or not saves:
         return
     seconds, most = statistics.median(saves.values()), earlier.save_s * (1.0 + float(limit.value) / 100.0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from muster_criteria.cluster.model import (
     COLLECTIVES,
+    OTHERS_MIN,
     TRAINING,
     BlockFindings,
     Measurements,
@@ -24,8 +25,7 @@ PARTS = ("step_compute", "step_wait")
 """What a step consists of here."""
 
 FEW_CONFIDENCE = 0.5
-OTHERS_MIN = 3
-"""Fewest others for full confidence: with fewer, a wrong report of one moves their median by half of its error."""
+"""In a finding by fewer others than ``OTHERS_MIN``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _pace(measured: Measurements) -> Pace | None:
         for row in measured.rows(TRAINING, "step_compute")
         if row.device != "node" and row.value is not None
     }
-    keys = tuple(sorted({row.text or "" for row in measured.rows(TRAINING, "digest_key")}))
+    keys = measured.texts(TRAINING, "digest_key")
     return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
 
 

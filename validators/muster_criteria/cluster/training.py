@@ -10,7 +10,16 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from muster_criteria.cluster.domains import domain_of
-from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier, Measurements, number_of, of_limit
+from muster_criteria.cluster.model import (
+    TRAINING,
+    BlockFindings,
+    Earlier,
+    Measurements,
+    low_rates,
+    number_of,
+    of_limit,
+    values_of,
+)
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Extent, Observation
@@ -18,9 +27,6 @@ from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
-
-OTHERS_MIN = 3
-"""Fewest others to compare one with."""
 
 EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
@@ -115,7 +121,7 @@ def _slowest(members: Mapping[str, Measurements]) -> float:
 
 
 def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    values = _values(members, "scaling")
+    values = values_of(members, "scaling")
     if not values or min(values.values()) >= number_of(limit):
         return
     value = min(values.values())
@@ -125,7 +131,7 @@ def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: Blo
 
 
 def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    values = _values(members, "step_p95_to_p50")
+    values = values_of(members, "step_p95_to_p50")
     if not values or max(values.values()) <= number_of(limit):
         return
     observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
@@ -138,8 +144,8 @@ def _judge_earlier(
     limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
     """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
-    together = _values(members, "tokens_per_s", scope="block")
-    devices = sum(_values(members, "training_devices").values())
+    together = values_of(members, "tokens_per_s", scope="block")
+    devices = sum(values_of(members, "training_devices").values())
     if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
         return
     rate = statistics.median(together.values()) / devices
@@ -171,27 +177,15 @@ def _warn_all(
 
 def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Each node's throughput alone against the others with the same devices and libraries."""
-    keys = {
-        name: tuple(sorted({row.text or "" for row in measured.rows(TRAINING, "digest_key")}))
-        for name, measured in members.items()
-    }
-    rates = {
-        name: rate
-        for name, measured in members.items()
-        if (rate := measured.value(TRAINING, "tokens_per_s", scope="node")) is not None
-    }
-    for name, rate in rates.items():
-        others = [other for at, other in rates.items() if at != name and keys[at] == keys[name]]
-        if len(others) < OTHERS_MIN or any(each.rule == "straggler" for each in block.findings.get(name, ())):
+    keys = {name: measured.texts(TRAINING, "digest_key") for name, measured in members.items()}
+    for name, low in low_rates(limit, values_of(members, "tokens_per_s", scope="node"), keys).items():
+        if any(each.rule == "straggler" for each in block.findings.get(name, ())):
             continue
-        usual = statistics.median(others)
-        drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
-        if drop > number_of(limit):
-            observed = f"{figure(rate, 'tokens/s')} alone, {drop:.1f} % less than the others"
-            expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'tokens/s')}"
-            summary = f"The node {limit.meaning}: it trains {observed}."
-            extent = Extent(rate / usual, "share", "lower")  # of the same model's rate, which a recipe changes
-            block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
+        observed = f"{figure(low.rate, 'tokens/s')} alone, {low.drop:.1f} % less than the others"
+        expected = f"≥ {figure(low.least, 'tokens/s')}"
+        summary = f"The node {limit.meaning}: it trains {observed}."
+        extent = Extent(low.rate / low.usual, "share", "lower")  # of the same model's rate, which a recipe changes
+        block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
 
 
 def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -207,19 +201,13 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         if row.value is not None and row.labels.get("sender") in members
     }
     kinds = {path: _kind_of(domains[path[0]], domains[path[1]], any(domains.values())) for path in rates}
-    for path, rate in rates.items():
-        others = [other for at, other in rates.items() if at != path and kinds[at] == kinds[path]]
-        if not kinds[path] or len(others) < OTHERS_MIN:
-            continue
-        usual = statistics.median(others)
-        drop = 100.0 * (1.0 - rate / usual) if usual > 0 else 0.0
-        if drop <= number_of(limit):
-            continue
-        sender, receiver, device = path
-        observed = f"{figure(rate, 'GB/s')} from {sender} to {device} of {receiver}, {drop:.0f} % less than other paths"
-        expected = f"≥ {figure(usual * (1 - number_of(limit) / 100), 'GB/s')}"
+    known = {path: rate for path, rate in rates.items() if kinds[path]}
+    for (sender, receiver, device), low in low_rates(limit, known, kinds).items():
+        what = f"{figure(low.rate, 'GB/s')} from {sender} to {device} of {receiver}"
+        observed = f"{what}, {low.drop:.0f} % less than other paths"
+        expected = f"≥ {figure(low.least, 'GB/s')}"
         summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
-        extent = Extent(rate, "GB/s", "lower")
+        extent = Extent(low.rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
 
@@ -229,8 +217,3 @@ def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:
     if sender and sender == receiver:
         return "NVLink"
     return "network" if (sender and receiver) or not of_domains else ""
-
-
-def _values(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:
-    found = {name: measured.value(TRAINING, metric, **labels) for name, measured in members.items()}
-    return {name: value for name, value in found.items() if value is not None}

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from muster_criteria.cluster.fabric.nodes import MOST
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
+from muster_criteria.devices import kind_of
 from muster_criteria.measured import Measured
 from muster_criteria.model import Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
@@ -83,17 +84,16 @@ def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measure
     """Rows without a value of what could fail a GPU; what it does not have is none of them."""
     for limit in limits:
         for row in measured.rows(PROBE, limit.metric) if limit.breach == "fail" else ():
-            kind = row.device.rstrip("0123456789")
-            if row.value is None and row.note != NOT_SUPPORTED and limit.applies_to(row.metric, kind, dict(row.labels)):
+            applies = limit.applies_to(row.metric, kind_of(row.device), dict(row.labels))
+            if row.value is None and row.note != NOT_SUPPORTED and applies:
                 yield row
 
 
 def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[Limit, Measured]]:
     for limit in limits:
         for row in measured.rows(PROBE, limit.metric):
-            kind = row.device.rstrip("0123456789")
             over = limit.device == "gpu" and row.value is not None and row.value > number_of(limit)
-            if over and limit.applies_to(row.metric, kind, dict(row.labels)):
+            if over and limit.applies_to(row.metric, kind_of(row.device), dict(row.labels)):
                 yield limit, row
 
 

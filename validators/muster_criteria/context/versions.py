@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.devices import natural
 from muster_criteria.measured import Measured, StageResult
-from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, Severity, measurement_reference
+from muster_criteria.model import Action, FaultClass, Finding, Gap, Lack, PartJudgement, Severity, measurement_reference
 from muster_criteria.rows import counted_gpus
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.versions import KIND, Allowed
@@ -24,19 +23,10 @@ Running = Mapping[str, Mapping[str, int]]
 """By part, the versions that other nodes of the SKU run, and on how many nodes each."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Versions:
-    """What the versions of a result give: findings, a gap for each that is not known, and notes."""
-
-    findings: tuple[Finding, ...] = ()
-    missing: tuple[Gap, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
+def judge_versions(result: StageResult, sku: Sku, running: Running) -> PartJudgement:
     """Judges the versions in ``result``; nothing in any other stage than intake."""
     if result.stage != STAGE:
-        return Versions()
+        return PartJudgement()
     findings: list[Finding] = []
     missing: list[Gap] = []
     notes: list[str] = []
@@ -65,7 +55,7 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> Versions:
             elif not permitted:
                 wrong[row.text or ""].append(row)
         findings += [_finding(allowed, version, found, fleet) for version, found in sorted(wrong.items())]
-    return Versions(tuple(findings), tuple(missing), tuple(notes))
+    return PartJudgement(tuple(findings), tuple(missing), tuple(notes))
 
 
 def _agreed(counts: Mapping[str, int]) -> dict[str, int]:

@@ -11,9 +11,9 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, Extent, Finding, Judgement, Severity, Verdict, subject, symptom_name
 from muster_criteria.stage.verdict import verdict_of
 
@@ -86,7 +86,7 @@ def subject_of(device: str, serials: Mapping[str, str]) -> str:
     A waiver follows the part to any slot of any node, and stays behind when the part is taken out.
     """
     if device in serials:
-        return f"{re.sub(r'[0-9]+$', '', device.partition(':')[0])} {serials[device]}"
+        return f"{kind_of(device)} {serials[device]}"
     chassis = next((f"{slot} {serials[slot]}" for slot in CHASSIS if slot in serials), "")
     return f"{device} of {chassis}" if chassis else ""
 

@@ -34,9 +34,11 @@ from muster_criteria.model import (
     Finding,
     Gap,
     Lack,
+    PartJudgement,
     Severity,
     measurement_reference,
 )
+from muster_criteria.text import cut
 from muster_criteria.words import duration, listed
 
 INTAKE = "intake"
@@ -66,25 +68,19 @@ BEFORE = DURING | {EventSeverity.RESET: Severity.WARNING, EventSeverity.MONITOR:
 
 
 @dataclasses.dataclass(frozen=True)
-class EventJudgement:
-    """Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted
-    more messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges; at
-    intake, a note where the log does not reach back to the boot."""
-
-    findings: tuple[Finding, ...] = ()
-    missing: tuple[Gap, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class _Judged:
     event: DeviceEvent
     response: Response
     reference: str
 
 
-def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> EventJudgement:
-    """Judges every message of a stage."""
+def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> PartJudgement:
+    """Judges every message of a stage.
+
+    Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted more
+    messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges; at
+    intake, a note where the log does not reach back to the boot.
+    """
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
     groups: dict[tuple[Any, ...], list[_Judged]] = {}
     unjudged: dict[tuple[str, str], Gap] = {}
@@ -105,7 +101,7 @@ def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> EventJ
     ]
     findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
     missing = (*_unreported(result), *_overwritten(result, began), *unjudged.values())
-    return EventJudgement(findings, missing, tuple(_not_since_boot(result)))
+    return PartJudgement(findings, missing, tuple(_not_since_boot(result)))
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[DeviceEvent, ...]:
@@ -230,7 +226,7 @@ def _finding(group: Sequence[_Judged], during: bool) -> Finding:
     where = f"PCI {event.pci}" if event.pci else "no device named"
     since = "" if event.at is None else f", {event.at:.0f} s after boot"
     name = name_of(event, response)
-    meaning = response.meaning if event.code is not None else f"{response.meaning}: {_short(event.text)}"
+    meaning = response.meaning if event.code is not None else f"{response.meaning}: {cut(event.text, TEXT_MAX)}"
     return Finding(
         rule=DEVICE_EVENT,
         metric=CODED if event.code is not None else PLAIN,
@@ -249,11 +245,7 @@ def _finding(group: Sequence[_Judged], during: bool) -> Finding:
 
 
 def _texts(group: Sequence[_Judged]) -> str:
-    return listed(list(dict.fromkeys(_short(each.event.text) for each in group)), TEXTS_LISTED)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+    return listed(list(dict.fromkeys(cut(each.event.text, TEXT_MAX) for each in group)), TEXTS_LISTED)
 
 
 def _gravest_first(first: float, finding: Finding) -> tuple[Any, ...]:

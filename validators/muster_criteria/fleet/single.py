@@ -23,13 +23,10 @@ from muster_criteria.rows import Row
 
 FLEET_PROBE = "fleet"
 """The probe of rows that are computed here: family indices, and a node's own level."""
+PEERS_MEDIAN = "peers_median"
+"""The frame's column of what is usual among a row's peers."""
 NOW = "this"
 """The run of the result being judged, as opposed to repeats of the same visit."""
-
-
-REFERENCE_COLUMNS = ("peers_median", "peers_count", "peers_distance", "history_median", "drift")
-"""The frame's columns for a row's references; distances are shares, positive where the row is above."""
-REFERENCE_COLUMNS_OF = {"peers": (("peers_median", "peers_distance"),), "drift": (("history_median", "drift"),)}
 
 _NOTES = {
     "index": "1 − the median of its metrics' distances from the peers",
@@ -85,7 +82,7 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
             per = known.get((each.per, device, labels)) or known.get((each.per, device, ()))
             if per is None or per.unit != each.per_unit or not per.value:
                 continue
-            value = each.times * float(row.value or 0.0) / float(per.value) ** each.power
+            value = each.times * float(row.value or 0.0) / float(per.value)
             note = f"{each.of} by {each.per}"
             made.append(
                 dataclasses.replace(row, metric=each.metric, unit=each.unit, value=value, spread=None, note=note)
@@ -193,14 +190,11 @@ class _Table:
         levels: dict[int, int] = {}
         placed = [(rule, *self._positions(rule, levels)) for rule in self._results]  # first: this may make rows
         self._made = np.array([row.probe == FLEET_PROBE for row in self._rows], dtype=np.bool_)
-        columns = {name: np.full(len(self._rows), np.nan) for name in REFERENCE_COLUMNS}
+        columns = {PEERS_MEDIAN: np.full(len(self._rows), np.nan)}
         for rule, elements, at in placed:
             columns |= self._columns(rule, elements, at)
-            for expected, distance in REFERENCE_COLUMNS_OF.get(rule.rule, ()):
-                columns[expected][at] = rule.expected[elements]
-                columns[distance][at] = self._worse(rule, at, elements) * rule.share[elements]
             if rule.rule == "peers":
-                columns["peers_count"][at] = rule.visits[elements]
+                columns[PEERS_MEDIAN][at] = rule.expected[elements]
         cases = np.array(self._cases, dtype=np.int64)
         order = np.argsort(cases, kind="stable")
         place = np.empty(len(order), dtype=np.int64)

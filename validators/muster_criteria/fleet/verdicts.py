@@ -46,15 +46,6 @@ class RuleResult:
     cleared: npt.NDArray[np.bool_]
     foreign: npt.NDArray[np.bool_]
 
-    def breach(self, informs: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
-        """Returns the breach of each element: "fail", "retest" (a second reading is needed), "warn", "cleared" or "".
-
-        ``informs``: of which elements a second reading distinguishes fault from noise (see ``budget.repeat_informs``).
-        """
-        needed = np.where(informs & (self.repeats <= 1), "retest", "warn")
-        outlier = np.where(self.retest < 0.0, np.where(self.cleared, "cleared", needed), "")
-        return np.where(self.fail < 0.0, "fail", outlier).astype(object)
-
 
 def judge_readings(
     readings: pd.DataFrame,

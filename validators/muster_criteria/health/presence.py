@@ -34,27 +34,13 @@ _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
 class Seen(Protocol):
-    """A fact, as ``muster_criteria.health.readings`` reads it."""
+    """A fact, as ``muster_criteria.health.readings`` reads it: a number or a text of a part, and what else tells it."""
 
-    @property
-    def name(self) -> str:
-        """What it is of."""
-
-    @property
-    def device(self) -> str:
-        """The part."""
-
-    @property
-    def value(self) -> float | None:
-        """A number."""
-
-    @property
-    def text(self) -> str:
-        """Or a text."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """What else distinguishes it."""
+    name: str
+    device: str
+    value: float | None
+    text: str
+    labels: dict[str, str]
 
 
 class State(NamedTuple):

@@ -35,12 +35,9 @@ class Times(Written):
 class Set(Protocol):
     """A limit as a SKU file sets it: ``value`` under the kind's key."""
 
-    @property
-    def value(self) -> Any: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def siblings(self) -> int: ...
+    value: Any
+    unit: str
+    siblings: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -105,22 +105,13 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         yield from (Problem(sku.file, key, code, message) for code, message in limit.kind.problems(limit))
         if limit.kind.takes(limit, OTHER_UNIT):
             continue
-        units = {probe.unit(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
-        if not units:
-            yield Problem(sku.file, key, "unknown-metric", f"no probe measures {limit.metric}")
-        elif limit.unit not in units:
-            known = " or ".join(sorted(units))
-            message = f"the unit is {limit.unit}, but probes report {limit.metric} in {known}"
-            yield Problem(sku.file, key, "wrong-unit", message)
-        kinds = {probe.on.get(limit.metric, limit.device) for probe in probes.values() if limit.metric in probe.units}
-        if kinds and limit.device not in kinds:
-            message = f"the device is {limit.device}, but probes report {limit.metric} on {' or '.join(sorted(kinds))}"
-            yield Problem(sku.file, key, "wrong-device", message)
+        odd = dict(_unlike_probes(limit.metric, limit.device, limit.unit, probes))
+        yield from (Problem(sku.file, key, code, message) for code, message in odd.items())
         unknown = set(limit.stages) - set(STAGES)
         for stage in unknown:
             message = f"there is no stage {stage} (there are {', '.join(STAGES)})"
             yield Problem(sku.file, key, "unknown-stage", message)
-        stages = () if unknown or not units else limit.stages
+        stages = () if unknown or "unknown-metric" in odd else limit.stages
         if stages and not any(_measured_in(sku, stage, limit.metric, probes) for stage in stages):
             message = f"no probe of stage {' or '.join(stages)} measures {limit.metric}"
             yield Problem(sku.file, key, "not-measured", message)
@@ -132,6 +123,19 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):
             message = f"no probe measures {value.metric}, which it refers to"
             yield Problem(sku.file, key, "unknown-metric", message)
+
+
+def _unlike_probes(metric: str, device: str, unit: str, probes: Mapping[str, Declared]) -> Iterator[tuple[str, str]]:
+    """Yields (code, message) of each way in which no probe reports the metric so."""
+    of = [probe for probe in probes.values() if metric in probe.units]
+    units = {probe.unit(metric, device) for probe in of}
+    kinds = {probe.on.get(metric, device) for probe in of}
+    if not of:
+        yield "unknown-metric", f"no probe measures {metric}"
+    elif unit not in units:
+        yield "wrong-unit", f"the unit is {unit}, but probes report {metric} in {' or '.join(sorted(units))}"
+    if kinds and device not in kinds:
+        yield "wrong-device", f"the device is {device}, but probes report {metric} on {' or '.join(sorted(kinds))}"
 
 
 def _measured_in(sku: Sku, stage: str, metric: str, probes: Mapping[str, Declared]) -> bool:
@@ -183,19 +187,13 @@ def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """Yields problems of derived metrics whose inputs no probe reports in that unit."""
+    """Yields problems of derived metrics whose inputs no probe reports so."""
     file = f"programmes/{sku.programme.programme}.yaml"
     for index, each in enumerate(sku.programme.derive):
         key = f"derive.{index} ({each.metric})"
         for metric, unit in ((each.of, each.of_unit), (each.per, each.per_unit)):
-            units = {probe.unit(metric, each.device) for probe in probes.values() if metric in probe.units}
-            if not units:
-                message = f"no probe measures {metric}, which it is made of"
-                yield Problem(file, key, "unknown-metric", message)
-            elif unit not in units:
-                known = " or ".join(sorted(units))
-                message = f"takes {metric} in {unit}, but probes report it in {known}"
-                yield Problem(file, key, "wrong-unit", message)
+            odd = _unlike_probes(metric, each.device, unit, probes)
+            yield from (Problem(file, key, code, message) for code, message in odd)
 
 
 def _comparison_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
@@ -204,23 +202,13 @@ def _comparison_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
     derived = {(each.metric, each.device, each.unit) for each in sku.programme.derive}
     for index, each in enumerate(sku.programme.compare):
         key = f"compare.{index} ({each.metric})"
-        of = [probe for probe in probes.values() if each.metric in probe.units]
-        kinds = {probe.on.get(each.metric, each.device) for probe in of}
-        units = {probe.unit(each.metric, each.device) for probe in of}
         if each.given and not any(
             (other.metric, other.device) == (each.given, each.device) for other in sku.programme.compare
         ):
             yield Problem(file, key, "unknown-metric", f"is given {each.given}, which is not compared on {each.device}")
-        if (each.metric, each.device, each.unit) in derived:
-            continue
-        if not of:
-            yield Problem(file, key, "unknown-metric", f"no probe measures {each.metric}")
-        elif each.device not in kinds:
-            message = f"the device is {each.device}, but probes report it on {' or '.join(sorted(kinds))}"
-            yield Problem(file, key, "wrong-device", message)
-        elif each.unit not in units:
-            message = f"the unit is {each.unit}, but probes report it in {' or '.join(sorted(units))}"
-            yield Problem(file, key, "wrong-unit", message)
+        if (each.metric, each.device, each.unit) not in derived:
+            odd = _unlike_probes(each.metric, each.device, each.unit, probes)
+            yield from (Problem(file, key, code, message) for code, message in odd)
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:

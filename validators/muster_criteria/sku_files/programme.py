@@ -10,21 +10,7 @@ from typing import Any
 
 from muster_criteria.sku_files.declarations import declared_probes
 from muster_criteria.sku_files.model import ProbeUse, Programme, Requirement, Sensor, Sku, SkuError
-from muster_criteria.stages import LEVELS, STAGES
-
-__all__ = [
-    "LEVELS",
-    "STAGES",
-    "CallSpec",
-    "Need",
-    "blocking",
-    "needs",
-    "requires",
-    "stage_calls",
-    "stage_deadline_s",
-    "stage_probes",
-    "watching",
-]
+from muster_criteria.stages import LEVELS
 
 START_AND_COLLECT_S = 60.0
 """Added to the probes' time limits for the job's deadline: starting the agent, the in-use guard, writing the result."""

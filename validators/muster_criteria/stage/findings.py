@@ -36,6 +36,7 @@ from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
+from muster_criteria.text import cut
 from muster_criteria.words import PCIE_GENERATION, figure, pcie_speed
 
 MODULE_ID = "module_id"
@@ -163,7 +164,7 @@ def limit_finding(row: Mapping[str, Any], rule: Rule, sku: Sku) -> Finding:
         observed=observed,
         expected=expected,
         source=f"{limit.source} ({limit.date.isoformat()})",
-        detail=_detail(row["note"]),
+        detail=f" ({cut(row['note'], DETAIL_MAX)})" if row["note"] else "",
         extent=_extent(row, limit, at),
     )
 
@@ -205,12 +206,6 @@ class Origins:
 
 def _reference(row: Mapping[str, Any]) -> str:
     return measurement_reference(row["probe"], row["metric"], row["device"], row["labels"])
-
-
-def _detail(note: str) -> str:
-    if not note:
-        return ""
-    return f" ({note if len(note) <= DETAIL_MAX else note[: DETAIL_MAX - 1] + '…'})"
 
 
 def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:

@@ -2,10 +2,9 @@
 
 Any number of cases of one SKU and stage lie in one frame, one after the other (column ``case``), since what is computed
 column-wise costs the same for one as for hundreds. Columns: those of ``rows.Row``, kind, usable; siblings_median,
-siblings_count, siblings_distance; peers_median, peers_count, peers_distance, history_median and drift (NaN without a
-fleet to compare with); and for each rule ``<rule>``: its margin (negative: broken, NaN: not applicable),
-``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit, or the programme's comparison for the
-fleet's rules and for what is plausible.
+siblings_count; peers_median (NaN without a fleet to compare with); and for each rule ``<rule>``: its margin (negative:
+broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit, or the
+programme's comparison for the fleet's rules and for what is plausible.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pandas as pd
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.series.comparisons import Comparison, Worse
 from muster_criteria.fleet.series.keyed import medians
-from muster_criteria.fleet.single import REFERENCE_COLUMNS
+from muster_criteria.fleet.single import PEERS_MEDIAN
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels
 from muster_criteria.rows import NOT_COUNTED, PRESENCE, Row
@@ -106,14 +105,13 @@ def build_frame(
     applications, mixed = _applications(rows, sku, stage)
     columns = _plain(rows, case, mixed)
     columns |= _siblings(columns)
-    nothing = np.full(len(rows), np.nan)
-    columns |= dict(fleet) if fleet is not None else dict.fromkeys(REFERENCE_COLUMNS, nothing)
+    columns |= dict(fleet) if fleet is not None else {PEERS_MEDIAN: np.full(len(rows), np.nan)}
     margins = _Margins(columns)
     limits = sku.all_limits
     for index, positions in applications:
         margins.apply(limits[index], index, positions)
     margins.expected_devices()
-    margins.plausible(sku.programme.compare, columns["peers_median"])
+    margins.plausible(sku.programme.compare, columns[PEERS_MEDIAN])
     return Frame(columns | margins.columns())
 
 
@@ -175,16 +173,13 @@ def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> di
 
 
 def _siblings(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The median of a measurement over the case's devices of that kind, of how many, and the distance from it."""
+    """The median of a measurement over the case's devices of that kind, and of how many."""
     names = ("case", "probe", "metric", "kind", "labels", "unit")
     number: dict[tuple[Any, ...], int] = {}
     keys = zip(*(columns[name].tolist() for name in names), strict=True)
     group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
-    value = columns["value"]
-    median, count = medians(value, group, len(number))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        distance = value / median[group] - 1.0
-    return {"siblings_median": median[group], "siblings_count": count[group], "siblings_distance": distance}
+    median, count = medians(columns["value"], group, len(number))
+    return {"siblings_median": median[group], "siblings_count": count[group]}
 
 
 class _Margins:

@@ -12,12 +12,23 @@ import numpy as np
 from muster_criteria.context.goldens import golden_findings, uncompared
 from muster_criteria.context.suspicion import confirmed
 from muster_criteria.context.versions import judge_versions
-from muster_criteria.device_events.judge import EventJudgement, judge_events
+from muster_criteria.device_events.judge import judge_events
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.series.readings import group_of, stack_of
 from muster_criteria.fleet.single import Compared, Runs, Subject, compare, derived
 from muster_criteria.measured import StageResult
-from muster_criteria.model import UNJUDGED, Coverage, Finding, Gap, Judgement, Lack, Observation, Severity, Verdict
+from muster_criteria.model import (
+    UNJUDGED,
+    Coverage,
+    Finding,
+    Gap,
+    Judgement,
+    Lack,
+    Observation,
+    PartJudgement,
+    Severity,
+    Verdict,
+)
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, needs, watching
@@ -295,7 +306,7 @@ def _in_a_repeat(finding: Finding) -> Finding:
     return dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)")
 
 
-def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> EventJudgement:
+def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> PartJudgement:
     """Device events of the result, and what only its repeats logged, or logged more gravely: their log begins with what
     was logged before, and one code may be of several severities.
     """
@@ -314,7 +325,7 @@ def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> Ev
             ):
                 findings.append(_in_a_repeat(each))
         missing += [_gap_in_a_repeat(gap) for gap in again.missing if gap not in own.missing]
-    return EventJudgement(tuple(findings), tuple(missing), own.notes)
+    return PartJudgement(tuple(findings), tuple(missing), own.notes)
 
 
 def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:

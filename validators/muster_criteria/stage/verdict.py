@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from muster_criteria.model import UNJUDGED, Coverage, Finding, Judgement, Severity, Verdict
+from muster_criteria.text import cut
 from muster_criteria.words import by_cause, listed
-
-
-@dataclasses.dataclass(frozen=True)
-class _Counts:
-    """All that a stage's verdict depends on."""
-
-    critical: int
-    missing: int
-    unjudged: int
-    warnings: int
-
-
-VERDICTS: tuple[tuple[Verdict, Callable[[_Counts], bool]], ...] = (
-    (Verdict.FAIL, lambda counts: counts.critical > 0),
-    (Verdict.INCONCLUSIVE, lambda counts: counts.missing > 0),
-    (Verdict.PROVISIONAL, lambda counts: counts.unjudged > 0),
-    (Verdict.WARN, lambda counts: counts.warnings > 0),
-    (Verdict.PASS, lambda counts: True),
-)
-"""(verdict, condition), in order: the first condition that holds decides. A critical finding fails the stage even where
-measurements are missing."""
 
 OVERALL = (
     (Verdict.FAIL, Verdict.FAIL),
@@ -43,14 +22,19 @@ REASON_MAX = 400
 
 
 def verdict_of(findings: Sequence[Finding], coverage: Coverage) -> tuple[Verdict, str]:
-    """The verdict of a stage, and its reason in one sentence."""
-    counts = _Counts(
-        critical=sum(finding.severity is Severity.CRITICAL for finding in findings),
-        missing=len(coverage.missing) or int(coverage.required == 0),
-        unjudged=len(coverage.unjudged),
-        warnings=sum(finding.severity is Severity.WARNING for finding in findings),
-    )
-    verdict = next(verdict for verdict, holds in VERDICTS if holds(counts))
+    """The verdict of a stage, and its reason in one sentence.
+
+    The first condition that holds decides: a critical finding fails the stage even where measurements are missing.
+    """
+    severities = {finding.severity for finding in findings}
+    if Severity.CRITICAL in severities:
+        verdict = Verdict.FAIL
+    elif coverage.missing or not coverage.required:
+        verdict = Verdict.INCONCLUSIVE
+    elif coverage.unjudged:
+        verdict = Verdict.PROVISIONAL
+    else:
+        verdict = Verdict.WARN if Severity.WARNING in severities else Verdict.PASS
     return verdict, _reason(verdict, findings, coverage)
 
 
@@ -65,17 +49,13 @@ def _reason(verdict: Verdict, findings: Sequence[Finding], coverage: Coverage) -
         figures = dict.fromkeys(gap.what for gap in coverage.unjudged)
         count = f"Not judged ({len(coverage.unjudged)} of {coverage.required} required): "
         whys = dict.fromkeys(gap.why or UNJUDGED for gap in coverage.unjudged)
-        return f"{count}{_cut(listed(list(figures), most=8))}: {_cut('; '.join(whys))}."
+        return f"{count}{cut(listed(list(figures), most=8), REASON_MAX)}: {cut('; '.join(whys), REASON_MAX)}."
     return f"All {coverage.required} required measurements were taken and are within their limits."
 
 
 def _first_of(sentences: Sequence[str]) -> str:
     more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
-    return f"{_cut(sentences[0])}{more}."
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= REASON_MAX else text[: REASON_MAX - 1] + "…"
+    return f"{cut(sentences[0], REASON_MAX)}{more}."
 
 
 def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> tuple[Verdict, str]:
@@ -91,6 +71,6 @@ def overall(judgements: Iterable[Judgement], required_stages: Sequence[str]) -> 
         if verdict is Verdict.SKIPPED and (absent or not required_stages):
             sentences.append(f"{', '.join(absent)} did not run." if absent else "no stage was required.")
         if sentences:
-            return of_node, " ".join(_cut(sentence) for sentence in sentences)
+            return of_node, " ".join(cut(sentence, REASON_MAX) for sentence in sentences)
     total = sum(judgement.coverage.required for judgement in given)
     return Verdict.PASS, f"All {len(required_stages)} stages passed, {total} required measurements taken and judged."

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from muster_criteria.cluster.judge import MemberResult, judge_block
-from muster_criteria.cluster.model import ClusterJudgement
+from muster_criteria.cluster.judge import judge_block
+from muster_criteria.cluster.model import ClusterJudgement, MemberResult
 from muster_criteria.cluster.plan import block_needs
 from muster_criteria.cluster.ports import port_limits
 from muster_criteria.cluster.watched import watch_limits

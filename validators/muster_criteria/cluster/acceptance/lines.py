@@ -59,12 +59,8 @@ class Figures:
         return self.value("tokens_per_s", scope="block")
 
 
-def performance_lines(figures: Figures, compared: Comparisons) -> tuple[Line, ...]:
+def performance_lines(figures: Figures, compared: Comparisons) -> Iterator[Line]:
     """Throughput, scaling, steps, MFU, share of the best matrix product."""
-    return tuple(_performance(figures, compared))
-
-
-def _performance(figures: Figures, compared: Comparisons) -> Iterator[Line]:
     together, devices = figures.together(), figures.devices()
     if together is not None and devices:
         each = together / devices

@@ -40,7 +40,7 @@ def training_of(members: Sequence[Member], compared: Comparisons) -> Training | 
         headline=_headline(figures, [f"{device} of {member.name}" if device != "node" else member.name
                                      for member, device, _, _ in found]),
         recipe=figures.text("training_recipe"),
-        lines=performance_lines(figures, compared),
+        lines=tuple(performance_lines(figures, compared)),
         checkpoints=checkpoint_lines(figures, compared),
         ranks=_ranks(trained, {(member.name, device): why for member, device, _, why in found}),
         stragglers=tuple(

@@ -52,17 +52,18 @@ def circle_round(count: int, number: int) -> Matching:
     even = count + count % 2
     last, turn = even - 1, number % (even - 1)
     pairs = [(last, turn), *(((turn + k) % last, (turn - k) % last) for k in range(1, even // 2))]
-    return [_ordered(a, b) for a, b in pairs if a < count and b < count]
+    return [ordered(a, b) for a, b in pairs if a < count and b < count]
 
 
-def _ordered(a: int, b: int) -> Pair:
+def ordered(a: int, b: int) -> Pair:
+    """The pair, the lower node first."""
     return (a, b) if a < b else (b, a)
 
 
 def _circles(nodes: Sequence[int]) -> Iterator[Matching]:
     cycle = len(nodes) - 1 + len(nodes) % 2
     for number in range(min(ROUNDS, cycle if len(nodes) > 1 else 0)):
-        yield [_ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
+        yield [ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
 
 
 def _repeated(plans: list[tuple[Kind, Matching]]) -> int:
@@ -77,7 +78,7 @@ def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> li
     # With one kind only, the second round goes on where the first one stopped.
     second = (between, 0) if within and between else (first, slots)
     plans = [
-        (Kind.SAME_LEAF, _same_leaf(ranked)),
+        (Kind.SAME_LEAF, same_leaf(ranked)),
         (Kind.OTHER_LEAF if within else Kind.OTHER_POD, _transposed(ranked, first, 0, 0)),
         (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(ranked, *second, rotation)),
     ]
@@ -89,8 +90,9 @@ def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> li
     return [(kind, pairs) for kind, pairs in plans if pairs]
 
 
-def _same_leaf(ranked: list[list[int]]) -> Matching:
-    return [_ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
+def same_leaf(ranked: Sequence[Sequence[int]]) -> Matching:
+    """The nodes of each leaf in twos, in their order."""
+    return [ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
 
 
 Matchings = list[Callable[[], Matching]]
@@ -102,7 +104,7 @@ def _within_pods(topology: Topology) -> Matchings:
     cycle = max((len(pod) - 1 + len(pod) % 2 for pod in pods if len(pod) > 1), default=0)
 
     def at(number: int) -> Matching:
-        return [_ordered(pod[a], pod[b]) for pod in pods if len(pod) > 1 for a, b in circle_round(len(pod), number)]
+        return [ordered(pod[a], pod[b]) for pod in pods if len(pod) > 1 for a, b in circle_round(len(pod), number)]
 
     return [lambda number=number: at(number) for number in range(cycle)]  # type: ignore[misc]
 
@@ -118,7 +120,7 @@ def _between_pods(topology: Topology) -> Matchings:
         pairs = []
         for p, q in circle_round(len(pods), turn):
             small, large = sorted((pods[p], pods[q]), key=len)
-            pairs += [_ordered(leaf, large[(i + shift) % len(large)]) for i, leaf in enumerate(small)]
+            pairs += [ordered(leaf, large[(i + shift) % len(large)]) for i, leaf in enumerate(small)]
         return pairs
 
     return [
@@ -142,7 +144,7 @@ def _transposed(ranked: list[list[int]], matchings: Matchings, shift: int, rotat
         for one, other in matchings[(slot + shift) % len(matchings)]():
             if slot < min(len(ranked[one]), len(ranked[other])):
                 a, b = (ranked[leaf][(slot + rotation * leaf) % len(ranked[leaf])] for leaf in (one, other))
-                pairs.append(_ordered(a, b))
+                pairs.append(ordered(a, b))
     return pairs
 
 
@@ -153,12 +155,7 @@ def _leftover(ranked: list[list[int]], pairs: Collection[Pair], met: Collection[
     rest = [[node for node in nodes if node not in taken] for nodes in ranked]
     found = across(rest)
     for nodes in rest:
-        cycle = len(nodes) - 1 + len(nodes) % 2
-        turns = (
-            [_ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
-            for number in range(min(cycle, ROUNDS) if len(nodes) > 1 else 0)
-        )
-        found += min(turns, key=lambda turn: len(set(turn).intersection(met)), default=[])
+        found += min(_circles(nodes), key=lambda turn: len(set(turn).intersection(met)), default=[])
     return found
 
 
@@ -169,7 +166,7 @@ def across(groups: Sequence[list[int]], most: int = sys.maxsize) -> Matching:
     found: Matching = []
     while len(heap) > 1 and len(found) < most:
         pair = heapq.heappop(heap)[1], heapq.heappop(heap)[1]
-        found.append(_ordered(*(groups[at].pop() for at in pair)))
+        found.append(ordered(*(groups[at].pop() for at in pair)))
         for at in pair:
             if groups[at]:
                 heapq.heappush(heap, (-len(groups[at]), at))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.levels import OTHERS_MIN
-from muster_criteria.cluster.fabric.pairing import across, screening
+from muster_criteria.cluster.fabric.pairing import across, ordered, same_leaf, screening
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
@@ -65,7 +65,7 @@ def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], go
         if fresh or left:
             other = fresh[0] if fresh else left[-1]
             left.remove(other)
-            pairs.append((min(node, other), max(node, other)))
+            pairs.append(ordered(node, other))
     return dataclasses.replace(plan, pairs=tuple(pairs))
 
 
@@ -115,12 +115,12 @@ class _Confirmation:
         for part in paths:
             if part.between_nodes:
                 self._pair(part.a, part.b)
-        for one, other in self._leaf_pairs((part.a, part.b) for part in paths if not part.between_nodes):
+        for one, other in dict.fromkeys((part.a, part.b) for part in paths if not part.between_nodes):
             self._between(one, other)
         for each in suspects:
             if each.part.kind in (PartKind.UPLINK, PartKind.LEAF):
                 self._from_leaf(each.part.a)
-        for one, other in self._leaf_pairs((one, other) for one, other, _ in self.diagnosis.uncovered):
+        for one, other in dict.fromkeys((one, other) for one, other, _ in self.diagnosis.uncovered):
             self._between(one, other)
         for node in sorted(set(short) - self.gone):
             self._with_good(node)
@@ -134,10 +134,6 @@ class _Confirmation:
         nodes = {each.part.a: each.confirmed for each in suspects if each.part.kind in OF_THE_NODE}
         return sorted(nodes.keys() - self.gone, key=lambda node: (-nodes[node], node))
 
-    @staticmethod
-    def _leaf_pairs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        return list(dict.fromkeys(pairs))
-
     def _pair(self, a: int, b: int, any_kind: bool = False) -> bool:
         between = self.topology.leaf_of[a] != self.topology.leaf_of[b]
         if self.room <= 0 or a == b or {a, b} & (self.used | self.gone):
@@ -146,7 +142,7 @@ class _Confirmation:
             return False
         if self.one_kind and between in self.kinds:
             self.kinds = frozenset({between})
-        self.pairs.append((min(a, b), max(a, b)))
+        self.pairs.append(ordered(a, b))
         self.used |= {a, b}
         self.room -= 1
         return True
@@ -216,10 +212,10 @@ class _Confirmation:
         found = across([free[at] for at in order if at not in self.slow_leaves], most)
         found += across([free[at] for at in order], most - len(found))
         if False in kinds:
-            within = [pair for nodes in free for pair in _twos(nodes)]
+            within = same_leaf(free)
             self.draw.shuffle(within)
             found += within[: REFERENCES - len(found)]
-        return [(min(pair), max(pair)) for pair in found]
+        return found
 
 
 def _kinds(topology: Topology, nodes: Collection[int]) -> frozenset[bool]:
@@ -229,7 +225,3 @@ def _kinds(topology: Topology, nodes: Collection[int]) -> frozenset[bool]:
     within, between = sum(size // 2 for size in sizes), min(sum(sizes) // 2, sum(sizes) - max(sizes))
     enough = frozenset(kind for kind, most in ((False, within), (True, between)) if most > OTHERS_MIN)
     return enough or frozenset({False, True})
-
-
-def _twos(nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return zip(nodes[::2], nodes[1::2], strict=False)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, SEVERAL, sku_wide
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, SeriesKey, mapping, medians, quantiles
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, Places, SeriesKey, mapping, medians, quantiles
 from muster_criteria.fleet.series.readings import stack_of
 
 
@@ -39,16 +39,16 @@ class Cells:
         return int(self.frame["slot"].max()) + 3 if len(self.frame) else 3
 
     @functools.cached_property
-    def _sorted(self) -> tuple[Codes, Codes]:
-        series = np.array([self._series[key] for key in zip(*(self.frame[n] for n in COLUMNS[:4]), strict=True)] or [0])
-        group = np.array([self._groups[name] for name in self.frame["group"]] or [0])
-        slot = self.frame["slot"].to_numpy(dtype=np.int64) if len(self.frame) else np.array([0])
-        keys = self._key(series, group, slot)
-        order = np.argsort(keys)
-        return keys[order], order
+    def _places(self) -> Places:
+        """Where the row of each (series, group, slot) stands."""
+        keys = zip(*(self.frame[name] for name in COLUMNS[:4]), strict=True)
+        series = np.array([self._series[key] for key in keys], dtype=np.int64)
+        group = np.array([self._groups[name] for name in self.frame["group"]], dtype=np.int64)
+        size = len(self._series) * len(self._groups) * self._slots
+        return Places.of(self._key(series, group, self.frame["slot"].to_numpy(dtype=np.int64)), size)
 
     def _key(self, series: Codes, group: Codes, slot: Codes) -> Codes:
-        return (series * max(len(self._groups), 1) + group) * self._slots + slot + 2
+        return (series * len(self._groups) + group) * self._slots + slot + 2
 
     def usual(self, readings: Keyed) -> tuple[Numbers, Codes, npt.NDArray[np.bool_]]:
         """The median that each reading is compared with, of how many peers it is, and whether most of these run another
@@ -84,16 +84,11 @@ class Cells:
         return median[which], count[which], foreign[which]
 
     def _fill(self, series: Codes, group: Codes, slot: Codes, median: Numbers, count: Codes) -> None:
-        wanted = np.flatnonzero(np.isnan(median) & (series >= 0) & (group >= 0) & (slot < self._slots - 2))
-        if not len(self.frame) or not wanted.size:
-            return
-        keys, order = self._sorted
-        keys_wanted = self._key(series[wanted], group[wanted], slot[wanted])
-        at = np.minimum(np.searchsorted(keys, keys_wanted), len(keys) - 1)
-        hit = keys[at] == keys_wanted
-        row = order[at[hit]]
-        median[wanted[hit]] = self.frame["median"].to_numpy()[row]
-        count[wanted[hit]] = self.frame["count"].to_numpy()[row]
+        known = (series >= 0) & (group >= 0) & (slot < self._slots - 2)
+        row = self._places.find(np.where(known, self._key(series, group, slot), -1))
+        hit = np.isnan(median) & (row >= 0)
+        median[hit] = self.frame["median"].to_numpy(dtype=np.float64)[row[hit]]
+        count[hit] = self.frame["count"].to_numpy(dtype=np.int64)[row[hit]]
 
 
 def cells_of(readings: Keyed) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import median_abs_deviation
 
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, Places, medians, numbered, together
 
 COLUMNS = ("sku", "kind", "metric", "slope")
 """``metric``: of the index without what is explained. ``slope``: change of the index by change of what explains it,
@@ -77,17 +77,15 @@ def _explaining(indices: Keyed, readings: Keyed, ratio: Numbers, at: int) -> Num
     comparison = indices.catalogue[at].comparison
     explaining = [each.key[:2] == (comparison.device, comparison.given) for each in readings.catalogue]
     rows = np.flatnonzero(np.array(explaining or [False])[readings.series])
-    owner, wanted = _device(readings)[rows], _device(indices)
-    known, which = np.unique(owner, return_inverse=True)
-    if not len(known):
-        return np.full(len(indices), np.nan)
-    middle, _ = medians(ratio[rows], which.astype(np.int64), len(known))
-    position = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where(known[position] == wanted, middle[position] - 1.0, np.nan)
+    size = readings.visits * len(readings.devices)
+    which, known = numbered(_device(readings)[rows], size)
+    middle, _ = medians(ratio[rows], which, len(known))
+    place = Places.of(known, size).find(_device(indices))
+    return np.asarray(np.append(middle, np.nan)[place] - 1.0)
 
 
 def _device(readings: Keyed) -> Codes:
-    return readings.visit * max(len(readings.devices), 1) + readings.device
+    return readings.visit * len(readings.devices) + readings.device
 
 
 def _slope(explains: Numbers, index: Numbers) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from muster_criteria.fleet.peers.distances import Distances, distances
+from muster_criteria.fleet.peers.distances import distances
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.keyed import (
@@ -129,26 +129,14 @@ def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Seque
     """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
     measured = distances(fleet, snapshot.lookup, snapshot.slope_of)
-    devices, levels = device_timeline(measured), level_timeline(measured)
+    of = measured.readings
+    devices, levels = timeline(of.owner, of.day, measured.relative), timeline(of.of_node, of.day, measured.level)
     return History(
         pd.concat(
-            [_frame(measured.readings, devices, of_node=False), _frame(measured.readings, levels, of_node=True)],
+            [_frame(of, devices, of_node=False), _frame(of, levels, of_node=True)],
             ignore_index=True,
         )
     )
-
-
-def device_timeline(measured: Distances) -> Timeline:
-    """Timelines of each (node, device, series): relative to siblings."""
-    of = measured.readings
-    owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
-    return timeline(owner, of.day, measured.relative)
-
-
-def level_timeline(measured: Distances) -> Timeline:
-    """Timelines of each (node, series): the node's own level."""
-    of = measured.readings
-    return timeline(of.node * len(of.catalogue) + of.series, of.day, measured.level)
 
 
 def _frame(readings: Keyed, lines: Timeline, *, of_node: bool) -> pd.DataFrame:

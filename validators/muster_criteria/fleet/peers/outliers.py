@@ -15,11 +15,10 @@ from muster_criteria.fleet.peers.distances import Distances, distances, family_i
 from muster_criteria.fleet.peers.explained import estimated_slopes, slopes_of, without_given
 from muster_criteria.fleet.peers.tails import PROBABILITIES, tails_of
 from muster_criteria.fleet.series.comparisons import Comparison, Spread
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, keyed, together
+from muster_criteria.fleet.series.keyed import SERIES, Codes, Keyed, Numbers, keyed, together
 from muster_criteria.fleet.series.timeline import Matrix, Timeline, row_medians, timeline
 from muster_criteria.fleet.series.weight import within_weight
 
-SERIES = ("kind", "metric", "labels", "unit")
 SCALES = ("rule", "sku", *SERIES, "scale", "size")
 """``scale``: 1.4826 × MAD of the rule's distances over all devices of the SKU, as a share; never below its floor.
 ``size``: of how many distances."""
@@ -91,7 +90,7 @@ def estimate(readings: pd.DataFrame, comparisons: Sequence[Comparison]) -> Estim
 
 def _latest(readings: Keyed) -> Keyed:
     """One reading for each (node, device, series): of its latest day, the last run by name."""
-    owner = (readings.node * len(readings.devices) + readings.device) * len(readings.catalogue) + readings.series
+    owner = readings.owner
     order = np.lexsort((readings.run, readings.day, owner))
     last = np.flatnonzero(np.diff(owner[order], append=-1))
     return readings.take(np.sort(order[last]))
@@ -106,8 +105,7 @@ def _weight(readings: Keyed, spread: Spread) -> float:
 
 def _samples(measured: Distances) -> Iterator[_Sample]:
     of = measured.readings
-    owner = (of.node * len(of.devices) + of.device) * len(of.catalogue) + of.series
-    shared = of.node * len(of.catalogue) + of.series
+    owner, shared = of.owner, of.of_node
     sku_of_node = np.zeros(max(len(of.nodes), 1), dtype=np.int64)
     sku_of_node[of.node] = of.sku
     for rule, owners, per_node, value in (

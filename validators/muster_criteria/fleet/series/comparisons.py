@@ -47,7 +47,7 @@ class Comparison(Written):
 
 
 class Derivation(Written):
-    """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per`` ^ ``power``.
+    """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per``.
 
     What varies with the clock that each part settles at cancels, and what is left hardly varies. ``of_unit`` and
     ``per_unit``: the only units in which the two are taken; what is reported in another is no measurement of them.
@@ -60,5 +60,4 @@ class Derivation(Written):
     of_unit: str
     per: str
     per_unit: str
-    power: FiniteFloat = 1.0
     times: FiniteFloat = 1.0

@@ -107,6 +107,16 @@ class Keyed:
         return self.visit * len(self.catalogue) + self.series
 
     @property
+    def owner(self) -> Codes:
+        """Number of the (node, device, series) that each reading is of, at whatever visit."""
+        return (self.node * len(self.devices) + self.device) * len(self.catalogue) + self.series
+
+    @property
+    def of_node(self) -> Codes:
+        """Number of the (node, series) that each reading is of, at whatever visit."""
+        return self.node * len(self.catalogue) + self.series
+
+    @property
     def item(self) -> Codes:
         """Number of the (visit, device, series) that each reading is of; repeats share it."""
         return (self.visit * len(self.devices) + self.device) * len(self.catalogue) + self.series

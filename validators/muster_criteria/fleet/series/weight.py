@@ -23,7 +23,7 @@ def within_weight(fleet: Keyed) -> Keyed:
     """
     if not len(fleet):
         return fleet
-    owner = (fleet.node * len(fleet.devices) + fleet.device) * len(fleet.catalogue) + fleet.series
+    owner = fleet.owner
     figures = pd.unique(owner)
     rest, series = np.divmod(figures, len(fleet.catalogue))
     node, device = np.divmod(rest, len(fleet.devices))
