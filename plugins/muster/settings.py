@@ -150,10 +150,14 @@ class _Revalidation(pydantic.BaseModel):
 
     revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
     revalidation_share: float = pydantic.Field(
-        default=0.01, ge=0, le=1, description="share of the nodes in service tested again at once; at least one node"
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of the nodes in service tested again at once, at least one node; where that is more than "
+        "this share, each node rests after a test until its tests take no more of its time",
     )
     revalidation_after_hours: float = pydantic.Field(
-        default=4.0, ge=0, description="hours after all stages passed in which a node is not tested again"
+        default=4.0, ge=0, description="hours after a test in which an idle node is not tested again; 0: it never rests"
     )
     revalidation_whole_days: float = pydantic.Field(
         default=28.0,

@@ -2,7 +2,8 @@
 
 Plans a day of N nodes. Then simulates a year of at most 2,000 nodes with the code that is shipped: defects arise with
 hazards that the planner does not know, repairs fail at times, nodes are idle at random, and each strategy has the same
-minutes of test; the planner never more than the least of the others used. Compares hidden defect-hours, and node-hours
+minutes of test; the planner never more than the least of the others used. A defect shows itself in a job after a while,
+and a stage that misses one misses it again. Compares hidden defect-hours, and node-hours
 lost meanwhile, with those of testing the stalest first and of testing at random, whole tests each.
 """
 
@@ -22,7 +23,7 @@ from muster.model.states import State
 from muster.rules.idle import hazard, worth
 from muster.rules.idle.capacity import Limits
 from muster.rules.idle.forecast import forecast
-from muster.rules.idle.history import GROUPS, Faults, History, Numbers, Units, Whole
+from muster.rules.idle.history import GROUPS, Faults, Flags, History, Numbers, Units, Whole
 from muster.rules.idle.past import Learned, risk_of
 from muster.rules.idle.selection import Idle, Known
 from muster.settings import Settings
@@ -102,11 +103,14 @@ class World:
         self.age_h = rng.uniform(0.0, 3 * YEAR_H, nodes)
         self.since = rng.uniform(0.0, 7 * 24.0, nodes)[:, None] * np.ones(len(STAGES))
         self.defects = np.zeros((nodes, len(GROUPS)), dtype=bool)
+        self.luck = rng.random((nodes, len(GROUPS), len(STAGES)))  # a stage misses a defect again that it missed
+        self.shows_after_h = worth.SHOWS_AFTER_H * np.exp(rng.normal(0.0, 0.6, len(GROUPS)))
         self.weak = np.zeros((nodes, len(GROUPS)), dtype=bool)  # repaired, and the fault will come again
         self.image_hazard = np.exp(rng.normal(0.0, 0.5, IMAGES))[rng.integers(0, IMAGES, nodes)]
         self.batch = rng.integers(0, BATCHES, nodes)
         self.batch_hazard = np.exp(rng.normal(0.0, 0.5, BATCHES))[self.batch]
         self.failed: list[tuple[int, int, float]] = []  # node, group, hour
+        self.step = -1  # until the first hours have passed
         self.hidden_h = self.harm_h = self.minutes = self.scored = 0.0
 
     def advance(self) -> None:
@@ -117,23 +121,33 @@ class World:
         arises, again = (self.rng.random(self.defects.shape) < -np.expm1(-each) for each in (rate, STEP_H / RELAPSE_H))
         again &= self.weak
         self.weak &= ~again
-        self.defects |= arises | again
+        new = (arises | again) & ~self.defects
+        self.luck[new] = self.rng.random((int(new.sum()), len(STAGES)))
+        self.defects |= new
         self.hidden_h += float(self.defects.any(axis=1).sum()) * STEP_H
         self.harm_h += float((self.defects * worth.HARM).sum()) * STEP_H
         self.since += STEP_H
         self.age_h += STEP_H
+        self.step += 1
+        shown = self.defects & (self.rng.random(self.defects.shape) < STEP_H / self.shows_after_h)
+        for node in np.flatnonzero(shown.any(axis=1)).tolist():
+            self._repair(node, shown[node])
 
-    def test(self, node: int, stages: int, step: int) -> None:
-        """Test one node: each stage finds each defect with its true chance; a node with a finding is repaired."""
+    def _repair(self, node: int, found: Flags) -> None:
+        """Every defect of the node ends; of some that were found, the fault will come again. Then it is tested."""
+        self.weak[node] |= found & (self.rng.random(len(GROUPS)) < RELAPSES)
+        self.failed += [(node, int(group), float(self.step * STEP_H)) for group in np.flatnonzero(found)]
+        self.defects[node] = False
+        self.since[node] = 0.0
+
+    def test(self, node: int, stages: int) -> None:
+        """Test one node: each stage finds the defects that it can see; a node with a finding is repaired."""
         for stage in worth.subsets()[stages]:
             place = STAGES.index(stage)
-            found = self.defects[node] & (self.rng.random(len(GROUPS)) < self.chances[:, place])
+            found = self.defects[node] & (self.luck[node, :, place] < self.chances[:, place])
             self.since[node, place] = 0.0
             if found.any():
-                self.weak[node] |= found & (self.rng.random(len(GROUPS)) < RELAPSES)
-                self.failed += [(node, int(group), float(step * STEP_H)) for group in np.flatnonzero(found)]
-                self.defects[node] = False
-                self.since[node] = 0.0
+                self._repair(node, found)
         self.minutes += float(COST[stages])
 
 
@@ -197,7 +211,7 @@ def year(nodes: int, seed: int, share: float, name: str, allowed: Numbers) -> tu
         world.advance()
         idle = np.flatnonzero(idling.random(nodes) < IDLE_SHARE)
         left = min(allowed[step] - world.minutes, 2.0 * share * nodes * STEP_H * 60.0)
-        rested = idle[world.since[idle].max(axis=1) >= REST_H]
+        rested = idle[world.since[idle].min(axis=1) >= REST_H]
         if name == "worth":
             order, stages, late = planner.rank(world, rested, left, step)
         else:
@@ -208,7 +222,7 @@ def year(nodes: int, seed: int, share: float, name: str, allowed: Numbers) -> tu
                 break
             left -= cost
             world.scored += 0.0 if late[place] else cost
-            world.test(int(rested[place]), int(stages[place]), step)
+            world.test(int(rested[place]), int(stages[place]))
         used[step] = world.minutes
     return world, used
 

@@ -64,10 +64,9 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
         test = tests.get(node)
         # A test that began before the request does not answer it.
         tried = test.ended if test and test.began and (since is None or test.began > since) else None
-        skipped = test.skipped if test and (not since or not test.skipped_at or test.skipped_at > since) else 0
         signs[node] = Signs(
-            requested=why, tried=tried, skipped=skipped,
-            in_vain=_in_vain(test, tested.get(node, {})) if test else {},
+            requested=why, tried=tried, skipped=_skipped(test, since) if test else 0,
+            in_vain=_in_vain(test, tested.get(node, {})) if test else {}, took=_last_stages(test) if test else (),
         )  # fmt: skip
     asked = {each.node: f"a person is asked: {each.question}" for each in store.schedulers.places() if each.question}
     for node, why in {**store.signs.refusals(now - REFUSED_FOR), **asked}.items():
@@ -94,15 +93,18 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
     )
 
 
-def due_after(skus: Iterable[str]) -> dict[str, datetime.timedelta]:
-    """{SKU: for how long after a PASS no test of an idle node is due}: none where some set of stages fits into the
-    minutes, else until the whole test is. Without a SKU that cannot be read.
+def due_after(skus: Iterable[str], serving: int) -> dict[str, datetime.timedelta]:
+    """{SKU: for how long after a PASS no test of an idle node is due}: while it may rest after a whole test where some
+    set of stages fits into the minutes, else until the whole test is due. Without a SKU that cannot be read.
+
+    ``serving``: how many nodes are in service.
     """
-    current, found = settings(), dict[str, datetime.timedelta]()
-    for sku, minutes in _minutes(skus, current.revalidation_level).items():
+    current, found = limits(store.clock.now()), dict[str, datetime.timedelta]()
+    for sku, minutes in _minutes(skus, settings().revalidation_level).items():
         always, *others = (minutes[stage] for stage in STAGES)
-        fits = always + min(others) <= current.revalidation_minutes
-        found[sku] = datetime.timedelta(days=0 if fits else current.revalidation_whole_days)
+        fits = always + min(others) <= current.minutes
+        rest = current.rest(sum(minutes.values()), serving)
+        found[sku] = min(rest, current.whole_after) if fits else current.whole_after
     return found
 
 
@@ -149,16 +151,34 @@ def _due(
 def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
     """{stage: when the last test of it ended, if that gave no result of it}.
 
-    Tests that are skipped so often in a row count as one of each stage: there is no hurry with the next.
+    Tests that are skipped so often in a row count as one of each of their stages: there is no hurry with the next.
     """
     found: dict[str, datetime.datetime] = {
         stage: ended
         for stage, (began, ended) in test.stages.items()
         if stage in STAGES and (stage not in tested or tested[stage] < began)
     }
-    if test.skipped >= INCONCLUSIVE_BUDGET and test.skipped_at:
-        found |= dict.fromkeys(STAGES, test.skipped_at)
+    for stages, each in sorted(test.skipped.items(), key=lambda item: item[1].at):
+        if each.often >= INCONCLUSIVE_BUDGET:
+            found |= {stage: each.at for stage in stages if stage not in tested or tested[stage] < each.at}
     return found
+
+
+def _skipped(test: store.signs.Tried, since: datetime.datetime | None) -> int:
+    """How many tests like the last one were skipped in a row, 0 if it was made; or whole ones, once they are as many as
+    a node may have before it waits its turn. ``since``: when its test was requested, those before do not count.
+    """
+    found = {stages: each for stages, each in test.skipped.items() if since is None or each.at > since}
+    if not found:
+        return 0
+    whole, last = found.get(STAGES), max(found.values(), key=lambda each: each.at)
+    if whole and whole.often >= INCONCLUSIVE_BUDGET:
+        return whole.often
+    return last.often if test.ended is None or last.at > test.ended else 0
+
+
+def _last_stages(test: store.signs.Tried) -> tuple[str, ...]:
+    return tuple(stage for stage, (_, ended) in test.stages.items() if ended == test.ended)
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:

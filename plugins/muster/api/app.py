@@ -15,6 +15,7 @@ from muster.api import metrics, read, repairs, reports
 from muster.errors import DatabaseNotReady, MusterError
 from muster.integration import last_runs, unstorable
 from muster.judging import policies
+from muster.model.states import SERVING
 from muster.settings import Settings, settings
 
 PREFIX = "/muster-api"
@@ -47,7 +48,8 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         figures = store.figures.fleet(policies.health())
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
-    due_after = idle_fleet.due_after({node.sku for node in figures.nodes})
+    serving = sum(node.state in SERVING for node in figures.nodes)
+    due_after = idle_fleet.due_after({node.sku for node in figures.nodes}, serving)
     figures = dataclasses.replace(figures, due_after=due_after, succeeded=last_runs.successes())
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)
     return Response(shown, media_type=metrics.CONTENT_TYPE)

@@ -135,7 +135,9 @@ class _Seed:
         draw = np.random.default_rng(seed)
         mean = float(np.exp(draw.uniform(*np.log(LEADS_H))))
         self.arose = np.maximum(faults.at - draw.exponential(mean, len(faults)), since)
-        self.luck = np.random.default_rng([seed, 1])
+        self.shuffling = np.random.default_rng([seed, 1])
+        # A stage misses a fault again that it missed.
+        self.luck = np.random.default_rng([seed, 3]).random((len(faults), len(worth.STAGES)))
         self.idling = np.random.default_rng([seed, 2])
         self.allowed = 0.0
         spread = draw.uniform(0.0, 7 * 24.0, len(record.units))
@@ -149,8 +151,7 @@ class _Seed:
         chance = 1.0 - (1.0 - IDLE_SHARE) ** (STEP_H / WINDOW_H)
         idle = np.flatnonzero(self.idling.random(len(here)) < chance)
         clocks = history.clocks(here[idle], np.full(len(idle), now))
-        shuffled = self.luck.permutation(len(idle))
-        lucky = self.luck.random((len(here), len(worth.STAGES)))
+        shuffled = self.shuffling.permutation(len(idle))
         self.allowed += share * len(here) * STEP_H * 60.0
         least = self.allowed
         for name, fate in self.fates.items():
@@ -160,7 +161,7 @@ class _Seed:
             began = np.maximum(fate.passed_at[here[idle]], self.units.start[here[idle], None])
             came = np.maximum(fate.passed_at[here[idle]], _returned(now, clocks.since_any)[:, None])
             hours = now - np.maximum(began, came)
-            free = hours.max(axis=1) >= REST_H
+            free = hours.min(axis=1) >= REST_H
             places, since, seen = idle[free], hours[free], clocks.pick(free)
             stages, late = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=np.bool_)
             if name == "planner":
@@ -178,7 +179,7 @@ class _Seed:
                 order = np.lexsort((-since.max(axis=1), seen.since_any))
             else:
                 order = self._known(now, here[places], fate)
-            took = self._test(now, here, places[order], stages[order], left, lucky, fate)
+            took = self._test(now, here, places[order], stages[order], left, fate)
             fate.scored += float(COST[stages[order[:took]]][~late[order[:took]]].sum())
             if name in RULES:
                 least = min(least, fate.minutes)
@@ -190,9 +191,7 @@ class _Seed:
         order = np.argsort(since[units], kind="stable")
         return order[np.isfinite(since[units[order]])]
 
-    def _test(
-        self, now: float, here: Whole, places: Whole, stages: Whole, minutes: float, lucky: Numbers, fate: _Hidden
-    ) -> int:
+    def _test(self, now: float, here: Whole, places: Whole, stages: Whole, minutes: float, fate: _Hidden) -> int:
         cost = COST[stages]
         took = int(np.searchsorted(np.cumsum(cost), minutes, side="right"))
         fate.minutes += float(cost[:took].sum())
@@ -204,7 +203,7 @@ class _Seed:
             at = place_of.get(int(self.faults.unit[fault]))
             if at is None:
                 continue
-            if (members[at] & (lucky[places[at]] < worth.chances()[self.faults.group[fault]])).any():
+            if (members[at] & (self.luck[fault] < worth.chances()[self.faults.group[fault]])).any():
                 fate.caught_at[fault] = now
         return took
 

@@ -23,8 +23,9 @@ class Signs:
     """What is known of a node apart from its failures.
 
     ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
-    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row ended SKIPPED, as preempted ones do.
-    ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
+    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED, as
+    preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
+    ``took``: the stages of the last test that did not end SKIPPED.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
@@ -33,6 +34,7 @@ class Signs:
     tried: datetime.datetime | None = None
     skipped: int = 0
     in_vain: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    took: tuple[str, ...] = ()
     refused: str = ""
     change: str = ""
     proven: int = 0
@@ -44,11 +46,11 @@ NO_SIGNS = Signs()
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested. ``after``: a
-    node whose every stage passed later than this is fresh, and one whose test is requested rests for this long after
-    each try. ``whole_after``: each node takes the whole test this often, if all these take no more than half of the
-    minutes. ``node_kw``: a node's power under load; ``domain_kw``: what the load of all tests may draw from each power
-    domain. ``closed``: why no test starts now, "" if one may.
+    idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested. ``after``: so
+    long a node rests after each test (``rest``), one whose test is requested after each try of it. ``whole_after``:
+    each node takes the whole test this often, if all these take no more than half of the minutes. ``node_kw``: a node's
+    power under load; ``domain_kw``: what the load of all tests may draw from each power domain. ``closed``: why no test
+    starts now, "" if one may.
     """
 
     share: float
@@ -58,6 +60,16 @@ class Limits:
     node_kw: float = 0.0
     domain_kw: Mapping[str, float] = dataclasses.field(default_factory=dict)
     closed: str = ""
+
+    def rest(self, minutes: float, serving: int) -> datetime.timedelta:
+        """Returns how long a node rests after a test of so many minutes; ``serving``: how many nodes are in service.
+
+        Where these are too few for one test at a time, each rests so long that tests take no more than ``share`` of
+        its time: else the one place would be taken all day. None rests where ``after`` is 0.
+        """
+        if not self.after or not 0.0 < serving * self.share < 1.0:
+            return self.after
+        return max(self.after, datetime.timedelta(minutes=minutes / self.share))
 
 
 FULL, POWER, CANARY = "share", "power", "canary"

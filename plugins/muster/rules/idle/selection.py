@@ -5,14 +5,15 @@ Then two lines take turns: those that never took each stage, or not for ``Limits
 all by what their best stages are worth beyond the price of their minutes (``muster.rules.idle.worth``), those whose
 last tests were inconclusive or preempted first, a few times. After that a test without a result counts as one with a
 result for when the next one comes, else a node that never passes would take the turns of all others. A node is not
-tested if the backend does not know it, a run holds it, a person paused its tests, its test was refused just now, the
-circuit breaker bars it, or a limit is reached.
+tested if the backend does not know it, a run holds it, a person paused its tests or decides about its held verdict, its
+test was refused just now, it rests after the last one, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -109,6 +110,15 @@ class Known:
         """
         passes, in_vain = self.passes.get(node.name, {}), self.sign(node).in_vain
         return {**passes, **in_vain} if in_vain and not _again(node, self) else passes
+
+    @functools.cached_property
+    def _serving(self) -> int:
+        return sum(node.state in SERVING for node in self.nodes)
+
+    def rest(self, node: Node) -> datetime.timedelta:
+        """Returns how long the node rests after its last test."""
+        minutes = self.minutes.get(node.sku, {})
+        return self.limits.rest(sum(minutes.get(stage, 0.0) for stage in self.sign(node).took), self._serving)
 
     def room(self) -> Room:
         """Returns the room that the tests of leased nodes leave."""
@@ -320,6 +330,8 @@ def _why_not(node: Node, known: Known) -> str:
         return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
+    if node.held_run and not state.requested:
+        return "a person is asked about its verdict that is held"
     if _again(node, known):
         return ""
     if sign.requested:
@@ -328,7 +340,6 @@ def _why_not(node: Node, known: Known) -> str:
         if not _waits_its_turn(node, sign):
             return ""
     looked = known.looked_at(node) if sign.in_vain else known.passes.get(node.name, {})
-    if len(looked) == len(STAGES) and known.now - (oldest := min(looked.values())) < known.limits.after:
-        result = "was tested, not each with a result that holds" if sign.in_vain else "has a result that holds"
-        return f"every stage {result}, since {oldest:%Y-%m-%d %H:%M} UTC, which is fresh enough"
+    if looked and known.now < (until := max(looked.values()) + known.rest(node)):
+        return f"it rests after its last test until {until:%Y-%m-%d %H:%M} UTC"
     return ""

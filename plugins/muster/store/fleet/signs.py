@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Text, cast, func, or_, select
+from sqlalchemy import Text, and_, cast, func, or_, select
 from sqlalchemy.orm import aliased
 
 from muster.model.states import SERVING
@@ -19,22 +19,32 @@ from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow, RunRow
 from muster_criteria.model import Verdict
+from muster_criteria.stages import STAGES
 
 REFUSED = "claim"
 """The actor of the remark in a node's history that a test of it was refused before it began."""
 
 
 @dataclasses.dataclass(frozen=True)
+class Skipped:
+    """How many tests in a row ended SKIPPED, and when the last of them did."""
+
+    often: int
+    at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True)
 class Tried:
-    """When the node's last test began and ended, and by stage the last one of it, tests that ended SKIPPED apart; how
-    many of these came since, and when the last of them ended.
+    """When the node's last test began and ended, and by stage the last one of it, tests that ended SKIPPED apart.
+
+    ``skipped``: by list of stages, those of its tests that ended SKIPPED since the last one that did not, of the same
+    stages or a whole one. A short test that is made says nothing of long ones, which users' jobs interrupt.
     """
 
     began: datetime.datetime | None = None
     ended: datetime.datetime | None = None
     stages: Mapping[str, tuple[datetime.datetime, datetime.datetime]] = dataclasses.field(default_factory=dict)
-    skipped: int = 0
-    skipped_at: datetime.datetime | None = None
+    skipped: Mapping[tuple[str, ...], Skipped] = dataclasses.field(default_factory=dict)
 
 
 def last_tests() -> dict[str, Tried]:
@@ -48,25 +58,27 @@ def last_tests() -> dict[str, Tried]:
         RunRow.ended_at <= access.now(), RunRow.verdict != Verdict.SKIPPED, RunRow.machine == NodeRow.machine,
     )  # fmt: skip
     tests = select(RunRow.node, stages.label("stages"), began, ended).join(NodeRow, NodeRow.name == RunRow.node)
-    ends = select(RunRow.node, ended).join(NodeRow, NodeRow.name == RunRow.node)
-    last = ends.where(*over).group_by(RunRow.node).subquery()
+    made = tests.where(*over).group_by(RunRow.node, stages)
+    same, whole = made.subquery(), made.subquery()
     skipped = (
-        select(RunRow.node, func.count(RunRow.id).label("often"), ended)
+        select(RunRow.node, stages.label("stages"), func.count(RunRow.id).label("often"), ended)
         .join(NodeRow, NodeRow.name == RunRow.node)
-        .outerjoin(last, last.c.node == RunRow.node)
+        .outerjoin(same, and_(same.c.node == RunRow.node, same.c.stages == stages))
+        .outerjoin(whole, and_(whole.c.node == RunRow.node, whole.c.stages == json.dumps(STAGES)))
         .where(RunRow.verdict == Verdict.SKIPPED, RunRow.state_before.in_(SERVING))
-        .where(RunRow.machine == NodeRow.machine, or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended))
-        .group_by(RunRow.node)
+        .where(RunRow.machine == NodeRow.machine)
+        .where(*(or_(last.c.ended.is_(None), RunRow.ended_at > last.c.ended) for last in (same, whole)))
+        .group_by(RunRow.node, stages)
     )
     of_node: dict[str, list[Any]] = collections.defaultdict(list)
     with reading() as session:
-        for test in session.execute(tests.where(*over).group_by(RunRow.node, stages)):
+        for test in session.execute(made):
             of_node[test.node].append(test)
         found = {node: _tried(rows) for node, rows in of_node.items()}
+        lists: dict[str, dict[tuple[str, ...], Skipped]] = collections.defaultdict(dict)
         for row in session.execute(skipped):
-            last_test = found.get(row.node, Tried())
-            found[row.node] = dataclasses.replace(last_test, skipped=row.often, skipped_at=row.ended)
-    return found
+            lists[row.node][_listed(row.stages)] = Skipped(row.often, row.ended)
+    return found | {node: dataclasses.replace(found.get(node, Tried()), skipped=each) for node, each in lists.items()}
 
 
 def _tried(tests: Sequence[Any]) -> Tried:

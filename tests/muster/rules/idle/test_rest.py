@@ -1,0 +1,52 @@
+"""When no idle node is tested though it may be: it rests after a test, or a person decides about it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from muster.model.runs import RunKey
+from muster.rules.idle.capacity import Limits, Signs
+from muster.rules.idle.selection import Idle, Known, choose
+from muster_criteria.stages import STAGES
+from tests.muster.rules.idle.fleets import ALL, HOUR, IDLE, NOW, node, passed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "after", "took", "rest"),
+    [
+        (200, 0.01, 4.0, STAGES, 4.0),
+        (3, 0.01, 4.0, STAGES, 75.0),
+        (3, 0.01, 4.0, ("intake", "performance"), 15.0),
+        (3, 0.5, 4.0, STAGES, 4.0),
+        (3, 0.1, 0.0, STAGES, 0.0),
+        (3, 0.0, 4.0, STAGES, 4.0),
+    ],
+)
+def test_a_node_rests_after_a_test_and_in_a_small_fleet_until_tests_take_no_more_than_the_share(
+    nodes: int, share: float, after: float, took: tuple[str, ...], rest: float
+) -> None:
+    """Without the rest, three nodes would be under test for seven hours a day each."""
+    fleet = [node(f"n{at}") for at in range(nodes)]
+    minutes = {"sku": dict.fromkeys(STAGES, 9.0) | {"intake": 2.0, "performance": 7.0}}
+
+    def chosen(hours: float) -> bool:
+        passes = {each.name: passed(900.0) | dict.fromkeys(took, NOW - hours * HOUR) for each in fleet}
+        known = Known(fleet, NOW, {each.name: IDLE for each in fleet}, passes, Limits(share, 45.0, after * HOUR),
+                      signs={each.name: Signs(took=took) for each in fleet}, minutes=minutes)  # fmt: skip
+        return bool(choose(known).chosen)
+
+    rest = sum(minutes["sku"][stage] for stage in took) / 60.0 / share if rest > after else rest
+    assert chosen(rest + 0.01)
+    assert not rest or not chosen(rest - 0.01)
+
+
+def test_a_node_whose_verdict_waits_for_a_person_is_tested_for_a_person_only() -> None:
+    """A test by itself would outdate the question, whose answers are refused then."""
+    held = dataclasses.replace(node("a"), held_run=RunKey("node_revalidation", "r"))
+    assert choose(Known([held], NOW, {"a": IDLE}, {}, ALL)).chosen == ()
+    signs = {"a": Signs(requested="its certificate holds no longer")}
+    assert choose(Known([held], NOW, {"a": IDLE}, {}, ALL, signs=signs)).chosen == ()
+    asked = Idle(True, requested="ECC? muster:verify")
+    assert choose(Known([held], NOW, {"a": asked}, {}, ALL)).chosen
