@@ -46,7 +46,7 @@ class _Line(child.Reporter):
     """The probe's line to the agent, without a pipe."""
 
     def __init__(self, probe: type[Probe]) -> None:
-        super().__init__(-1, probe)
+        super().__init__(-1)
         self.listener = Listener(probe, lambda sentence: None)
 
     def send(self, kind: str, **fields: Any) -> None:

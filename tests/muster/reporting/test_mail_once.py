@@ -10,7 +10,7 @@ from sqlalchemy import delete, update
 
 from muster import store
 from muster.errors import DatabaseNotReady
-from muster.model.queues import OutboxMessage
+from muster.model.queues import OutboxMessage, Refusal
 from muster.reporting import notifying, sending
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import OutboxRow

@@ -188,7 +188,7 @@ def test_waiting_for_others_is_no_compute() -> None:
         def timer(self) -> Any:
             from muster_node.hardware.host.cpu_compute import CpuCompute
 
-            return CpuCompute._timed(self)  # type: ignore[arg-type]
+            return CpuCompute.timer(self)  # type: ignore[arg-type]
 
         def _clock_mhz(self) -> None:
             return None

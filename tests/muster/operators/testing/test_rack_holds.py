@@ -12,7 +12,7 @@ from muster.admission.startable import together
 from muster.errors import MusterError, NoPerson, UnknownRack
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.operators.testing import block
+from muster.operators.testing import block, qualification
 from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.rack import RackState, Trouble
@@ -57,7 +57,7 @@ def test_a_rack_needs_one_person_and_no_tray_is_charged() -> None:
     (held,) = store.racks.held()
     assert (held.rack, held.codes, held.found_by) == ("r1", ("imex",), RUN)
     block.judge(RUN)
-    block.release(RUN)
+    qualification.release(RUN)
     assert {store.nodes.get(name).state for name in NAMES} == {State.QUALIFIED}
     assert {store.runs.get(RUN, node=name).verdict for name in NAMES} == {Verdict.SKIPPED}
     assert {row.inconclusive for row in store.overview.rows()} == {0}
@@ -69,7 +69,7 @@ def test_a_rack_needs_one_person_and_no_tray_is_charged() -> None:
 def test_a_held_rack_is_refused_until_a_named_person_releases_it() -> None:
     block.claim(RUN, PARAMS)
     block.judge(RUN)
-    block.release(RUN)
+    qualification.release(RUN)
     with pytest.raises(MusterError, match="muster racks release r1"):
         block._claim(NEXT, PARAMS, 1, "")
     with pytest.raises(NoPerson):
