@@ -84,8 +84,8 @@ def home(folder: Path) -> Check:
     return Check(Mark.OK, "MUSTER_HOME", str(folder))
 
 
-_HOME = "export MUSTER_HOME=/a/folder/of/this/user"
-_DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
+_HOME = "set MUSTER_HOME=/a/folder/of/this/user for every component"
+_DATABASE = "set MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster for every component"
 
 
 def database() -> Check:
@@ -199,8 +199,8 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
     """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
     from muster.integration.airflow_api import AirflowClient
 
-    address = "export MUSTER_AIRFLOW_URL=…, and start its components: see docs/deploying.md"
-    login = "export MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
+    address = "start it, and what ends TLS in front of it, or set MUSTER_AIRFLOW_URL=…: docs/deploying.md, TLS"
+    login = "set MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
     with AirflowClient.from_settings(timeout_s) as client:
         try:
             health = client.health()
@@ -317,16 +317,17 @@ def mail(current: Settings) -> Check:
 
     rules, wrong = mail_rules.read(current.mail_rules)
     if wrong:
-        return Check(Mark.MISSING, "mail", "; ".join(wrong), "export MUSTER_MAIL_RULES='[…]'")
+        return Check(Mark.MISSING, "mail", "; ".join(wrong), "set MUSTER_MAIL_RULES='[…]' for every component")
     for setting, addresses in (("MUSTER_MAIL_TO", current.mail_recipients), ("MUSTER_MAIL_FROM", [current.mail_from])):
         try:
             for each in addresses:
                 address(each)
         except ValueError as error:
-            return Check(Mark.MISSING, "mail", f"{setting}: {error}", f"export {setting}=…")
+            return Check(Mark.MISSING, "mail", f"{setting}: {error}", f"set {setting}=… for every component")
     people = dict.fromkeys([*current.mail_recipients, *(address for rule in rules for address in rule.to)])
     if not people:
-        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
+        fix = "set MUSTER_MAIL_TO=… for every component"
+        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", fix)
     name = current.smtp_conn_id
     server = {"host": "mail.example.org", "port": 587, "login": "USER", "password": "…"}
     fix = connections.given(name, {"conn_type": "smtp", **server, "extra": {"disable_ssl": True}})
@@ -344,7 +345,7 @@ def mail(current: Settings) -> Check:
         return Check(Mark.MISSING, "mail", why, fix)
     except ssl.SSLCertVerificationError as error:
         trust = (
-            "export SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
+            "set SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
         )
         return Check(Mark.MISSING, "mail", f"{where}: its certificate is not trusted: {error.verify_message}", trust)
     except (smtplib.SMTPNotSupportedError, ssl.SSLError) as error:
