@@ -344,9 +344,7 @@ def mail(current: Settings) -> Check:
         why = f"{where} refuses the login {found.login!r} of connection {name}: {error.smtp_code} {one_line(said)}"
         return Check(Mark.MISSING, "mail", why, fix)
     except ssl.SSLCertVerificationError as error:
-        trust = (
-            "set SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
-        )
+        trust = "set SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
         return Check(Mark.MISSING, "mail", f"{where}: its certificate is not trusted: {error.verify_message}", trust)
     except (smtplib.SMTPNotSupportedError, ssl.SSLError) as error:
         why = f"{where}: no encryption ({error}): disable_ssl and disable_tls in the extra of {name} choose which"
