@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from pathlib import Path
 
+from muster.errors import MusterError
 from muster.settings import settings
+
+STDIN = "-"
+"""What a person names to have standard input read."""
 
 
 def folder(path: Path) -> None:
@@ -33,6 +38,29 @@ def foreign() -> str:
     uid = home.stat().st_uid if home.exists() else 0
     if os.geteuid() in (0, uid) or uid == 0:
         return ""
+    return _called(uid)
+
+
+def me() -> str:
+    """The user that this process runs as: with the documented command not the one who called it."""
+    return _called(os.geteuid())
+
+
+def read(file: Path, most: int = -1) -> bytes:
+    """The bytes of a file that a person named, up to ``most`` of them; "-" is standard input. Raises MusterError."""
+    try:
+        if str(file) == STDIN:
+            return sys.stdin.buffer.read(most)
+        with file.open("rb") as opened:
+            return opened.read(most)
+    except OSError as error:
+        why = f"{file} cannot be read by the user {me()}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            why += f"; to read it as yourself, give {STDIN} in its place, and < {file} after the command"
+        raise MusterError(why) from None
+
+
+def _called(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # a container may run under an id without a name

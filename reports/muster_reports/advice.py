@@ -50,7 +50,9 @@ STEP = {
     Action.INSPECT: "Inspect {}",
 }
 
-_SOME_UNJUDGED = "Some figures could not be judged: there is no limit for them, and not yet eight similar nodes"
+_SOME_UNJUDGED = (
+    "Some figures could not be judged: they have no limit, no eight similar devices of other nodes and no history"
+)
 
 _COMMAND = re.compile(r"`(muster [^`]+)`")
 _ANSWER = "answer its question on the Fleet page (Approvals) or by muster approve, which lists it"
@@ -121,8 +123,8 @@ def _after_provisional(report: RunReport) -> str:
         return f"Some figures were compared with nothing: {_ANSWER}, or test it in a larger block."
     if report.state_after == "qualified":
         return (
-            f"{_SOME_UNJUDGED}. Muster re-evaluates the node by itself once there are; "
-            "until then a person may approve it."
+            f"{_SOME_UNJUDGED}. Where its SKU compares them and enough nodes have it, Muster re-evaluates the node "
+            "once these were tested; muster status says whether it waits for that, or for a person, who may approve it."
         )
     return f"{_SOME_UNJUDGED}. A person may approve the node, or it is tested again."
 

@@ -1,4 +1,4 @@
-"""A report for readers to whom other nodes of its block do not belong."""
+"""A report for readers to whom other nodes, of its block or of the fleet, do not belong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric, FaultyPart, RailMatrix
-from muster_reports.model import RunReport
+from muster_criteria.context.goldens import GOLDEN, without_parts
+from muster_reports.model import RunReport, StageReport
 from muster_reports.text import in_each_text
 
 ANOTHER = "another node"
@@ -17,16 +18,32 @@ _KEPT = frozenset({"node", "run_id", "dag_id", "run_url", "result_json", "teleme
 
 
 def without(report: RunReport, others: Collection[str]) -> RunReport:
-    """The report without the figures of ``others``; a text that names one has "another node" there.
+    """The report without the figures of ``others``; a text that names one, or a run of one, has "another node" there.
 
-    Its attached JSON, and the id and the address of its run, stay as they are.
+    It proposes no spare, and names no parts that agreed on a golden. Its attached JSON, and the id and the address of
+    its run, stay as they are.
     """
     cut = dataclasses.replace(
         report,
         fabric=_fabric(report.fabric, others) if report.fabric else None,
         training=_training(report.training, others) if report.training else None,
+        stages=tuple(map(_stage, report.stages)),
+        replacement="",
     )
-    return in_each_text(cut, lambda text: _NAME.sub(lambda m: ANOTHER if m[0] in others else m[0], text), _KEPT)
+    return in_each_text(cut, lambda text: unnamed(text, others), _KEPT)
+
+
+def unnamed(words: str, others: Collection[str]) -> str:
+    """The text with "another node" for each name of others, and for each id of a run that begins with one."""
+    return _NAME.sub(lambda m: ANOTHER if m[0] in others or m[0].partition("__")[0] in others else m[0], words)
+
+
+def _stage(stage: StageReport) -> StageReport:
+    findings = tuple(
+        dataclasses.replace(each, source=without_parts(each.source)) if each.rule == GOLDEN else each
+        for each in stage.judgement.findings
+    )
+    return dataclasses.replace(stage, judgement=dataclasses.replace(stage.judgement, findings=findings))
 
 
 def _fabric(fabric: Fabric, others: Collection[str]) -> Fabric:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,13 @@ def test_the_api_server_alone_has_the_token_of_the_metrics(values: dict[str, Any
     (volume,) = (each["secret"] for each in server["extraVolumes"] if each["name"] == mount["name"])
     made = f"{volume['secretName']} --from-literal={Path(setting['value']).name}="
     assert (setting["name"], made in FILE.read_text()) == ("MUSTER_METRICS_TOKEN_FILE", True)
+
+
+def test_the_image_is_of_this_version_and_one_address_leads_to_it(values: dict[str, Any]) -> None:
+    version = tomllib.loads((airflow_home.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    settings = {each["name"]: each["value"] for each in values["env"]}
+    assert values["images"]["airflow"]["tag"] == version
+    assert settings["MUSTER_AIRFLOW_URL"] == values["config"]["api"]["base_url"]
 
 
 def test_both_databases_are_migrated(values: dict[str, Any]) -> None:

@@ -51,8 +51,9 @@ def quickstart(host: sshd.Sshd) -> Quickstart:
     address = f"127.0.0.1 --name {HOST} --port {host.port}"
     text = replaced(
         "\n".join(BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text())),
-        ("git clone … muster && cd muster\nmake install\nsource .venv/bin/activate\n", ""),
-        ("chmod 600 docs/examples/quickstart.env\n", ""),  # this checkout's own
+        ("git clone … muster && cd muster\nmake install\n", ""),
+        ("install -m 600 docs/examples/quickstart.env quickstart.env\n\nsource .venv/bin/activate\n", ""),
+        ("source quickstart.env", "source docs/examples/quickstart.env"),
         ("--conn-login root", f"--conn-login {getpass.getuser()}"),
         ("/home/me/.ssh/id_ed25519", str(host.key_file)),
         (f"muster node add {HOST} --sku h100-sxm-8", f"muster node add {address} --sku cpu-generic"),

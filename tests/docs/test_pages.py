@@ -95,7 +95,7 @@ def test_bash_takes_the_settings_as_shown(page: Path, monkeypatch: pytest.Monkey
 def test_a_variable_that_a_block_uses_is_set_on_its_page(page: Path) -> None:
     text = page.read_text()
     shown = "\n".join(FENCE.findall(text))
-    set_here = shown + "\n".join((ROOT / file).read_text() for file in re.findall(r"\bsource (docs/[^\s;]+)", shown))
+    set_here = shown + "\n".join((ROOT / file).read_text() for file in re.findall(r"\bdocs/\S+\.env\b", shown))
     used = set(re.findall(r"(?<!\\)\$\{?([A-Z][A-Z_]+)\b", shown)) - {"HOME", "PWD"}
     assert {name for name in used if not re.search(rf"(?:^|[ (]){name}=", set_here, re.M)} == set()
 

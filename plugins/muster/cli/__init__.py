@@ -54,7 +54,9 @@ def main() -> None:
         if isinstance(error, OSError):
             if error.filename is None and error.errno not in _NO_ROOM:
                 raise
-            said = f"{error.filename} cannot be read or written: {error.strerror}"
+            from muster import ownership
+
+            said = f"{error.filename} cannot be read or written by the user {ownership.me()}: {error.strerror}"
             if error.filename is None:
                 said = f"the output cannot be written: {error.strerror}"
                 _give_up_output()

@@ -49,13 +49,10 @@ def verify(
     json: AsJson = False,
 ) -> None:
     """Check a certificate's signature and expiry by the public key; whether it was revoked, where the records are."""
-    from muster import store
+    from muster import ownership, store
     from muster.rules import certificate
 
-    try:
-        document = file.read_bytes()
-    except OSError as error:
-        raise BadCertificate(f"the certificate {file} cannot be read: {error.strerror}") from None
+    document = ownership.read(file)
     try:
         public = store.signing.read_public(key) if key else store.certificates.key_of(certificate.signed_by(document))
         content = certificate.verify(document, public, datetime.datetime.now(datetime.UTC))

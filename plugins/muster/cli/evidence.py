@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -90,12 +92,22 @@ def listed(
 
 @app.command("show")
 def shown(
-    incident: Annotated[int, typer.Argument(help="The incident's number.", max=ROWS_MAX)], json: AsJson = False
+    incident: Annotated[int, typer.Argument(help="The incident's number.", max=ROWS_MAX)],
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Write the archive itself to standard output: into a file of yours.")
+    ] = False,
+    json: AsJson = False,
 ) -> None:
     """Show one incident: its fault, its evidence with what is missing in it."""
     from muster import store
 
     found = store.repairs.get_incident(incident)
+    if archive:
+        if found.bundle is None:
+            raise MusterError(f"incident {incident} has no evidence yet")
+        with Path(found.bundle.path).open("rb") as kept:
+            shutil.copyfileobj(kept, typer.get_binary_stream("stdout"))
+        return
     attempts = store.repairs.history(found)
     if json:
         show.as_json({**vars(found), "attempts": attempts})

@@ -15,6 +15,7 @@ import pydantic
 import yaml
 from pydantic_core import PydanticCustomError
 
+from muster import ownership
 from muster.errors import BadInventory, ControllerFault, MusterError, at
 from muster.model.dags import POOL_CHARACTERS
 from muster.model.names import HOST_KEY, NODE_NAME, OWN_KEYS, is_host
@@ -27,6 +28,7 @@ from muster_criteria.yaml_file import BadYaml
 BYTES_MAX = 16 * 1024 * 1024
 """Room for 30,000 nodes with all their settings."""
 QUOTED_MAX = 80
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
 """What other systems' templates write where a device has no name (NetBox's devices need none)."""
@@ -151,16 +153,22 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     """Returns the nodes of an inventory, each with its place ("fleet.yaml:12").
 
     ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
-    that may be named. Raises BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
+    that may be named. "-" is standard input, CSV where its first line has a comma and no colon. Raises BadInventory
+    with one sentence per bad line, and MusterError if the file cannot be read.
     """
+    content = ownership.read(path, BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise MusterError(f"the inventory {path} is larger than {BYTES_MAX >> 20} MiB; split it")
     try:
-        if path.stat().st_size > BYTES_MAX:
-            raise MusterError(f"the inventory {path} is larger than {BYTES_MAX >> 20} MiB; split it")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise MusterError(f"the inventory {path} cannot be read: {reason}; give a YAML or CSV file in UTF-8") from None
-    lines = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_yaml(path, text)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MusterError(f"the inventory {path} cannot be read: {error}; give a YAML or CSV file in UTF-8") from None
+    # Messages quote lines, and by sudo this user reads what the caller may not, as /proc/self/environ under a link.
+    if _NO_TEXT.search(text):
+        raise MusterError(f"the inventory {path} has control characters; give a YAML or CSV file in UTF-8")
+    first = text.partition("\n")[0]
+    is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and "," in first and ":" not in first)
+    lines = _from_csv(path, text) if is_csv else _from_yaml(path, text)
     nodes = _checked(lines, known_skus)
     if not nodes:
         raise BadInventory([f"{path}:1: there are no nodes in it; list them under `nodes:`, or one per line of CSV"])
@@ -279,6 +287,9 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     try:
         columns = [name.strip() for name in reader.fieldnames or ()]
+        if columns and "name" not in columns:  # it may be no inventory: nothing of it is quoted
+            yield f"{path}:1", _Bad("the first line has no column `name`; write name,host,sku and what else you give")
+            return
         if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
             yield f"{path}:{reader.line_num}", _Bad(f"there are two columns {twice[0]}; keep one")
             return

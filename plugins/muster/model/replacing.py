@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import shlex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Fitness:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """``spare`` may take the place of ``gone``. ``shared``: what place both have in common ("same block b3")."""
+    """``spare`` may take the place of ``gone``. ``shared``: the place of both ("same block b3"), "" if none."""
 
     gone: Vacancy
     spare: str
@@ -47,4 +48,15 @@ class Replacement:
     @property
     def sentence(self) -> str:
         """For a person."""
-        return f"may take the place of {self.gone.node} ({self.shared}): {self.fitness.why}"
+        return f"may take the place of {self.gone.node}{self.near}: {self.fitness.why}"
+
+    @property
+    def near(self) -> str:
+        """What both share, as " (same block b3)"."""
+        return f" ({self.shared})" if self.shared else ""
+
+    @property
+    def command(self) -> str:
+        """The command that lets the spare take the place."""
+        reason = shlex.quote(f"takes the place of {self.gone.node}")
+        return f"muster admit {shlex.quote(self.spare)} --reason {reason}"

@@ -7,7 +7,7 @@ import datetime
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from muster import store
 from muster.errors import MusterError, apart
@@ -20,6 +20,7 @@ from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.model import Verdict
 from muster_reports import mail, readers, text
+from muster_reports.digest.facts import Facts
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
@@ -102,14 +103,11 @@ def _queue(report: RunReport, render: Callable[[RunReport], mail.Rendered]) -> t
 
 
 def _readable(report: RunReport, rule: mail_rules.Rule) -> RunReport:
-    """The report as readers of the rule may see it: without the nodes of its block that lack the rule's labels."""
-    if not rule.labels:
+    """The report as readers of the rule may see it: without the nodes of the fleet that lack the rule's labels."""
+    others = store.nodes.lacking(rule.labels) - {report.node}
+    shown = readers.without(report, others) if others else report
+    if shown == report:
         return report
-    members = {run.node for run in store.runs.find(run=RunKey(report.dag_id, report.run_id))} - {report.node}
-    others = {name for name in members if not rule.labels.items() <= store.nodes.get(name).labels.items()}
-    if not others:
-        return report
-    shown = readers.without(report, others)
     return dataclasses.replace(shown, result_json=run_report.report_json(shown))
 
 
@@ -220,7 +218,7 @@ def _send_digest(
     last = store.outbox.newest(mine).removeprefix(mine)
     since = datetime.datetime.fromisoformat(last) if last else until
     since = max(since, until - LATE_MAX) if since < until else until - PERIODS[every]  # a clock may have been ahead
-    facts = store.ledger.fleet(since, until, simulated=simulated, labels=labels)
+    facts = _own(store.ledger.fleet(since, until, simulated=simulated, labels=labels), store.nodes.lacking(labels))
     if not facts.nodes:
         return []
     whose = ", ".join(f"{label}={value}" for label, value in labels.items())
@@ -231,6 +229,15 @@ def _send_digest(
     if due is None:
         sending.deliver_mail(key)
     return [rendered.subject]
+
+
+def _own(facts: Facts, others: Collection[str]) -> Facts:
+    """The facts as readers may see them to whom ``others`` do not belong: a reason or a headline may name these."""
+    return dataclasses.replace(
+        facts,
+        moves=[dataclasses.replace(each, reason=readers.unnamed(each.reason, others)) for each in facts.moves],
+        runs=[dataclasses.replace(each, headline=readers.unnamed(each.headline, others)) for each in facts.runs],
+    )
 
 
 def _hour() -> datetime.datetime:

@@ -208,9 +208,7 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
     if row.came_from in SERVING:
         return seen.item(Cause.FALLEN, Turn.PERSON, f"muster admit {name} --reason …")
     if seen.replaces is not None:
-        reason = shlex.quote(f"takes the place of {seen.replaces.gone.node}")
-        why = f"it {seen.replaces.sentence}"
-        return seen.item(Cause.REPLACES, Turn.PERSON, f"muster admit {name} --reason {reason}", why)
+        return seen.item(Cause.REPLACES, Turn.PERSON, seen.replaces.command, f"it {seen.replaces.sentence}")
     in_block = row.dag_id == dags.CLUSTER_QUALIFICATION
     if row.verdict is Verdict.PROVISIONAL and not in_block:
         why, turn = f"{seen.why} It is re-evaluated once enough similar nodes were tested.", Turn.MUSTER

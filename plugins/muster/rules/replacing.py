@@ -63,7 +63,7 @@ def candidates(
             for rank, label in enumerate(NEAR)
             if node.labels.get(label) and node.labels[label] == gone.labels.get(label)
         )
-        return next(shared, (len(NEAR), "elsewhere"))
+        return next(shared, (len(NEAR), ""))
 
     fit = [
         node for node in nodes

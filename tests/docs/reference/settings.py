@@ -10,8 +10,8 @@ import pydantic_settings
 from muster.settings import Settings
 from tests.docs.reference.markdown import code, head, table
 
-ABOUT = """Each is an environment variable of all components. `muster settings` shows the values in force. A default of
-`{}` or `[]` is JSON; without one the setting is empty."""
+ABOUT = """Each is an environment variable of all components. `muster settings` shows the values that a command sees;
+services keep those that they were started with. A default of `{}` or `[]` is JSON; without one the setting is empty."""
 UNITS = {
     "_s": "s",
     "seconds": "s",

@@ -221,3 +221,4 @@ def test_the_report_of_the_node_that_left_names_its_replacement() -> None:
     report = store.reporting.run(lease.key)
     assert report.state_after == State.QUARANTINE
     assert report.replacement.startswith("s1 ")
+    assert report.replacement.endswith("muster admit s1 --reason 'takes the place of a'")

@@ -28,7 +28,7 @@ class Source:
         return self.found
 
 
-SSH, MAIL = "export AIRFLOW_CONN_MUSTER_SSH=", "export AIRFLOW_CONN_SMTP_DEFAULT="
+SSH, MAIL = "set AIRFLOW_CONN_MUSTER_SSH=", "set AIRFLOW_CONN_SMTP_DEFAULT="
 
 
 @pytest.mark.parametrize(

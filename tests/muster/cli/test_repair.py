@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,15 @@ def test_what_waits_for_a_person_is_seen_wherever_one_looks(muster: Muster, inci
     assert "it hangs" in muster("evidence", "show", str(incident.id))[1]
     (attempt,) = json.loads(muster("evidence", "show", str(incident.id), "--json")[1])["attempts"]
     assert attempt["detail"] == "it hangs"
+
+
+def test_the_archive_is_written_where_the_caller_can_read_it(
+    muster: Muster, incident: Incident, tmp_path: Path
+) -> None:
+    kept = tmp_path / "bundle.tar.gz"
+    kept.write_text("its bytes")
+    store.repairs.keep_bundle(incident.id, Bundle(str(kept), "ab" * 32, 9))
+    assert muster("evidence", "show", str(incident.id), "--archive") == (0, "its bytes", "")
 
 
 def test_an_open_incident_is_listed_first_however_many_came_after_it(muster: Muster, incident: Incident) -> None:

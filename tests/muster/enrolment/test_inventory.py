@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from muster import ownership
 from muster.enrolment import inventory
 from muster.errors import BadInventory, MusterError
 from tests.muster import fleet
@@ -124,9 +126,32 @@ def test_wording_of_an_inventory_that_cannot_be_used(tmp_path: Path, snapshot: S
     assert "calvin" not in "\n".join(problems)
 
 
-def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(MusterError):
+def test_a_file_that_cannot_be_read_is_one_sentence_with_the_user_who_reads(tmp_path: Path) -> None:
+    with pytest.raises(MusterError) as refused:
         inventory.load(tmp_path / "none.yaml")
+    assert f" {ownership.me()}: " in str(refused.value)
+
+
+@pytest.mark.parametrize("text", [GOOD_YAML, GOOD_CSV], ids=["yaml", "csv"])
+def test_standard_input_is_read_in_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    given = [node for _, node in inventory.load(Path("-"), SKUS)]
+    assert given == [node for _, node in inventory.load(written(tmp_path, "fleet.yaml", GOOD_YAML), SKUS)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "USER=z,name,host,sku\0PASSWORD=\nCALVIN,n,h,cpu-generic\0",
+        '{"muster": "CALVIN", "ada": "x",\n"bob": "CALVIN"}',
+        "CALVIN,CALVIN\na,b",
+    ],
+    ids=["environ", "passwords", "columns"],
+)
+def test_what_is_no_inventory_is_not_quoted(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MusterError) as refused:
+        inventory.load(written(tmp_path, "f.csv", text), SKUS)
+    assert "CALVIN" not in str(refused.value)
 
 
 def test_a_cell_that_cannot_be_read_hides_no_other_problem_of_its_line(tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ import email
 import pytest
 
 from muster import store
+from muster.admission import entry
 from muster.model.runs import RunKey
+from muster.model.states import State
 from muster.reporting import mailing, sending
+from muster_criteria.context.goldens import GOLDEN, Golden
+from muster_criteria.model import Verdict
 from tests.muster import fleet
-from tests.muster.reporting.rules import MONDAY, Clock, use
+from tests.muster.reporting.rules import MONDAY, Clock, chat, use
 from tests.muster_reports.fabrics import fabric
 
 pytestmark = pytest.mark.usefixtures("fleet_db", "no_server")
 
-OURS, THEIRS = "gpu-0005", "gpu-0002"
+OURS, THEIRS, SERIAL = "gpu-0005", "gpu-0002", "165082"
 
 
 def test_a_rule_with_labels_gets_no_other_node_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +34,38 @@ def test_a_rule_with_labels_gets_no_other_node_of_a_block(monkeypatch: pytest.Mo
     contents = [b"".join(part.get_payload(decode=True) or b"" for part in message.walk()) for message in found]
     assert [message["To"] for message in found] == ["all@x.org", "team@x.org"]
     assert [THEIRS.encode() in content for content in contents] == [True, False]
+
+
+def test_a_rule_with_labels_gets_no_other_node_that_a_report_or_a_digest_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "all@x.org")
+    labels, alike = {"team": "a"}, f"2 of 2 nodes fail alike ({THEIRS} before this one; see {THEIRS}__delivery)"
+    team = {"name": "team", "to": ["team@x.org"], "labels": labels, "digest": "weekly"}
+    use(monkeypatch, team, chat("chat", labels=labels))
+    for name, owner in ((OURS, "a"), (THEIRS, "b")):
+        store.nodes.add(fleet.new_node(name, labels={"team": owner}))
+        fleet.qualify(name)
+    entry.move(OURS, State.PRODUCTION, "Ada", "now")
+    cited = Golden("g-1", "ab", MONDAY, (f"gpu {SERIAL} on {THEIRS} in {fleet.DAG}/{THEIRS}__delivery",)).cited
+    lease = fleet.begin(OURS, "again")
+    found = (fleet.finding(rule=GOLDEN, source=cited), fleet.finding(summary=alike))
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=found)
+    store.runs.finish(lease.key, Verdict.FAIL, alike)
+    store.leases.release(lease.key, "over")
+    mailing.send_report(lease.key)
+    store.nodes.move(OURS, State.TRIAGE, "Ada", "looked at")
+    store.nodes.move(OURS, State.RMA, "Ada", f"as {THEIRS} was")
+    mailing.send_digests()
+    contents: dict[str, bytes] = {}
+    for each in store.outbox.pending():
+        message = email.message_from_bytes(store.outbox.message(each.id))
+        payload = b"".join(part.get_payload(decode=True) or b"" for part in message.walk())
+        to = f"{message['To']} {'digest' if 'digest' in each.key else ''}"
+        contents[to] = contents.get(to, b"") + payload
+    named = {to: (THEIRS.encode() in each, SERIAL.encode() in each) for to, each in contents.items()}
+    assert named == {
+        "all@x.org ": (True, True), "team@x.org ": (False, False), "None ": (False, False),
+        "all@x.org digest": (True, False), "team@x.org digest": (False, False),
+    }  # fmt: skip
 
 
 def test_a_digest_waits_for_the_end_of_its_rule_s_quiet_hours(monkeypatch: pytest.MonkeyPatch) -> None:

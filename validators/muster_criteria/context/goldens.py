@@ -29,6 +29,7 @@ DISSENT_MAX = 0.1
 key does not separate; fewer are faults, which must not keep the fleet without a golden."""
 SHOWN = 12
 """Characters of a digest that messages show."""
+_BY = ", by "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,12 @@ class Golden:
     @property
     def cited(self) -> str:
         """The golden's origin, as findings cite it."""
-        return f"golden {self.id} of {self.promoted_at:%Y-%m-%d %H:%M} UTC, by {listed(list(self.agreed), 3)}"
+        return f"golden {self.id} of {self.promoted_at:%Y-%m-%d %H:%M} UTC{_BY}{listed(list(self.agreed), 3)}"
+
+
+def without_parts(cited: str) -> str:
+    """What ``Golden.cited`` says, without the parts that agreed: their serials and nodes may be another owner's."""
+    return cited.partition(_BY)[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,7 +110,7 @@ def absent(item: str, conn_id: str, fix: str) -> Check:
     fixes = {
         "": fix,
         NO_TABLES: f"airflow db migrate, and {fix}",
-        HIDDEN: f"export AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or {fix}",
+        HIDDEN: f"set AIRFLOW__CORE__FERNET_KEY=… as the other components have it, or {fix}",
     }
     return Check(
         Mark.MISSING,
@@ -125,7 +125,7 @@ def given(conn_id: str, parts: dict[str, Any]) -> str:
 
     No argument of a command has its password, and no login of Airflow can change it.
     """
-    return f"export AIRFLOW_CONN_{conn_id.upper()}='{json.dumps(parts, ensure_ascii=False)}' for every component"
+    return f"set AIRFLOW_CONN_{conn_id.upper()}='{json.dumps(parts, ensure_ascii=False)}' for every component"
 
 
 def _where() -> str:

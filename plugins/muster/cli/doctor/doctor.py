@@ -84,8 +84,8 @@ def home(folder: Path) -> Check:
     return Check(Mark.OK, "MUSTER_HOME", str(folder))
 
 
-_HOME = "export MUSTER_HOME=/a/folder/of/this/user"
-_DATABASE = "export MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster"
+_HOME = "set MUSTER_HOME=/a/folder/of/this/user for every component"
+_DATABASE = "set MUSTER_DATABASE_URL=postgresql://USER:PASSWORD@HOST/muster for every component"
 
 
 def database() -> Check:
@@ -200,8 +200,8 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
     """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
     from muster.integration.airflow_api import AirflowClient
 
-    address = "export MUSTER_AIRFLOW_URL=…, and start its components: see docs/deploying.md"
-    login = "export MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
+    address = "start it, and what ends TLS in front of it, or set MUSTER_AIRFLOW_URL=…: docs/deploying.md, TLS"
+    login = "set MUSTER_AIRFLOW_USERNAME=… MUSTER_AIRFLOW_PASSWORD=… (or MUSTER_AIRFLOW_TOKEN=…)"
     with AirflowClient.from_settings(timeout_s) as client:
         try:
             health = client.health()
@@ -322,7 +322,8 @@ def mail(current: Settings) -> Check:
         return Check(Mark.MISSING, "mail", "; ".join(wrong), "correct these settings: see docs/mail.md")
     people = dict.fromkeys([*everyone, *(address for rule in rules for address in rule.to)])
     if not people:
-        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", "export MUSTER_MAIL_TO=…")
+        fix = "set MUSTER_MAIL_TO=… for every component"
+        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", fix)
     name = current.smtp_conn_id
     server = {"host": "mail.example.org", "port": 587, "login": "USER", "password": "…"}
     fix = connections.given(name, {"conn_type": "smtp", **server, "extra": {"disable_ssl": True}})
@@ -339,9 +340,7 @@ def mail(current: Settings) -> Check:
         why = f"{where} refuses the login {found.login!r} of connection {name}: {error.smtp_code} {one_line(said)}"
         return Check(Mark.MISSING, "mail", why, fix)
     except ssl.SSLCertVerificationError as error:
-        trust = (
-            "export SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
-        )
+        trust = "set SSL_CERT_FILE=… (the certificates of its CA), for every component; or its name in the connection"
         return Check(Mark.MISSING, "mail", f"{where}: its certificate is not trusted: {error.verify_message}", trust)
     except (smtplib.SMTPNotSupportedError, ssl.SSLError) as error:
         why = f"{where}: no encryption ({error}): disable_ssl and disable_tls in the extra of {name} choose which"

@@ -85,7 +85,9 @@ def add(
 @app.command("import")
 @messages
 def import_(
-    file: Annotated[Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line.")],
+    file: Annotated[
+        Path, typer.Argument(help="YAML with a list `nodes`, or CSV with a header line; - is standard input.")
+    ],
     dry_run: DryRun = False,
 ) -> None:
     """Enrol all nodes of an inventory, or none if any line is wrong. Known nodes need not answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from muster import ownership
 from muster.errors import MusterError
 from muster.settings import settings
 
@@ -17,11 +18,9 @@ def load(kind: type[Policy], named: str) -> tuple[Policy, str]:
     from muster_criteria import policy_file
     from muster_criteria.sku_files.skus import SHIPPED
 
-    is_file = named.endswith((".yaml", ".yml")) or "/" in named
+    is_file = named == ownership.STDIN or named.endswith((".yaml", ".yml")) or "/" in named
     try:
         path = Path(named) if is_file else policy_file.find(named, [*settings().sku_folders, SHIPPED])
-        return policy_file.parse(kind, path.read_bytes(), path.name), path.name
+        return policy_file.parse(kind, ownership.read(path), path.name), path.name
     except policy_file.BadPolicy as error:
         raise MusterError(str(error)) from None
-    except OSError as error:
-        raise MusterError(f"{named} cannot be read: {error.strerror}") from None

@@ -21,6 +21,7 @@ from muster.store.database.outgoing import PlaceRow
 from muster.store.decisions import admission, certificates, questions
 from muster.store.decisions.current import current_verdicts
 from muster_criteria.model import Verdict
+from muster_reports.text import plural
 
 SHOWN_MAX = 3
 """Reasons why the gate does not admit a node by itself that its evidence has."""
@@ -57,7 +58,7 @@ def admit(proposed: Replacement) -> Node:
         if access.live_lease(session, spare) is not None:
             raise IllegalMove(f"{spare} is tested now: its verdict decides", Refusal.LEASED)
         admission.check(spare, admission.decide(session, rows[spare]), Evidence())
-        why = f"takes the place of {gone} ({proposed.shared}), which left production; full-coverage PASS"
+        why = f"takes the place of {gone}{proposed.near}, which left production; full-coverage PASS"
         evidence = Evidence(verdict=Verdict.PASS, full_coverage=True, replaces=gone, reason=why)
         access.move(session, rows[spare], State.PRODUCTION, "muster", why, evidence)
         certificates.issue(session, rows[spare], "muster", evidence)
@@ -131,6 +132,6 @@ def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness |
     if isinstance(decision, Admit):
         return Fitness(True, f"{known}; the gate admits it")
     reasons = decision.reasons
-    more = f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else ""
+    more = f"; and {plural(len(reasons) - SHOWN_MAX, 'more reason')}" if len(reasons) > SHOWN_MAX else ""
     open_points = f"a person decides: {'; '.join(reasons[:SHOWN_MAX])}{more}"
     return Fitness(False, f"{known}; {open_points}" if known else open_points)

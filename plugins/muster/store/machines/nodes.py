@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import json
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -72,6 +72,15 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         query = query.where(NodeRow.rack == rack)
     with reading() as session:
         return [access.to_node(row) for row in session.scalars(query)]
+
+
+def lacking(labels: Mapping[str, str]) -> set[str]:
+    """The names of the nodes that do not have all of these labels."""
+    if not labels:
+        return set()
+    with reading() as session:
+        query = session.execute(select(NodeRow.name, NodeRow.labels))
+        return {name for name, has in query if not labels.items() <= has.items()}
 
 
 def meant(names: Collection[str]) -> dict[str, str]:

@@ -65,7 +65,7 @@ def run(
 def _replacement(node: NodeRow) -> str:
     """Which node is proposed for the place of one that left production; "" if none is."""
     proposed = replacing.proposal_for(node.name) if State(node.state) in BROKEN else None
-    return f"{proposed.spare} {proposed.sentence}." if proposed else ""
+    return f"{proposed.spare} {proposed.sentence}. To let it: {proposed.command}" if proposed else ""
 
 
 def _why_left(session: Session, run: RunRow) -> str:

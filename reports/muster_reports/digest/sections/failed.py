@@ -37,7 +37,7 @@ def section(facts: Facts) -> Section | None:
             bars.append(len(nodes) / len(failed))
     return Section(
         TITLE,
-        f"{plural(len(failed), 'node')} failed a test; each counts once in a row, of all such nodes:",
+        f"{plural(len(failed), 'node')} failed a test. A row counts those with what it names, of all nodes with it:",
         ("by", "", "failed", "for example"),
         tuple(rows),
         tuple(bars),
