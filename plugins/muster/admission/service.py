@@ -12,7 +12,6 @@ import hashlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from muster import store
 from muster.admission import carrying
@@ -73,24 +72,6 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
         else:
             answers[node] = seen[node].idle if node in seen else Idle(False, "its scheduler does not know it")
     return answers
-
-
-class Silence(NamedTuple):
-    """What schedulers say of nodes that do not answer. ``away``: nodes whose silence says nothing of them: others may
-    be at work on them, or their scheduler is silent too. ``down``: nodes that are down there, and closed by no person.
-    """
-
-    away: frozenset[str]
-    down: frozenset[str]
-
-
-def silence(nodes: Collection[str]) -> Silence:
-    """What it means that some of the nodes do not answer."""
-    unanswered: dict[str, Idle] = {}
-    seen = look(nodes, unanswered=unanswered)
-    away = {*unanswered, *(name for name, each in seen.items() if each.worked_on)}
-    down = {name for name, each in seen.items() if each.apart and not each.foreign} - away
-    return Silence(frozenset(away), frozenset(down))
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
@@ -358,7 +339,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
     if now != (place.shown, place.difference, place.verify, place.verify_since):
-        store.schedulers.note_seen(place.node, *now)
+        store.schedulers.note_seen(place.node, *now, worked_on=shown.worked_on if shown else "")
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:
