@@ -150,22 +150,25 @@ def step_of_test(node: str) -> tuple[str, ...]:
     """Returns the words that run a command on the node as part of its test job; () if the test is no job.
 
     Without a job, a node in service has to be closed. Raises Preempted if the job is over, or the node is open without
-    one; SchedulerDown.
+    one; LeftAlone if others have taken the node, which has no job, since its test began; SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or (not place.test_job and place.state not in SERVING):
+    if place is None:
         return ()
     if tests is None or not place.test_job:
-        # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
-        if place.wanted == ADMITTED or (seen is not None and seen.open):
-            store.schedulers.note_test_job(node, place.test_job, preempted=True)
-            raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
-        if seen is None and not unanswered:
-            raise _unknown(place)
-        if place.waits and (trouble := carry_out(node)):
-            raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        if place.test_job or place.state in SERVING:
+            # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
+            if place.wanted == ADMITTED or (seen is not None and seen.open):
+                store.schedulers.note_test_job(node, place.test_job, preempted=True)
+                raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
+            if seen is None and not unanswered:
+                raise _unknown(place)
+            if place.waits and (trouble := carry_out(node)):
+                raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        if seen is not None and seen.taken:
+            raise LeftAlone(f"{node} is not tested, since it is in use: {seen.taken}")
         return ()
     words = tests.step(place.test_job)
     if words is not None:
