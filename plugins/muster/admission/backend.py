@@ -170,7 +170,9 @@ class AdmissionBackend:
     """
 
     def check_rights(self) -> None:
-        """Raise SchedulerDown if our login may not change the nodes, where that can be asked without a change."""
+        """Raise SchedulerDown if our login may not change the nodes, where that can be asked without a change;
+        BadScheduler if the scheduler's own settings prevent what we do with them.
+        """
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
         """Yields the users' jobs on these nodes that run, and those that ended lately and are still listed; none from a

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from muster import store
 from muster.admission import carrying
@@ -73,24 +72,6 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
         else:
             answers[node] = seen[node].idle if node in seen else Idle(False, "its scheduler does not know it")
     return answers
-
-
-class Silence(NamedTuple):
-    """What schedulers say of nodes that do not answer. ``away``: nodes whose silence says nothing of them: others may
-    be at work on them, or their scheduler is silent too. ``down``: nodes that are down there, and closed by no person.
-    """
-
-    away: frozenset[str]
-    down: frozenset[str]
-
-
-def silence(nodes: Collection[str]) -> Silence:
-    """What it means that some of the nodes do not answer."""
-    unanswered: dict[str, Idle] = {}
-    seen = look(nodes, unanswered=unanswered)
-    away = {*unanswered, *(name for name, each in seen.items() if each.worked_on)}
-    down = {name for name, each in seen.items() if each.apart and not each.foreign} - away
-    return Silence(frozenset(away), frozenset(down))
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
@@ -169,22 +150,25 @@ def step_of_test(node: str) -> tuple[str, ...]:
     """Returns the words that run a command on the node as part of its test job; () if the test is no job.
 
     Without a job, a node in service has to be closed. Raises Preempted if the job is over, or the node is open without
-    one; SchedulerDown.
+    one; LeftAlone if others have taken the node, which has no job, since its test began; SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or (not place.test_job and place.state not in SERVING):
+    if place is None:
         return ()
     if tests is None or not place.test_job:
-        # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
-        if place.wanted == ADMITTED or (seen is not None and seen.open):
-            store.schedulers.note_test_job(node, place.test_job, preempted=True)
-            raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
-        if seen is None and not unanswered:
-            raise _unknown(place)
-        if place.waits and (trouble := carry_out(node)):
-            raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        if place.test_job or place.state in SERVING:
+            # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
+            if place.wanted == ADMITTED or (seen is not None and seen.open):
+                store.schedulers.note_test_job(node, place.test_job, preempted=True)
+                raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
+            if seen is None and not unanswered:
+                raise _unknown(place)
+            if place.waits and (trouble := carry_out(node)):
+                raise SchedulerDown(f"{node} is not tested, since its withdrawal is not confirmed: {trouble}")
+        if seen is not None and seen.taken:
+            raise LeftAlone(f"{node} is not tested, since it is in use: {seen.taken}")
         return ()
     words = tests.step(place.test_job)
     if words is not None:
@@ -358,7 +342,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
     if now != (place.shown, place.difference, place.verify, place.verify_since):
-        store.schedulers.note_seen(place.node, *now)
+        store.schedulers.note_seen(place.node, *now, worked_on=shown.worked_on if shown else "")
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:

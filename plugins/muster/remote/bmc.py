@@ -39,7 +39,8 @@ class Bmc(pydantic.BaseModel):
     @classmethod
     def _bare(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not is_host(parts.hostname or ""):
+        # ``port`` raises ValueError for one that is no port.
+        if parts.scheme not in ("http", "https") or not is_host(parts.hostname or "") or parts.port == 0:
             raise ValueError("url is not like https://10.0.0.7")
         if parts.username or parts.password or parts.query:
             raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")

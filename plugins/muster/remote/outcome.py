@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
 
     ``LOST``: the node could not be reached until long after the deadline. ``REFUSED``: it refused the login or the
     host key, or could not be used. ``UNABLE``: the controller could not log in, for a fault of its own.
+    ``EXPLAINED``: it rebooted or was lost, and others may have done that.
     """
 
     DONE = "done"
@@ -43,6 +44,11 @@ class Kind(enum.StrEnum):
     LOST = "lost"
     REFUSED = "refused"
     UNABLE = "unable"
+    EXPLAINED = "explained"
+
+
+ACCUSING = frozenset({Kind.REBOOTED, Kind.LOST})
+"""Ends that become evidence about the node unless others may have caused them."""
 
 
 class Next(enum.StrEnum):
@@ -103,6 +109,12 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
         "the node side's process ended without a result; it may have run out of memory, or systemd-logind ended it "
         "with its login (KillUserProcesses)",
     )
+
+
+def explained(kind: Kind, why: str) -> Ended:
+    """Returns the end of a job that rebooted or was lost, which says nothing of its node, since others may be why."""
+    what = "rebooted" if kind is Kind.REBOOTED else "was lost"
+    return Ended(Kind.EXPLAINED, f"the machine {what} while it was tested, which says nothing of it: {why}")
 
 
 def evidence(kind: Kind, *, job: str, stage: str, loads: bool, losses: int, neighbours: str) -> tuple[Evidence, ...]:

@@ -215,6 +215,29 @@ def test_no_stage_runs_before_the_withdrawal_of_its_node_is_confirmed(nodes: Pat
         assert service.step_of_test(NODE) == ()
 
 
+@pytest.mark.parametrize("state", ["burn_in", "revalidation"])
+def test_no_stage_begins_once_others_have_taken_the_closed_node(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """As for a reservation for maintenance that begins between two stages. A scheduler that is silent stops none."""
+    if state == "revalidation":
+        in_production()
+        revalidate()
+        store.runs.begin_stage(RunKey(DAG, "r1"), "intake")
+    else:
+        placed()
+        fleet.do_stage(fleet.begin(), "intake")
+    assert service.step_of_test(NODE) == ()
+    with monkeypatch.context() as patched:
+        away = Seen(open=False, ours=True, apart="in maintenance", worked_on="in maintenance")
+        patched.setattr(NodeList, "look", lambda *_: {THERE: away})
+        with pytest.raises(LeftAlone):
+            service.step_of_test(NODE)
+        assert not service.preempted(NODE)
+    nodes.unlink()
+    assert service.step_of_test(NODE) == ()
+
+
 def test_a_cluster_that_is_down_is_asked_to_end_one_test_job_only(nodes: Path, jobs: Jobs) -> None:
     """Each question takes its whole deadline, and the changes of other clusters wait behind it."""
     placed()

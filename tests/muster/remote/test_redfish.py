@@ -201,6 +201,12 @@ def test_an_empty_description_is_no_bmc() -> None:
     assert parse_bmc({}) is None
 
 
+@pytest.mark.parametrize("port", ["abc", "70000", "-1", "0"])
+def test_a_port_that_is_none_is_refused_when_the_node_is_enrolled(port: str) -> None:
+    with pytest.raises(BadBmc):
+        parse_bmc({"url": f"https://10.0.0.7:{port}"})
+
+
 def test_the_password_comes_from_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     bmc = Bmc(url="https://b", user="root", password_env="MUSTER_BMC_PASSWORD")
     with pytest.raises(BadBmc):

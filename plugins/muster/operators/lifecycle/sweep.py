@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from muster import store
 from muster.admission import service
+from muster.admission.silence import silence
 from muster.errors import ControllerFault, IllegalMove, Refusal, apart
 from muster.integration import logins
 from muster.judging import health, policies, sweep
@@ -69,8 +70,8 @@ def sweep_nodes() -> str:
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
     names = [each.name for each in nodes]
     cursors = store.health.cursors(names)
-    silence = service.silence(names)
-    tally = Tally(judged=store.health.judged_until(), away=silence.away, down=silence.down)
+    said = silence(names)
+    tally = Tally(judged=store.health.judged_until(), away=said.away, down=said.down)
 
     async def read() -> None:
         waiting: list[Answer] = []

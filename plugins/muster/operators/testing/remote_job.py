@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import store
-from muster.admission import service
+from muster.admission import service, silence
 from muster.errors import (
     ControllerFault,
     DifferentMachine,
@@ -75,6 +75,14 @@ or the API server is away for long, and none of that is an attempt at the node.
 
 class Inconclusive(AirflowException):
     """The attempt has no verdict on the node; Airflow retries the task."""
+
+
+def _explained(attempt: Attempt, found: Finished | None) -> Finished | None:
+    """No end that others may have caused becomes evidence about the node."""
+    if found is None or found.end.kind not in outcome.ACCUSING:
+        return found
+    why = silence.explained(attempt.node.name, attempt.job.started_at or store.clock.now())
+    return dataclasses.replace(found, end=outcome.explained(found.end.kind, why)) if why else found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +258,7 @@ class RemoteJobOperator(BaseOperator):
         with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
             if isinstance(found, StillRunning):
                 self._defer(attempt, found.seen)
-            judgement, job_end = self._record(attempt, found)
+            judgement, job_end = self._record(attempt, _explained(attempt, found))
         return self._finish(context, attempt, judgement, job_end)
 
     def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Any, str]:

@@ -20,7 +20,7 @@ from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions import admission
 from muster.store.machines.nodes import bearer, check_description, enrol_all
-from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place
+from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place, without_chassis
 from muster.store.testing.runs import leave_shadow
 from muster_criteria.model import Verdict
 
@@ -168,7 +168,7 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
         raise SameMachine(
             f"the machine at {row.name} has the host key of {other}: retire or replace {other} first; {OWN_KEYS}"
         )
-    chassis = [serials[slot] for slot in CHASSIS if slot in serials]
+    chassis = [serial for slot, serial in without_chassis(session, row.name, serials).items() if slot in CHASSIS]
     sits = session.execute(
         select(PlacementRow.node, PartRow.serial)
         .join(PartRow)

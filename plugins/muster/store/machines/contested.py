@@ -20,7 +20,16 @@ from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.machines.parts import BOARD, as_known, current_serials, elsewhere, history, move_part, real_serials
+from muster.store.machines.parts import (
+    BOARD,
+    as_known,
+    current_serials,
+    elsewhere,
+    history,
+    move_part,
+    real_serials,
+    without_chassis,
+)
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 
@@ -30,10 +39,10 @@ if TYPE_CHECKING:
 
 def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, ...]:
     """A warning for each part that the result reports while another node has it. Raises UnknownNode."""
-    reported = _reported(result)
     with reading() as session:
         access.node_row(session, node)
-        found = elsewhere(session, node, as_known(reported, current_serials(session, node)))
+        reported = as_known(_reported(result), current_serials(session, node))
+        found = elsewhere(session, node, without_chassis(session, node, reported))
     return tuple(
         Evidence(
             "serial_elsewhere",

@@ -43,9 +43,10 @@ TOLD_MAX = 20
 """Swapped parts of one report that are reported one by one."""
 
 _FILLERS = re.compile(
-    r"|0+|0?(1234567890?)+[a-f]*|[-.]+|x{2,}|none|null|n/?a|unknown|default string"
-    r"|not (specified|available|applicable|settable)"
-    r"|to be filled by o\.?e\.?m\.?|system serial number|(base ?board )?serial number|chassis serial number",
+    r"|(0x)?(0|([0-9a-fx])\3+)|0?(1234567890?)+[a-f]*|[-.]+|none|null|n/?a|unknown|default string"
+    r"|invalid|empty|undefined|unspecified|o\.?e\.?m\.?"
+    r"|not (specified|available|applicable|settable|present|provided)"
+    r"|to be filled( by o\.?e\.?m\.?)?|((system|chassis|base ?board) )?serial ?number",
     re.IGNORECASE,
 )
 """Fillers that firmware reports instead of a serial."""
@@ -129,9 +130,10 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     the first ``TOLD_MAX`` and how many more.
 
     A slot that is not reported keeps its part, and so does one whose reported part was seen in another node lately:
-    both nodes' histories get a remark, once. A part that several slots report stays where it is. A machine that
-    reported more than ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises
-    DifferentMachine if the chassis has another serial than before.
+    both nodes' histories get a remark, once. The serial of a chassis of several machines is no part's
+    (``without_chassis``). A part that several slots report stays where it is. A machine that reported more than
+    ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises DifferentMachine if
+    the chassis has another serial than before.
     """
     row = access.node_row(session, node)
     known = current_serials(session, node)
@@ -139,7 +141,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
             raise DifferentMachine(_another_machine(node, slot, known, serials))
-    serials = _in_one_slot(serials, known)
+    serials = without_chassis(session, node, _in_one_slot(serials, known))
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
         _remark(session, row, slot, place_)
@@ -215,6 +217,17 @@ def _tell_once(session: Session, node: NodeRow, text: str) -> None:
 def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
     """Note that the part sits there now, whatever is known of it; returns a sentence for each change."""
     return _place_one(session, node, slot, serial, current_serials(session, node).get(slot))
+
+
+def without_chassis(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, str]:
+    """The serials without a system's that another node has as well, with another main board.
+
+    It is the serial of the chassis in which both sit, as of a server of two nodes, and distinguishes no machine.
+    """
+    sits = elsewhere(session, node, {SYSTEM: serials[SYSTEM]}) if {*CHASSIS} <= serials.keys() else {}
+    boards = {current_serials(session, each.node).get(BOARD, serials[BOARD]) for each in sits.values()}
+    shared = {SYSTEM} if boards - {serials.get(BOARD)} else set()
+    return {slot: serial for slot, serial in serials.items() if slot not in shared}
 
 
 def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, Placement]:

@@ -187,11 +187,13 @@ def note_seen(
     difference: str = "",
     verify: str = "",
     verify_since: datetime.datetime | None = None,
+    *,
+    worked_on: str = "",
 ) -> None:
     """Store how the scheduler shows the node, what the records do not, and a person's drain that requests a test.
 
     Another request, or none, ends the question about the request before. What others than Muster did to the node there
-    (a drain, a reboot, its end) stands in its history.
+    (a drain, a reboot, its end) stands in its history. ``worked_on``: as ``Seen.worked_on``.
     """
     with writing() as session:
         row = session.get(PlaceRow, node)
@@ -204,7 +206,9 @@ def note_seen(
         row.difference, row.verify = difference, verify
         if shown != row.shown:
             if not {shown, row.shown} <= {"", OPEN, CLOSED}:
-                access.remark(session, access.node_row(session, node), "scheduler", f"{row.cluster} shows it {shown}")
+                evidence = {"worked_on": worked_on} if worked_on else {}
+                text = f"{row.cluster} shows it {shown}"
+                access.remark(session, access.node_row(session, node), "scheduler", text, evidence)
             row.shown, row.shown_since = shown, access.now()
 
 

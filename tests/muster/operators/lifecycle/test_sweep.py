@@ -14,6 +14,7 @@ from muster import store
 from muster.admission import service
 from muster.admission.backend import Seen
 from muster.admission.entry import move
+from muster.admission.silence import silence
 from muster.judging import health, policies
 from muster.judging import sweep as reading
 from muster.model.attention import Cause
@@ -161,9 +162,9 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
     there = tmp_path / "list"
     there.write_text("")
     in_list(there, monkeypatch, "a")
-    assert service.silence(["a"]) == (set(), set())
+    assert silence(["a"]) == (set(), set())
     there.unlink()
-    assert service.silence(["a"]) == ({"a"}, set())
+    assert silence(["a"]) == ({"a"}, set())
     tally = Tally(away={"a"})
     sweep.record([Answer(store.nodes.get("a"), trouble="timed out")], {"a": Cursor("a")}, tally)
     assert (store.health.of_node("a"), tally.unreachable) == ([], 1)
@@ -184,7 +185,7 @@ def test_only_a_node_that_is_down_and_that_no_person_closed_is_down(
 ) -> None:
     in_list(tmp_path / "list", monkeypatch, "a")
     monkeypatch.setattr(node_list.NodeList, "look", lambda _, names: dict.fromkeys(names, shown))
-    assert service.silence(["a", "in no scheduler"]) == (away, down)
+    assert silence(["a", "in no scheduler"]) == (away, down)
 
 
 def test_half_a_fleet_that_is_blind_is_one_notice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What it costs to note that a machine's parts are still in it."""
+"""Which parts a machine has by what it reports, and what it costs to note that they are still in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from muster import store
 from muster.store.database.engine import reading
 from muster.store.database.models import RunRow
 from muster.store.machines import contested
+from muster.store.machines.parts import real_serials
 from muster_criteria.device_events.policy import DeviceEvent
 from tests.muster import fleet
 from tests.support.plugins.statements import executed
@@ -85,3 +86,37 @@ def test_a_gpu_whose_sibling_is_lost_stays_the_part_that_it_is() -> None:
     ]
     fleet.do_stage(lease, "thermal", serials={"gpu1": "165002"})
     assert store.parts.of_node("n1")[-1].serial == "165002", "another board is another part"
+
+
+@pytest.mark.usefixtures("sqlite_db")
+@pytest.mark.parametrize(("board", "shared"), [("OM2", True), ("OM1", False), ("Not Provided", False)])
+def test_a_system_serial_of_machines_with_boards_of_their_own_is_their_chassis(board: str, shared: bool) -> None:
+    """Sleds report it as their product's serial: it tells neither from the other, and no person can settle it."""
+    for node, its in (("sled-a", "OM1"), ("sled-b", board)):
+        store.nodes.add(fleet.new_node(node))
+        fleet.do_stage(fleet.begin(node), "intake", serials={"system": "S4", "board": its})
+    sent, _ = fleet.result(node="sled-b", serials={"system": "S4", "board": board})
+    warned = store.contested.serials_elsewhere("sled-b", sent)
+    remarks = [each for each in store.nodes.events("sled-b") if "serial_elsewhere" in each.evidence]
+    assert ("system" in {each.device for each in warned}, bool(remarks)) == (not shared, not shared)
+    assert [(each.node, each.until) for each in store.parts.history("S4")] == [("sled-a", None)]
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_a_machine_is_replaced_by_another_of_its_chassis() -> None:
+    for node, board in (("sled-a", "OM1"), ("sled-b", "OM2")):
+        store.nodes.add(fleet.new_node(node, serials={"system": "S4", "board": board}))
+    new = {"system": "S4", "board": "OM3"}
+    store.adoption.replace("sled-b", "Ada", "swapped", host_key=fleet.host_key("new"), serials=new)
+    assert [each.serial for each in store.parts.of_node("sled-b") if each.until is None] == ["OM3"]
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [
+        *("To be filled", "INVALID", "Empty", "Undefined", "OEM", "O.E.M.", "Unspecified", "Not Present"),
+        *("Not Provided", "SerialNumber", "FFFFFFFF", "0x00000000", "11111111", "System Serial Number", "0", "XX"),
+    ],
+)
+def test_what_firmware_fills_in_is_no_serial(filler: str) -> None:
+    assert real_serials({"system": filler, "board": "1654922001234"}) == {"board": "1654922001234"}

@@ -36,7 +36,8 @@ ANNOTATION = "muster.dev/certificate"
 REQUEST = "muster.dev/verify"
 """The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers.
 
-One that is older than the cordon requests nothing: it was forgotten, and the cordon may be another person's.
+One that is older than the cordon requests nothing: it was forgotten, and the cordon may be another person's. So does
+one whose field manager sets other fields too, since the time of each is then that of the last of them.
 """
 
 _MOMENT = pydantic.TypeAdapter(pydantic.AwareDatetime)
@@ -343,19 +344,25 @@ def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> st
     request = (metadata.get("annotations") or {}).get(REQUEST)
     if request is None:
         return ""
-    asked = _set_at(metadata, "metadata", "annotations", REQUEST)
+    asked = _set_at(metadata, "metadata", "annotations", REQUEST, alone=True)
     if asked is None or cordoned is None or asked < cordoned:
-        return f"; its annotation {REQUEST} is older: to request a test, remove it and set it again"
+        again = "remove it and set it again with `kubectl annotate --field-manager=muster-verify`"
+        return f"; its annotation {REQUEST} is older, or set with other fields: to request a test, {again}"
     return f": {VERIFY} {request}".rstrip()
 
 
-def _set_at(metadata: dict[str, Any], *path: str) -> datetime.datetime | None:
-    """Returns when the field was set, or a later moment, as the API server recorded it; None without."""
+def _set_at(metadata: dict[str, Any], *path: str, alone: bool = False) -> datetime.datetime | None:
+    """Returns when the field was set, or a later moment, as the API server recorded it; None without.
+
+    ``alone``: nor where its manager sets other fields, of which the moment may be; "." is none.
+    """
     for entry in metadata.get("managedFields") or []:
         fields: Any = entry.get("fieldsV1")
+        others = 0
         for name in path:
+            others += len((fields or {}).keys() - {".", f"f:{name}"})
             fields = (fields or {}).get(f"f:{name}")
-        if fields is not None:
+        if fields is not None and not (alone and others):
             return pydantic.TypeAdapter(datetime.datetime | None).validate_python(entry.get("time"))
     return None
 

@@ -281,6 +281,6 @@ def _preempted(pod: Mapping[str, Any] | None) -> bool:
 def _why_it_waits(pod: Mapping[str, Any]) -> str:
     status = pod.get("status", {})
     states = [each.get("state", {}).get("waiting") or {} for each in status.get("containerStatuses") or []]
-    shown = [*states, *(each for each in status.get("conditions") or [] if each.get("status") == "False")]
+    shown = [status, *states, *(each for each in status.get("conditions") or [] if each.get("status") == "False")]
     found: Mapping[str, Any] = next((each for each in shown if each.get("message") or each.get("reason")), {})
     return one_line(str(found.get("message") or found.get("reason") or "it shows no reason"))[:300]

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Mark, Seen, each_alone
-from muster.admission.backends.slurm.job import SlurmTests
+from muster.admission.backends.slurm.job import SlurmTests, fields
 from muster.admission.backends.slurm.node import PREFIX, WITHDRAWN, SlurmNode
 from muster.admission.runner import Runner
-from muster.errors import LeftAlone, SchedulerDown, first_line
+from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
 from muster.remote.ssh import NodeAddress
 from muster.settings import settings
@@ -37,6 +37,10 @@ _SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)\((\d+)\)", re.MULTILINE)
 _JOB = re.compile(r"(\d+)\|(.+)")  # a directory's names of users may hold blanks
 
 _WAS, _THEIRS_LENGTH = " (was: ", 80
+
+_NOT_SET = "(null)"
+_NEVER = frozenset({"", "INFINITE", "NONE", "-1"})
+"""What Slurm shows as SuspendTime while it switches no node off."""
 
 _NO_NODE = "muster-no-such-node"
 NO_JOB = "1"
@@ -100,7 +104,12 @@ class Slurm(AdmissionBackend):
         self.tests = SlurmTests(self._runner, partition, chosen.test_gres) if partition else None
 
     def check_rights(self) -> None:
-        """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05)."""
+        """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05).
+
+        Raises BadScheduler if the cluster's settings refuse our marks, or switch nodes off that we test.
+        """
+        if missing := _missing(fields(self._runner.run("scontrol", "show", "config"))):
+            raise BadScheduler(missing)
         try:
             self._update(_NO_NODE, "Extra=-")
         except SchedulerDown as error:
@@ -291,6 +300,24 @@ class Slurm(AdmissionBackend):
 
     def _update(self, name: str, *changes: str) -> None:
         self._runner.run(*self._sudo, "scontrol", "update", f"NodeName={name}", *changes)
+
+
+def _missing(config: Mapping[str, str]) -> str:
+    """Returns what is to be changed in slurm.conf before Muster can do its part, "" if nothing is. Pure."""
+    if "extra_constraints" in config.get("SchedulerParameters", "").split(","):
+        return (
+            "SchedulerParameters has extra_constraints, with which a node's Extra takes nothing but JSON, and Muster "
+            "writes its marks there: that is not supported, so remove it from slurm.conf"
+        )
+    if config.get("SuspendProgram", _NOT_SET) == _NOT_SET or config.get("SuspendTime", "") in _NEVER:
+        return ""
+    lacks = "Slurm's power saving switches drained nodes off while they are tested over SSH: add to slurm.conf"
+    states = config.get("SuspendExcStates")
+    if states is None:  # before 23.02
+        given = {config.get(name, _NOT_SET) for name in ("SuspendExcNodes", "SuspendExcParts")} - {_NOT_SET}
+        return "" if given else f"{lacks} SuspendExcNodes= with the nodes that Muster tests"
+    named = [] if states == _NOT_SET else states.upper().split(",")
+    return "" if "DRAIN" in named else f"{lacks} SuspendExcStates={','.join([*named, 'DRAIN'])}"
 
 
 @functools.cache

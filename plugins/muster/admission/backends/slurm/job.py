@@ -56,14 +56,14 @@ class SlurmTests:
         lets a job run for so many minutes; SchedulerDown.
         """
         name = self.partition
-        config = _fields(self.runner.run("scontrol", "show", "config"))
+        config = fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
             raise BadScheduler(
                 f"idle tests in partition {name} would hold up jobs: PreemptType is {config.get('PreemptType')}; "
                 f"set it to preempt/partition_prio ({_EXAMPLE})"
             )
         shown = self.runner.run("scontrol", "--all", "--oneliner", "show", "partition").decode("utf-8", "replace")
-        partitions = {found["PartitionName"]: found for found in map(_fields, shown.splitlines()) if found}
+        partitions = {found["PartitionName"]: found for found in map(fields, shown.splitlines()) if found}
         ours = partitions.get(name)
         if ours is None:
             raise BadScheduler(f"there is no partition {name} for idle tests; see {_EXAMPLE}")
@@ -159,7 +159,7 @@ class SlurmTests:
 
     def _preempted(self, number: str) -> bool:
         """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
-        shown = _fields(self.runner.run("scontrol", "--oneliner", "show", "job", number))
+        shown = fields(self.runner.run("scontrol", "--oneliner", "show", "job", number))
         if shown.get("PreemptTime", "None") == "None":
             return False
         asked = ("sinfo", "--all", "--noheader", f"--nodes={shown.get('NodeList', '')}", "--format=%T")
@@ -182,6 +182,7 @@ def _minutes(limit: str) -> float:
     return (days * 24 + hours) * 60 + minutes
 
 
-def _fields(raw: bytes | str) -> dict[str, str]:
+def fields(raw: bytes | str) -> dict[str, str]:
+    """Returns what scontrol shows, {name: value up to its first blank}."""
     text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return dict(_FIELD.findall(text))

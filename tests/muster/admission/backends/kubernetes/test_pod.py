@@ -10,7 +10,7 @@ import pytest
 
 from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes.backend import Kubernetes
-from muster.admission.backends.kubernetes.pod import PodTests, resources_left
+from muster.admission.backends.kubernetes.pod import PodTests, _why_it_waits, resources_left
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler
 from tests.support.servers.kubernetes import Cluster
@@ -113,3 +113,11 @@ def test_a_test_pod_may_signal_the_node_side_where_apparmor_or_selinux_confine_c
     older = f"container.apparmor.security.beta.kubernetes.io/{container['name']}"
     # The API server refuses two that differ.
     assert pod["metadata"]["annotations"] == {older: "unconfined"}
+
+
+def test_a_pod_that_the_kubelet_refused_says_why() -> None:
+    """The kubelet's admission writes no condition and no container's state."""
+    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    ready = {"type": "Ready", "status": "False", "reason": "PodFailed"}
+    assert _why_it_waits({"status": refused | {"conditions": [scheduled, ready]}}) == "Allocate failed"

@@ -64,7 +64,7 @@ esac
 )
 def test_a_login_without_rights_is_found_without_a_change(commands: Commands, answer: str, may: bool) -> None:
     """Copies the answers of slurmctld 22.05 to the users root and nobody, as read from a real one by hand."""
-    backend = commands(scontrol=f"echo 'slurm_update error: {answer}' >&2; exit 1")
+    backend = commands(scontrol=f"[ \"$*\" = 'show config' ] || {{ echo 'slurm_update error: {answer}' >&2; exit 1; }}")
     if may:
         backend.check_rights()
         return
@@ -72,12 +72,42 @@ def test_a_login_without_rights_is_found_without_a_change(commands: Commands, an
         backend.check_rights()
 
 
+SAVES = "SuspendProgram = /usr/local/sbin/off\nSuspendTime = 600 sec\n"
+NEVER = SAVES.replace("600 sec", "INFINITE")
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        (f"{SAVES}SuspendExcStates = (null)\n", True),
+        (f"{SAVES}SuspendExcStates = DOWN,NOT_RESPONDING\n", True),
+        (f"{SAVES}SuspendExcStates = down,drain\n", False),
+        (f"{SAVES}SuspendExcNodes = (null)\n", True),  # as before 23.02
+        (f"{SAVES}SuspendExcNodes = n[0-1]\n", False),
+        (f"{NEVER}SuspendExcStates = (null)\n", False),
+        ("SuspendProgram = (null)\nSuspendTime = 600 sec\nSuspendExcStates = (null)\n", False),
+        ("SchedulerParameters = bf_continue,extra_constraints\n", True),
+        ("SchedulerParameters = (null)\n", False),
+    ],
+)
+def test_settings_that_switch_drained_nodes_off_or_refuse_our_marks_are_found(
+    commands: Commands, config: str, refused: bool
+) -> None:
+    answers = f"""case "$*" in
+    *config*) {write(config)}
+    ;;
+    *) echo 'slurm_update error: Invalid node name specified' >&2; exit 1 ;;
+    esac"""
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        commands(scontrol=answers).check_rights()
+
+
 @pytest.mark.parametrize("ends_jobs", [False, True])
 def test_that_sudo_lets_nobody_cancel_jobs_is_found_before_one_has_to_be(commands: Commands, ends_jobs: bool) -> None:
     """sudo here grants ``scontrol`` alone, as the example's file does as shipped; ``sudo -l`` then ends with 1."""
     refused = "echo 'slurm_update error: Invalid node name specified' >&2; exit 1"
     sudo = f'case "$*" in *scancel*) exit 1 ;; *) {refused} ;; esac'
-    backend = commands({"sudo": True, "end_corrupted_jobs": ends_jobs}, sudo=sudo)
+    backend = commands({"sudo": True, "end_corrupted_jobs": ends_jobs}, sudo=sudo, scontrol=":")
     if not ends_jobs:
         backend.check_rights()
         return

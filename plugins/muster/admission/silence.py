@@ -1,0 +1,55 @@
+"""What schedulers say of nodes that restart or do not answer: if others may be why, it says nothing of the nodes."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+from typing import NamedTuple
+
+from muster import store
+from muster.admission.backend import Seen
+from muster.admission.service import look
+from muster.rules.idle.selection import Idle
+
+_LAST = 50
+"""Events of a node that are read for what its scheduler showed during one job."""
+
+
+class Silence(NamedTuple):
+    """``away``: nodes whose silence says nothing of them: others may be at work on them, or their scheduler is silent
+    too. ``down``: nodes that are down there, and closed by no person.
+    """
+
+    away: frozenset[str]
+    down: frozenset[str]
+
+
+def silence(nodes: Collection[str]) -> Silence:
+    """What it means that some of the nodes do not answer."""
+    away, seen = _excused(nodes)
+    down = {name for name, each in seen.items() if each.apart and not each.foreign} - away.keys()
+    return Silence(frozenset(away), frozenset(down))
+
+
+def explained(node: str, since: datetime.datetime) -> str:
+    """Returns why it says nothing of a node that it restarted or was lost since then, "" if nothing explains it.
+
+    Others are at work on it by its scheduler, or were, or have closed it since; or its scheduler is silent too.
+    """
+    away, seen = _excused([node])
+    if why := away.get(node):
+        return why
+    shown = seen.get(node)
+    if shown is not None and shown.foreign and shown.foreign_since is not None and shown.foreign_since >= since:
+        return f"its scheduler shows it {shown.foreign}"
+    # A scheduler may forget what it did with a node once that is up again.
+    events = store.nodes.events(node, _LAST)
+    return next((each.reason for each in reversed(events) if each.at >= since and each.evidence.get("worked_on")), "")
+
+
+def _excused(nodes: Collection[str]) -> tuple[dict[str, str], dict[str, Seen]]:
+    """Returns (why the silence of each such node says nothing of it, the nodes as their schedulers show them)."""
+    unanswered: dict[str, Idle] = {}
+    seen = look(nodes, unanswered)
+    shown = {name: f"its scheduler shows it {each.worked_on}" for name, each in seen.items() if each.worked_on}
+    return shown | dict.fromkeys(unanswered, "its scheduler does not answer"), seen
