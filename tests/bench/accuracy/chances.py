@@ -12,15 +12,15 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from muster.rules.idle.history import GROUPS
 from muster.rules.idle.worth import CHANCES
+from muster_criteria.model import Judgement, Verdict
 from muster_criteria.stages import STAGES
 from tests.bench.accuracy.devices import Hall
 from tests.bench.accuracy.fleet import CELLS, FLEET_NODES, draw_fleet, draw_trials
 from tests.bench.accuracy.metrics import PROBES
-from tests.bench.accuracy.muster_judge import STAGE_OF, MusterJudge
+from tests.bench.accuracy.muster_judge import MusterJudge
 from tests.bench.accuracy.verdicts import Flags, Verdicts
 
 EARLIER = 6
@@ -41,14 +41,16 @@ class ByStage(MusterJudge):
 
     stages: Flags
 
-    def _mark_failed(self, found: Verdicts, findings: pd.DataFrame) -> None:
-        super()._mark_failed(found, findings)
-        stage = findings["probe"].map(STAGE_OF).map({name: place for place, name in enumerate(STAGES)})
-        self.stages[findings["number"].to_numpy(), stage.to_numpy(dtype=np.int64)] = True
+    def _note(self, found: Verdicts, node: int, judgement: Judgement, again: Sequence[str]) -> None:
+        super()._note(found, node, judgement, again)
+        self.stages[node, STAGES.index(judgement.stage)] |= judgement.verdict is Verdict.FAIL
 
 
 def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
-    """{group: {stage: share of its faults that the stage finds}}, each class of a group alike."""
+    """{group: {stage: share of its faults that the stage finds}}, each class of a group alike.
+
+    Raises AssertionError if no stage finds any fault of a group that is simulated.
+    """
     rng = np.random.default_rng(seed)
     hall = Hall.draw(rng, FLEET_NODES)
     fleet = draw_fleet(rng, hall)
@@ -66,6 +68,7 @@ def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for group in GROUPS:
         classes = [np.mean(rates, axis=0) for name, rates in by_class.items() if GROUP_OF[name] == group]
+        assert not classes or np.any(classes), f"no stage finds a fault of {group}"
         means = np.mean(classes, axis=0) if classes else np.zeros(len(STAGES))  # of some groups no fault is simulated
         table[group] = dict(zip(STAGES, means.round(3).tolist(), strict=True))
     return table
