@@ -159,15 +159,14 @@ class AdmissionBackend:
     Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
     the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the
     same for every repetition, and later for each later change of the node.
+
+    ``tests``: how idle nodes are tested without closing them; None if a test closes its node. ``end_jobs``: ends the
+    users' jobs on a node, by name, and yields a description of each once it has ended that one; None unless the
+    cluster's settings want it (``end_corrupted_jobs``).
     """
 
     tests: PreemptibleTests | None = None
-    """How idle nodes are tested without closing them; None if a test closes its node."""
     end_jobs: Callable[[str], Iterable[str]] | None = None
-    """Ends the users' jobs on a node, by name, and yields a description of each once it has ended that one.
-
-    None unless the cluster's settings want it (``end_corrupted_jobs``).
-    """
 
     def check_rights(self) -> None:
         """Raise SchedulerDown if our login may not change the nodes, where that can be asked without a change;

@@ -69,6 +69,11 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
             in_vain=_in_vain(test, tested.get(node, {})) if test else {}, took=_last_stages(test) if test else (),
         )  # fmt: skip
     asked = {each.node: f"a person is asked: {each.question}" for each in store.schedulers.places() if each.question}
+    # A test would outdate the question about a held verdict, whose answers are refused then; a person may request one.
+    asked |= {
+        question.node: f"a person is asked: {question.subject}" for question, _ in store.questions.waiting()
+        if question.node not in idle or not idle[question.node].requested
+    }  # fmt: skip
     for node, why in {**store.signs.refusals(now - REFUSED_FOR), **asked}.items():
         signs[node] = dataclasses.replace(signs.get(node, Signs()), refused=why)
     for node, change in store.certificates.version_changes().items():

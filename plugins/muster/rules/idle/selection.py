@@ -5,8 +5,8 @@ Then two lines take turns: those that never took each stage, or not for ``Limits
 all by what their best stages are worth beyond the price of their minutes (``muster.rules.idle.worth``), those whose
 last tests were inconclusive or preempted first, a few times. After that a test without a result counts as one with a
 result for when the next one comes, else a node that never passes would take the turns of all others. A node is not
-tested if the backend does not know it, a run holds it, a person paused its tests or decides about its held verdict, its
-test was refused just now, it rests after the last one, the circuit breaker bars it, or a limit is reached.
+tested if the backend does not know it, a run holds it, a person paused its tests or is asked about it, its test was
+refused just now, it rests after the last one, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -330,8 +330,6 @@ def _why_not(node: Node, known: Known) -> str:
         return "the backend does not know whether it is idle"
     if not state.idle:
         return state.why or "it is in use"
-    if node.held_run and not state.requested:
-        return "a person is asked about its verdict that is held"
     if _again(node, known):
         return ""
     if sign.requested:

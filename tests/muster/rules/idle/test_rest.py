@@ -1,16 +1,13 @@
-"""When no idle node is tested though it may be: it rests after a test, or a person decides about it."""
+"""How long an idle node rests after a test."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from muster.model.runs import RunKey
 from muster.rules.idle.capacity import Limits, Signs
-from muster.rules.idle.selection import Idle, Known, choose
+from muster.rules.idle.selection import Known, choose
 from muster_criteria.stages import STAGES
-from tests.muster.rules.idle.fleets import ALL, HOUR, IDLE, NOW, node, passed
+from tests.muster.rules.idle.fleets import HOUR, IDLE, NOW, node, passed
 
 
 @pytest.mark.parametrize(
@@ -40,13 +37,3 @@ def test_a_node_rests_after_a_test_and_in_a_small_fleet_until_tests_take_no_more
     rest = sum(minutes["sku"][stage] for stage in took) / 60.0 / share if rest > after else rest
     assert chosen(rest + 0.01)
     assert not rest or not chosen(rest - 0.01)
-
-
-def test_a_node_whose_verdict_waits_for_a_person_is_tested_for_a_person_only() -> None:
-    """A test by itself would outdate the question, whose answers are refused then."""
-    held = dataclasses.replace(node("a"), held_run=RunKey("node_revalidation", "r"))
-    assert choose(Known([held], NOW, {"a": IDLE}, {}, ALL)).chosen == ()
-    signs = {"a": Signs(requested="its certificate holds no longer")}
-    assert choose(Known([held], NOW, {"a": IDLE}, {}, ALL, signs=signs)).chosen == ()
-    asked = Idle(True, requested="ECC? muster:verify")
-    assert choose(Known([held], NOW, {"a": asked}, {}, ALL)).chosen
