@@ -46,8 +46,13 @@ class ByStage(MusterJudge):
         self.stages[node, STAGES.index(judgement.stage)] |= judgement.verdict is Verdict.FAIL
 
 
-def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
-    """{group: {stage: share of its faults that the stage finds}}, each class of a group alike.
+Table = dict[str, dict[str, float]]
+"""By group and stage."""
+
+
+def chances(seed: int, trials: int) -> tuple[Table, Table]:
+    """The share of a group's faults that a stage finds, each class alike; and of those that it missed once, the share
+    that it finds the next time, each severity alike.
 
     Raises AssertionError if no stage finds any fault of a group that is simulated.
     """
@@ -65,13 +70,21 @@ def chances(seed: int, trials: int) -> dict[str, dict[str, float]]:
     for number, cell in enumerate(cells):
         assert cell.fault is not None
         by_class.setdefault(cell.fault.name, []).append(judge.stages[drawn.cell == number].mean(axis=0))
-    table: dict[str, dict[str, float]] = {}
+    table: Table = {}
+    again: Table = {}
     for group in GROUPS:
-        classes = [np.mean(rates, axis=0) for name, rates in by_class.items() if GROUP_OF[name] == group]
+        cells_of = [rates for name, rates in by_class.items() if GROUP_OF[name] == group]
+        classes = [np.mean(rates, axis=0) for rates in cells_of]
         assert not classes or np.any(classes), f"no stage finds a fault of {group}"
         means = np.mean(classes, axis=0) if classes else np.zeros(len(STAGES))  # of some groups no fault is simulated
         table[group] = dict(zip(STAGES, means.round(3).tolist(), strict=True))
-    return table
+        every = np.concatenate([np.array(rates) for rates in cells_of]) if cells_of else np.zeros((1, len(STAGES)))
+        # Two of the drawn nodes of a severity, one missed and one found: p (1 - p), without bias.
+        twice = (every * (1.0 - every)).sum(axis=0) * trials / max(trials - 1, 1)
+        missed = (1.0 - every).sum(axis=0)
+        found = np.divide(twice, missed, out=np.zeros_like(twice), where=missed > 0.0)
+        again[group] = dict(zip(STAGES, found.round(3).tolist(), strict=True))
+    return table, again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,16 +95,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"renew {CHANCES.name}")
     given = parser.parse_args(arguments)
     minutes = {stage: sum(probe.seconds for probe in PROBES if probe.stage == stage) / 60.0 for stage in STAGES}
+    found, again = chances(given.seed, given.trials)
     made = {
         "made_by": f"python -m tests.bench.accuracy.chances --seed {given.seed} --trials {given.trials} --write",
         "minutes": {stage: round(time, 1) for stage, time in minutes.items()},
-        "chances": chances(given.seed, given.trials),
+        "chances": found,
     }
     text = json.dumps(made, indent=1)
     print(text)
     if given.write:
         CHANCES.write_text(text + "\n")
-    print(json.dumps(made))
+    print(json.dumps(made | {"after_a_miss": again}))
     return 0
 
 
