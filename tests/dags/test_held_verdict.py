@@ -204,6 +204,9 @@ class TestReTestThatDidNotSettleIt:
         else:
             monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
         self.refuse()
+        if cause == "leased":  # what that run finds would outdate the question
+            assert held.questions(over) == []
+            store.leases.release(RunKey("node_qualification", "other"), "over")
         (again,) = held.questions(over)
         assert again["trigger_run_id"] != self.question
         assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
@@ -244,6 +247,21 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
             given({**approval, "chosen_options": [option]}, held, DAG_ID, option)
     assert str(store.nodes.get("n1").held_run) == failed_node
     assert store.leases.live() == []
+
+
+def test_a_question_that_a_later_test_outdated_is_asked_again_once_that_is_over(failed_node: str) -> None:
+    (first,) = held.questions(over)
+    put("n1", DAG_ID, first["trigger_run_id"])
+    later = values.begin("n1", "n1__later", level="demo", required_stages=("intake", "performance"))
+    for stage in ("intake", "performance"):
+        values.do_stage(later, stage, level="demo")
+    assert held.questions(over) == []
+    store.runs.finish(later.key, Verdict.PASS, "All is well.")
+    store.leases.release(later.key, "over")
+    assert str(store.nodes.get("n1").held_run) == failed_node
+    (second,) = held.questions(over)
+    assert second["trigger_run_id"] != first["trigger_run_id"]
+    assert [second] == held.questions(over)
 
 
 def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:

@@ -227,7 +227,7 @@ def test_repeat_offenders_are_listed_with_their_mark() -> None:
 
 def test_coverage_names_the_stalest() -> None:
     text = section(facts(node("a"), node("b", last_pass=None), node("c", last_pass=at(-300))), "Coverage")
-    assert text.startswith("1 of 3 nodes in service passed a test in the last 7 days.")
+    assert text.startswith("1 of 3 nodes in service passed each stage in the last 7 days.")
     assert text.index("b | r1 | never") < text.index("c | r1")
 
 

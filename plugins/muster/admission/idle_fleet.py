@@ -27,8 +27,6 @@ from muster_criteria.stages import STAGES
 if TYPE_CHECKING:
     from muster.rules.idle.past import Risk
 
-URGENT_FOR = datetime.timedelta(days=30)
-"""How long an observation that demands a test does so."""
 REFUSED_FOR = datetime.timedelta(hours=1)
 """How long a node is passed over whose test was refused before it began: else it takes the place of others for ever."""
 
@@ -137,7 +135,7 @@ def _due(
     numbers = store.verdicts.stage_numbers()
     due: dict[str, tuple[str, datetime.datetime | None]] = {
         node: (each.why, each.at)
-        for node, each in store.health.urgent(now - URGENT_FOR).items()
+        for node, each in store.health.urgent().items()
         if not _whole_test_after(each.after, numbers.get(node, {}))
     }
     ended = store.signs.certificate_ends()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import secrets
 from typing import Annotated
 
@@ -49,8 +50,10 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
     serving = sum(node.state in SERVING for node in figures.nodes)
-    due_after = idle_fleet.due_after({node.sku for node in figures.nodes}, serving)
-    figures = dataclasses.replace(figures, due_after=due_after, succeeded=last_runs.successes())
+    figures = dataclasses.replace(
+        figures, due_after=idle_fleet.due_after({node.sku for node in figures.nodes}, serving),
+        whole_after=datetime.timedelta(days=current.revalidation_whole_days), succeeded=last_runs.successes(),
+    )  # fmt: skip
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)
     return Response(shown, media_type=metrics.CONTENT_TYPE)
 

@@ -36,7 +36,7 @@ Value = float | datetime.datetime | None
 """A moment is shown in seconds since 1970, none as 0."""
 
 NODE_METRIC = "muster_node_last_pass_timestamp_seconds"
-NODE_TEXT = "end of the node's last run with a PASS, in seconds since 1970; 0: never"
+NODE_TEXT = "oldest of the last PASSes of the node's stages, in seconds since 1970; 0: some stage never passed"
 NODE_HEAD = f"# HELP {NODE_METRIC} {NODE_TEXT}\n# TYPE {NODE_METRIC} gauge\n"
 END = b"# EOF\n"
 
@@ -80,26 +80,26 @@ class Fleet:
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), _by_kind(seen.unswept_since.get)),
             _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
-                   ("simulated",), self._due(node for node in serving if node.state == State.PRODUCTION)),
-            _gauge("muster_nodes_stale", "nodes in service of which a test has been due for 14 days",
-                   ("simulated",), self._due(serving, datetime.timedelta(days=14))),
-            _gauge("muster_nodes_never_passed", "nodes in service of which no run ended in PASS", ("simulated",),
-                   _number_of(node for node in serving if node.passed_at is None)),
-            _histogram("muster_last_pass_age_seconds", "age of the last PASS of each node in service",
-                       ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
+                   ("simulated",), self._due((node for node in serving if node.state == State.PRODUCTION),
+                                             lambda node: seen.due_after.get(node.sku, ZERO))),
+            _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days",
+                   ("simulated",), self._due(serving, lambda _: seen.whole_after + datetime.timedelta(days=14))),
+            _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
+                   ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
+            _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
+                       "of each node in service", ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
             _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
                    len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
 
-    def _due(self, nodes: Iterable[NodeFigures], since: datetime.timedelta = ZERO) -> dict[tuple[str, ...], Value]:
-        """{whether simulated: how many of the nodes have not been tested since that was due, for so long}."""
-        at, after = self.figures.at, self.figures.due_after
-        return _number_of(
-            node for node in nodes
-            if node.tested_at is None or at - node.tested_at >= after.get(node.sku, ZERO) + since
-        )  # fmt: skip
+    def _due(
+        self, nodes: Iterable[NodeFigures], after: Callable[[NodeFigures], datetime.timedelta]
+    ) -> dict[tuple[str, ...], Value]:
+        """{whether simulated: how many of the nodes have a stage that was not tested for so long}."""
+        at = self.figures.at
+        return _number_of(node for node in nodes if node.tested_at is None or at - node.tested_at >= after(node))
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""

@@ -23,8 +23,8 @@ GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 class NodeFigures:
     """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
 
-    ``passed_at``: end of its last run with a PASS; ``tested_at``: of one that found nothing to fail it. All are of the
-    present machine alone.
+    ``passed_at``: the oldest of the last PASSes of its stages; ``tested_at``: of the last tests of them that found
+    nothing to fail it; None if some stage has none. All are of the present machine alone.
     """
 
     name: str
@@ -92,7 +92,8 @@ class FleetFigures:
     their first job, when a job of a new node began last, or else since when they wait. By whether nodes are simulated:
     ``uncertified_since``: the longest of those that are; ``unswept_since``: the node in service that the health
     sweep could read and did not for longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node
-    is due, at once without one. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
+    is due, at once without one; ``whole_after``: how long
+    after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
     """
 
     at: datetime.datetime
@@ -117,6 +118,7 @@ class FleetFigures:
     uncertified_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)
+    whole_after: datetime.timedelta = datetime.timedelta()
     succeeded: dict[str, datetime.datetime | None] = dataclasses.field(default_factory=dict)
 
 

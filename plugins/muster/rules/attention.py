@@ -139,7 +139,8 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
         why = f"{question.subject} {seen.why}".strip()
         return dataclasses.replace(seen.item(cause, Turn.PERSON, answer, why, until), since=question.asked_at)
     if row.held_run:
-        return seen.item(Cause.HELD, Turn.PERSON, f"muster node move {name} quarantine --reason …")
+        ways = f"muster node move {name} quarantine --reason …, or muster node keep {name} --reason …"
+        return seen.item(Cause.HELD, Turn.PERSON, ways)
     if row.state in IN_FLIGHT or (seen.lease is not None and row.state in _TESTED_FROM):
         run = f"muster runs show {shlex.quote(str(seen.lease.key))}" if seen.lease else f"muster node show {name}"
         if seen.lease and seen.obstacle:

@@ -19,8 +19,8 @@ CONCLUSIVE = PASSED | {"FAIL"}
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An enrolled node, ``state`` as at the end of the period. ``last_pass``: when the last conclusive run of its
-    machine without a FAIL ended.
+    """An enrolled node, ``state`` as at the end of the period. ``last_pass``: the oldest of the
+    last passes of its machine's stages, warnings included; None if some stage never passed.
 
     ``versions``: the driver and firmware that it reported last.
     """

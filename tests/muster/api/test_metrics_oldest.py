@@ -16,7 +16,7 @@ from muster.model.health import Cursor, Report
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster.store.database.models import RunRow
+from muster.store.database.models import StageRow
 from muster.store.database.outgoing import PlaceRow
 from tests.muster import fleet
 from tests.muster.api.test_metrics import client as client
@@ -62,11 +62,14 @@ def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_o
         shown = read(client)
         return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
 
-    assert [seen(1), seen(5), seen(19)] == [(0, 0), (1, 0), (1, 1)]
+    assert [seen(1), seen(5), seen(41)] == [(0, 0), (1, 0), (1, 0)]
+    fleet.qualify("a", "short", stages=("intake", "performance"))
+    shown = read(client)["muster_node_last_pass_timestamp_seconds"]["a", "", "production"]
+    assert [seen(43), shown] == [(1, 1), pytest.approx(passed.timestamp(), abs=60)]
     monkeypatch.setenv("MUSTER_REVALIDATION_MINUTES", "1.5")
     assert [seen(15), seen(29), seen(43)] == [(0, 0), (1, 0), (1, 1)]
     with writing() as session:
-        session.execute(update(RunRow).values(verdict="WARN"))
+        session.execute(update(StageRow).values(verdict="WARN"))
     assert [seen(15), seen(29)] == [(0, 0), (1, 0)]
 
 

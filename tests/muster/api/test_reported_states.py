@@ -175,7 +175,7 @@ def test_events_of_nvsentinel_and_gpud(client: TestClient) -> None:
         body = [{**found[0], "component": "disk", "events": events}]
         assert post(client, body, "gpud", params={"node": NODE}).status_code == 200
         (seen,) = (each for each in store.health.of_node(NODE) if each.check == "event/disk/ecc")
-        return seen.count, store.health.urgent(seen.first_seen)[NODE].at
+        return seen.count, store.health.urgent()[NODE].at
 
     assert polled([late, early]) == polled([late, early])
     assert polled([{**late, "time": "2026-11-20T07:00:01Z"}])[0] == 3

@@ -214,6 +214,7 @@ def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_o
     assert [(each.node, each.cause, each.serving) for each in found] == [
         ("n1", Cause.HELD, True), ("n2", Cause.NO_VERDICT, True),
     ]  # fmt: skip
+    assert all(f"muster node {way} n1" in found[0].command for way in ("move", "keep"))
 
 
 def test_what_waits_for_a_person_comes_before_all_that_a_scheduler_has_not_confirmed() -> None:

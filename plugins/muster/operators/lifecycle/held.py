@@ -32,16 +32,18 @@ OPTIONS = [WITHDRAW, RETEST, KEEP]
 def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
 
-    One per held verdict, and one more after each re-test that is over, or did not begin, and left the verdict held.
+    One per held verdict, and one more where newer evidence has outdated it, or after each re-test that is over, or did
+    not begin, and left the verdict held. None while a run holds the node: what it finds would outdate the question.
     ``live``: whether a run of Airflow, (DAG id, run id), is queued or running. A waiver that has ended holds verdicts.
     At most ``MAPPED_MAX``, those first that were not asked yet: the others come with the next look.
     """
     store.waivers.recheck_expired()
+    leased = {lease.node for lease in store.leases.live()}
     wanted: list[dict[str, Any]] = [
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
         for node in store.nodes.find(states=(State.PRODUCTION,))
-        if node.held_run and (reason := _why_asked(node, live))
+        if node.held_run and node.name not in leased and (reason := _why_asked(node, live))
     ]
     if len(wanted) > MAPPED_MAX:
         wanted.sort(key=lambda each: store.questions.find(RunKey(HELD_VERDICT, each["trigger_run_id"])) is not None)
@@ -53,8 +55,8 @@ def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:
     run = _held(node)
     if run.ended_at is None:
         return ""
-    # With its time: a run that was cleared may have another verdict, to be asked about.
-    reason, tests = f"held in {node.held_run} on {run.ended_at}", _retests(node, run)
+    # With what it is about: an answer to a question about less is refused.
+    reason, tests = f"held by {store.questions.newest(node.name)}", _retests(node, run)
     if not tests:
         return reason
     return (

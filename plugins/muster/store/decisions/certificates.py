@@ -168,46 +168,63 @@ def newest_is_of_this_key() -> bool:
 def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
-    A node that returns from a test with nothing new keeps its certificate as it is, unless the test was ``whole`` and
-    warns only of what a person accepted. So does one of whose stages some passed with another part, driver or firmware
-    than it has now. Raises ControllerFault.
+    Its time counts from the oldest pass that it rests on, or from a person's decision. A node that returns from a test
+    with nothing new keeps its certificate as it is, unless the test was ``whole`` and warns only of what a person
+    accepted. So does one of whose stages some did not pass, or passed with another part, driver or firmware than it has
+    now, and one whose oldest pass is as old as before: short tests would renew it for ever. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
     nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
     if evidence.held or nothing_new or (not evidence.person and passed_before_change(session, node)):
         return
-    now = access.now()
-    days = datetime.timedelta(days=settings().certificate_days)
-    stages = _stages(session, node)
-    environment = _environment(session, node)
-    by_test = evidence.verdict and not evidence.person
+    now, passed = access.now(), _passed(session, node)
+    if not (passed or evidence.person):
+        return
+    # A pass that was recorded by a clock that is ahead is not of the future.
+    begins = now if evidence.person else min(now, *(stage.recorded_at for stage, _ in passed))
+    expires_at = begins + datetime.timedelta(days=settings().certificate_days)
+    since = min((run.started_at for _, run in passed), default=None)
+    warns = any(stage.verdict == Verdict.WARN for stage, _ in passed)
+    by_test = str(Verdict.WARN if warns else Verdict.PASS) if evidence.verdict and not evidence.person else ""
+    certified = {"serials": current_serials(session, node.name), "environment": _environment(session, node)}
+    last = None if evidence.person else _newest(session, node)
+    if last is not None and _says_it(last, by_test, since, expires_at, certified):
+        return
     content: dict[str, Any] = {
         "id": secrets.token_hex(8),
         "node": node.name,
         "issued_at": now.isoformat(),
-        "expires_at": (now + days).isoformat(),
-        "serials": current_serials(session, node.name),
-        "environment": environment,
+        "expires_at": expires_at.isoformat(),
+        **certified,
         "sku": node.sku,
-        "stages": stages,
+        "stages": _stages(session, node),
         "measurements_sha256": _measurements(session, node),
         "admitted_by": evidence.person or actor,
         "reason": evidence.reason,
         "simulated": node.simulated,
-        "verdict": str(evidence.verdict) if by_test else "admitted by a person",
+        "verdict": by_test or "admitted by a person",
     }
-    last, key = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name), _key(session)
+    numbers, key = select(func.max(CertificateRow.number)).where(CertificateRow.node == node.name), _key(session)
     session.add(
         CertificateRow(
-            id=content["id"], number=1 + (session.scalar(last) or 0), node=node.name, machine=node.machine,
-            issued_at=now, expires_at=now + days, verdict=content["verdict"],
-            tested_since=tested_since(session, node),
-            certified={"serials": content["serials"], "environment": environment},
+            id=content["id"], number=1 + (session.scalar(numbers) or 0), node=node.name, machine=node.machine,
+            issued_at=now, expires_at=expires_at, verdict=content["verdict"], tested_since=since, certified=certified,
             document=certificate.sign(content, key), public_key=public_text(key),
         )
     )  # fmt: skip
     session.flush()
+
+
+def _says_it(
+    row: CertificateRow, verdict: str, since: datetime.datetime | None, expires_at: datetime.datetime,
+    certified: Mapping[str, Mapping[str, str]],
+) -> bool:  # fmt: skip
+    """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
+    name is new.
+    """
+    same = row.tested_since == since and row.expires_at >= expires_at and {row.verdict, verdict} != set(_PASSED)
+    return same and not row.revoked and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
@@ -320,8 +337,13 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
 
 def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
     """When the first run began that the node's qualification rests on, None if some stage did not pass."""
-    passed = [run.started_at for stage, run in _latest(session, node).values() if stage.verdict in _PASSED]
-    return min(passed) if len(passed) == len(STAGES) else None
+    return min((run.started_at for _, run in _passed(session, node)), default=None)
+
+
+def _passed(session: Session, node: NodeRow) -> list[tuple[StageRow, RunRow]]:
+    """The newest verdict of each stage, [] if some stage did not pass."""
+    passed = [each for each in _latest(session, node).values() if each[0].verdict in _PASSED]
+    return passed if len(passed) == len(STAGES) else []
 
 
 def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:

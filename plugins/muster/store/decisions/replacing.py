@@ -127,8 +127,8 @@ def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness |
     if isinstance(decision, Refuse):
         return None
     passed = [each for _, each in current_verdicts(session, rows[name]) if each.verdict is Verdict.PASS]
-    last_pass = max((each.recorded_at for each in passed), default=None)
-    known = f"{len(passed)} stages passed, the last on {last_pass:%Y-%m-%d %H:%M} UTC" if last_pass else ""
+    last = {each.stage: each.recorded_at for each in passed}
+    known = f"{len(last)} stages passed, all of them since {min(last.values()):%Y-%m-%d %H:%M} UTC" if last else ""
     if isinstance(decision, Admit):
         return Fitness(True, f"{known}; the gate admits it")
     reasons = decision.reasons

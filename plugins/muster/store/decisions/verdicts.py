@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Select, case, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.model.events import Approval
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
+from muster.model.stages import STAGES
 from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
@@ -71,25 +72,43 @@ def stage_numbers() -> dict[str, dict[str, int]]:
     return _last_tests(StageRow.origin)
 
 
-def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
-    """The greatest of a column for each stage that was tested, of ``which`` alone.
+def last_tested(*kinds: Collection[str], until: datetime.datetime) -> Select[*tuple[Any, ...]]:
+    """(node, for each kind of verdicts when its machine was last tested with them, by ``until``).
 
-    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
-    SKIPPED: a test that was preempted leaves its node as due as it was.
+    A node was last tested when that of its stages was that was tested longest ago: a short test of some says nothing
+    of the others. None if some stage never was.
     """
-    query = (
-        select(RunRow.node, StageRow.stage, func.max(column).label("last"))
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
-        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != Verdict.SKIPPED), *which)
-        .group_by(RunRow.node, StageRow.stage)
-    )
+    last = (func.max(case((StageRow.verdict.in_(kind), StageRow.recorded_at))) for kind in kinds)
+    columns = [column.label(f"kind_{place}") for place, column in enumerate(last)]
+    of_stage = _tests(*columns).where(StageRow.recorded_at <= until).subquery()
+    oldest = (case((func.count(at) == len(STAGES), func.min(at))) for at in list(of_stage.c)[2:])
+    return select(of_stage.c.node, *oldest).group_by(of_stage.c.node)
+
+
+def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
+    """The greatest of a column for each stage that was tested, of ``which`` alone."""
+    query = _tests(func.max(column).label("last")).where(*which)
     found: dict[str, dict[str, Any]] = {}
     with reading() as session:
         for row in session.execute(query):
             found.setdefault(row.node, {})[row.stage] = row.last
     return found
+
+
+def _tests(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    """(node, stage, the ``columns`` over the tests of it), of the node's own stages: no block counts.
+
+    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
+    SKIPPED: a test that was preempted leaves its node as due as it was.
+    """
+    return (
+        select(RunRow.node, StageRow.stage, *columns)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
+        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != Verdict.SKIPPED), StageRow.stage.in_(STAGES))
+        .group_by(RunRow.node, StageRow.stage)
+    )
 
 
 def record_approval(

@@ -273,14 +273,13 @@ def open_in_service(since: datetime.datetime, node: str = "") -> list[Observatio
         return [_to_observation(each) for each in found]
 
 
-def urgent(since: datetime.datetime) -> dict[str, Urgent]:
-    """{node: what was observed of its present machine since then, and demands a test}."""
+def urgent() -> dict[str, Urgent]:
+    """{node: what was observed of its present machine, and demands a test}."""
     found: dict[str, Urgent] = {}
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
-        .where(HealthRow.last_seen >= since, PRESENT)
-        .where(HealthRow.action != HealthAction.NOTE, ~HealthRow.over)
+        .where(PRESENT, HealthRow.action != HealthAction.NOTE, ~HealthRow.over)
         .order_by(HealthRow.due_at, HealthRow.id)
     )
     with reading() as session:

@@ -28,10 +28,12 @@ def of_nodes(nodes: Collection[str], moment: datetime.datetime) -> list[Pass]:
     return sorted(found, key=lambda each: each.at)
 
 
-def counts(moment: datetime.datetime, *, simulated: bool) -> dict[str, dict[tuple[str, str], int]]:
-    """Returns by node how often each (level, stage) ended so since then, of real or of simulated nodes."""
+def counts(
+    since: datetime.datetime, until: datetime.datetime, *, simulated: bool
+) -> dict[str, dict[tuple[str, str], int]]:
+    """Returns by node how often each (level, stage) ended so between these moments, of real or of simulated nodes."""
     what = select(RunRow.node, RunRow.level, StageRow.stage, func.count(StageRow.id))
-    query = _passes(what, moment).where(NodeRow.simulated == simulated)
+    query = _passes(what, since).where(StageRow.recorded_at < until, NodeRow.simulated == simulated)
     found: dict[str, dict[tuple[str, str], int]] = {}
     with reading() as session:
         for node, level, stage, count in session.execute(query.group_by(RunRow.node, RunRow.level, StageRow.stage)):

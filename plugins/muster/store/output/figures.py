@@ -22,6 +22,7 @@ from muster.store.database.health import SweepRow
 from muster.store.database.models import EventRow, FindingRow, JobRow, LeaseRow, NodeRow, RunRow
 from muster.store.database.models import StageRow as Stage
 from muster.store.database.outgoing import OutboxRow, PlaceRow
+from muster.store.decisions import verdicts
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import health
 from muster.store.machines import leases
@@ -121,10 +122,9 @@ def _corrupting(
 
 
 def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
-    this_machine = (RunRow.node == NodeRow.name, RunRow.machine == NodeRow.machine)
     verdict = select(RunRow.verdict).where(RunRow.id == last_run_id())
-    ended = select(func.max(RunRow.ended_at)).where(*this_machine)
-    passed, tested = ended.where(RunRow.verdict == Verdict.PASS), ended.where(RunRow.verdict.in_(access.SOUND))
+    last = verdicts.last_tested((Verdict.PASS,), access.SOUND, until=now).subquery()
+    of_node, *times = last.c
     valid = exists().where(
         CertificateRow.node == NodeRow.name, unrevoked(), CertificateRow.expires_at > now,
         CertificateRow.machine == NodeRow.machine,
@@ -132,9 +132,9 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     query = select(
         NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow,
         NodeRow.held_run != "", func.coalesce(verdict.scalar_subquery(), ""),
-        passed.scalar_subquery(), tested.scalar_subquery(), valid,
-    ).order_by(NodeRow.name)  # fmt: skip
-    return tuple(NodeFigures(*row) for row in session.execute(query))
+        *times, valid,
+    ).outerjoin(last, of_node == NodeRow.name)  # fmt: skip
+    return tuple(NodeFigures(*row) for row in session.execute(query.order_by(NodeRow.name)))
 
 
 def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[bool, datetime.datetime]:

@@ -16,10 +16,11 @@ from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.rules import escapes, lemons, spares
 from muster.rules.certificate import WATCHED
+from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
-from muster.store.decisions import replacing
+from muster.store.decisions import replacing, verdicts
 from muster.store.fleet import failures, passes
 from muster.store.machines import nodes as machines
 from muster.store.testing import trainings
@@ -107,48 +108,47 @@ def _states_at(session: Session, until: datetime.datetime) -> dict[str, str]:
 
 def _passed(session: Session, until: datetime.datetime) -> dict[str, datetime.datetime | None]:
     """{node: its last pass by then}."""
-    passed = (
-        select(RunRow.node, func.max(RunRow.ended_at))
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(RunRow.verdict.in_([Verdict.PASS, Verdict.WARN]), RunRow.ended_at <= until)
-        .where(RunRow.machine == NodeRow.machine)
-        .group_by(RunRow.node)
-    )
+    passed = verdicts.last_tested((Verdict.PASS, Verdict.WARN), until=until)
     return {row[0]: row[1] for row in session.execute(passed)}
 
 
 def _moves(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Move]:
     row = EventRow
     query = (
-        select(row.node, row.at, row.from_state, row.to_state, row.reason, row.evidence["verdict"].as_string())
+        select(
+            row.id, row.node, row.at, row.from_state, row.to_state, row.reason, row.after,
+            row.evidence["verdict"].as_string().label("verdict"),
+        )
         .where(row.at >= since, row.at < until, row.from_state != row.to_state)
         .order_by(row.at, row.id)
-    )
-    moves = [
-        facts.Move(node, at, before, after, reason, verdict == Verdict.FAIL)
-        for node, at, before, after, reason, verdict in session.execute(query)
-    ]
-    sent = {move.node for move in moves if move.after == "rma"}
+    )  # fmt: skip
+    found = session.execute(query).all()
+    sent = {move.node for move in found if move.to_state == "rma"}
     labelled, past = _labels(session) if sent else {}, _past(session, sent, until)
     return [
-        dataclasses.replace(
-            move,
-            vendor=_vendor(labelled[move.node], _at(past[move.node], move.at)),
-            part=_suspected(session, move.node, move.at),
+        facts.Move(
+            move.node, move.at, move.from_state, move.to_state, move.reason, move.verdict == Verdict.FAIL,
+            *(_vendor(labelled[move.node], _at(past[move.node], move.at)), _suspected(session, move))
+            if move.to_state == "rma" else ()
         )
-        if move.after == "rma"
-        else move
-        for move in moves
-    ]
+        for move in found
+    ]  # fmt: skip
 
 
-def _suspected(session: Session, node: str, at: datetime.datetime) -> str:
-    """The class of the last critical finding of the node by then."""
+def _suspected(session: Session, move: Any) -> str:
+    """The class of the last critical finding of the machine that moved, since it entered service last."""
+    row, entered = EventRow, (access.COMES, ~access.GOES)
+    came = select(func.coalesce(func.max(row.after), 0)).where(row.node == move.node, row.id < move.id, *entered)
+    replaced = select(func.count(row.id)).where(
+        row.node == move.node, row.id > move.id, row.evidence["replaced"].as_boolean()
+    )
     query = (
         select(FindingRow.fault_class)
         .join(StageRow, FindingRow.stage == StageRow.id)
-        .where(FindingRow.node == node, FindingRow.severity == Severity.CRITICAL, FindingRow.waived == "")
-        .where(StageRow.current, StageRow.recorded_at <= at)
+        .join(NodeRow, NodeRow.name == FindingRow.node)
+        .where(FindingRow.node == move.node, FindingRow.severity == Severity.CRITICAL, FindingRow.waived == "")
+        .where(StageRow.machine == NodeRow.machine - replaced.scalar_subquery())
+        .where(StageRow.current, StageRow.id > came.scalar_subquery(), StageRow.id <= move.after)
         .order_by(StageRow.id.desc(), FindingRow.id)
     )
     return session.scalar(query.limit(1)) or facts.UNKNOWN
@@ -191,7 +191,7 @@ def _escapes(
 ) -> list[facts.Escapes]:
     """What tests of these nodes had let pass that failed in the same year; its first failures had passed before it."""
     found = passes.missed(failed)
-    counts = passes.counts(until - spares.PERIOD - escapes.WITHIN, simulated=simulated)
+    counts = passes.counts(until - spares.PERIOD - escapes.WITHIN, until, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
     return escapes.rates(found, of)
 

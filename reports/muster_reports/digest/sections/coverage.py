@@ -1,4 +1,4 @@
-"""How long ago the nodes in service passed a test."""
+"""How long ago the nodes in service passed each stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEEK = datetime.timedelta(days=7)
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns how many nodes in service passed within a week, and the stalest."""
+    """Returns how many nodes in service passed each stage within a week, and the stalest."""
     serving = [node for node in facts.nodes.values() if node.state in SERVING]
     if not serving:
         return None
@@ -23,10 +23,10 @@ def section(facts: Facts) -> Section | None:
     stale = sorted(serving, key=lambda node: (node.last_pass or NEVER, node.name))
     return Section(
         TITLE,
-        f"{len(fresh)} of {plural(len(serving), 'node')} in service passed a test in the last 7 days. The stalest:",
-        ("node", "rack", "passed last"),
+        f"{len(fresh)} of {plural(len(serving), 'node')} in service passed each stage in the last 7 days. The stalest:",
+        ("node", "rack", "each stage passed since"),
         tuple(_row(node) for node in stale[:5]),
-        columns=("node", "rack", "passed last"),
+        columns=("node", "rack", "each stage passed since"),
         behind=tuple(_row(node) for node in stale),
     )
 

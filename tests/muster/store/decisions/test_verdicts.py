@@ -85,6 +85,8 @@ class TestStanding:
         fleet.qualify(NODE)
         fleet.qualify("gpu-0002")
         fleet.fail("gpu-0003")
+        block = fleet.begin(NODE, "block", required_stages=CLUSTER_STAGES)
+        fleet.do_stage(block, *CLUSTER_STAGES)
         assert set(store.verdicts.stage_tests()) == {NODE, "gpu-0002"}
         assert set(store.verdicts.stage_tests()[NODE]) == set(STAGES)
         store.adoption.replace("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))

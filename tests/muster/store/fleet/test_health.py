@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster import store
+from muster.admission.idle_fleet import known
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.judging import policies
 from muster.model.health import Cursor, Observation, Report
@@ -145,13 +146,18 @@ def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
     assert {each.check: each.over for each in kept()} == {"gpu_lost": True, "xid/95": False, "port_down": False}
 
 
+def test_an_event_demands_a_test_however_long_a_job_keeps_the_node() -> None:
+    observe(XID)
+    assert known([store.nodes.get(NODE)], T0 + datetime.timedelta(days=60)).signs[NODE].requested
+
+
 def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     observe(DOWN)
     observe(DOWN, minutes=20)
     fleet.qualify(run_id="idle")
     observe(UP, minutes=60)
     observe(DOWN, minutes=70)
-    assert store.health.urgent(T0)[NODE].after == max(store.verdicts.stage_numbers()[NODE].values())
+    assert store.health.urgent()[NODE].after == max(store.verdicts.stage_numbers()[NODE].values())
 
 
 def test_corrupted_results_end_no_job_after_the_node_was_repaired() -> None:
@@ -173,7 +179,7 @@ def test_a_state_from_outside_whose_end_was_lost_begins_again() -> None:
     (again,) = observe(fires, minutes=20 * day, boot="", source="alerts")
     assert again.track is not None
     assert (again.track.down_s, again.action) == (0.0, HealthAction.TEST_SOONER)
-    assert store.health.urgent(T0)[NODE].after > 0
+    assert store.health.urgent()[NODE].after > 0
     observe(dataclasses.replace(fires, bad=False), minutes=40 * day, boot="", source="alerts")
     (late,) = kept()
     assert (late.over, late.track and late.track.down_s) == (True, 0.0), "what was not reported was not bad for so long"

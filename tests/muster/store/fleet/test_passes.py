@@ -28,5 +28,5 @@ def test_only_stages_that_ended_well_are_passes() -> None:
     assert not store.passes.of_nodes(["other"], yesterday)
     level = found[0].level
     counted = {"gpu-0001": {(level, "intake"): 1, (level, "burn_in"): 1}}
-    assert store.passes.counts(yesterday, simulated=False) == counted
-    assert not store.passes.counts(yesterday, simulated=True)
+    assert store.passes.counts(yesterday, now, simulated=False) == counted
+    assert not store.passes.counts(yesterday, now, simulated=True)

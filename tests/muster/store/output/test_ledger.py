@@ -9,7 +9,7 @@ import pytest
 from muster import store
 from muster.model.states import State
 from muster.store.database import access
-from muster_criteria.model import Verdict
+from muster_criteria.model import FaultClass, Verdict
 from muster_reports.digest import numbers
 from tests.muster import fleet
 
@@ -83,7 +83,7 @@ def test_a_period_that_is_over_shows_what_it_showed_then(monkeypatch: pytest.Mon
     store.nodes.add(fleet.new_node("a"))
     fleet.qualify("a")
     store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
-    store.nodes.move("a", State.QUARANTINE, "petra", "it hangs")
+    fleet.fail("a", "a__fails")
     then = datetime.datetime.now(datetime.UTC)
     before = store.ledger.fleet(then - HOUR, then)
     monkeypatch.setattr(access, "now", lambda: datetime.datetime.now(datetime.UTC) + 2 * HOUR)
@@ -93,6 +93,8 @@ def test_a_period_that_is_over_shows_what_it_showed_then(monkeypatch: pytest.Mon
     store.nodes.move("a", State.PRODUCTION, "petra", "it is well")
     after = store.ledger.fleet(then - HOUR, then)
     assert after.nodes["a"].state == before.nodes["a"].state == "quarantine"
+    assert before.escapes
+    assert after.escapes == before.escapes
     assert [each.back for each in after.repairs] == [each.back for each in before.repairs] == [None]
     empty = store.ledger.fleet(then, then + HOUR)
     assert empty.sku_hours() == {"cpu-generic": {"quarantine": pytest.approx(1.0)}}
@@ -121,6 +123,44 @@ def test_what_another_machine_of_the_name_did_is_no_evidence_of_this_one() -> No
     fleet.fail("b", "b__again")
     missed = store.ledger.fleet(now - HOUR, now + HOUR).missed()
     assert [(passed.run_id, failed.run_id) for passed, failed in missed] == [("a__new", "a__fails")]
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_a_node_is_as_stale_as_the_stage_that_passed_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    passed = datetime.datetime.now(datetime.UTC)
+    monkeypatch.setattr(access, "now", lambda: passed + 2 * HOUR)
+    fleet.qualify("a", "a__short", stages=("intake", "performance"))
+    last = store.ledger.fleet(passed - HOUR, passed + 3 * HOUR).nodes["a"].last_pass
+    assert last is not None
+    assert last <= passed
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+def test_a_part_is_suspected_for_what_its_machine_showed_in_its_last_service() -> None:
+    def returned(*states: State) -> None:
+        for state in (*states, State.TRIAGE, State.RMA):
+            store.nodes.move("a", state, "petra", "it goes back")
+
+    store.nodes.add(fleet.new_node("a"))
+    fleet.fail("a")
+    for state in (State.TRIAGE, State.REPAIR, State.REGISTERED):
+        store.nodes.move("a", state, "petra", "repaired")
+    fleet.qualify("a", "a__again")
+    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    returned(State.QUARANTINE)
+    store.adoption.replace("a", "petra", "the new one is here", host_key=fleet.host_key("new"))
+    fleet.fail("a", "a__new_machine", fleet.finding(fault_class=FaultClass.NIC))
+    returned()
+    store.adoption.replace("a", "petra", "the next one is here", host_key=fleet.host_key("next"))
+    returned(State.QUARANTINE)
+    now = datetime.datetime.now(datetime.UTC)
+    moves = store.ledger.fleet(now - HOUR, now + HOUR).moves
+    assert [move.part for move in moves if move.after == "rma"] == ["unknown", FaultClass.NIC, "unknown"]
 
 
 @pytest.mark.both_dialects
