@@ -141,7 +141,7 @@ class _Admission(pydantic.BaseModel):
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )
     certificate_days: float = pydantic.Field(
-        default=30.0,
+        default=42.0,
         gt=0,
         description="days after the oldest pass that a certificate rests on, or a person's admission, when it expires "
         "and its node is tested again",
