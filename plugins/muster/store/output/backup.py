@@ -38,7 +38,6 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, NoSuchTableError
 from sqlalchemy.types import UserDefinedType
 
 import muster
-from muster import ownership
 from muster.errors import BadBackup, first_line
 from muster.settings import settings
 from muster.store.database import access, engine
@@ -208,7 +207,7 @@ def _opened(file: Path) -> Iterator[Connection]:
     except DBAPIError as error:
         if not isinstance(error.orig, sqlite3.DatabaseError):
             raise
-        raise BadBackup(f"the back-up {file} cannot be read by the user {ownership.me()}: {error.orig}") from None
+        raise BadBackup(f"the back-up {file} cannot be read: {error.orig}") from None
     finally:
         made.dispose()
 
