@@ -131,8 +131,8 @@ def _texts(value: object) -> Iterator[str]:
 _JSON = {"launch": '{"kind": "venv", "path": "/opt/venv"}', "bmc": '{"url": "https://10.0.0.7", "connection": "bmc"}'}
 """Cells of CSV that hold JSON, each with an example."""
 
-_TAG = "tag:yaml.org,2002:"
-_READ_FROM_TEXT = tuple(f"{_TAG}{kind}" for kind in ("bool", "int", "float", "timestamp"))
+_TEXT, _BOOLEAN = "tag:yaml.org,2002:str", "tag:yaml.org,2002:bool"
+_NUMBERS, _TIME = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yaml.org,2002:timestamp"
 
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
@@ -143,7 +143,7 @@ _WHAT_TO_DO = {
     "host_key": "give 'TYPE BASE64' as in known_hosts, or leave it out to pin the one that answers",
     "pool": f"give the name of an Airflow pool, of {POOL_CHARACTERS} characters at most",
     "launch": "see docs/deploying.md on how the node side is started",
-    "labels": "give names with texts: {team: training, spare: true}",
+    "labels": 'give names with texts, in quotes where YAML reads another value: {team: training, spare: "true"}',
     "bmc": "give its url, and its connection or a user with password_env: {url: https://10.0.0.7, connection: bmc}",
     "simulated": "give true or false",
 }
@@ -265,7 +265,7 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _keep_as_written(node: yaml.Node) -> None:
-    """Have each value read as the text that the file has, in maps too: ``InventoryNode`` knows which are numbers.
+    """Have what YAML 1.1 reads as another value than it shows read as text, in maps too.
 
     A rack or a name is a text, and YAML 1.1 reads 0010 as 8, 12:30 as 750, 1.10 as 1.1 and no as false.
     """
@@ -273,8 +273,19 @@ def _keep_as_written(node: yaml.Node) -> None:
         for pair in node.value:
             for each in pair:
                 _keep_as_written(each)
-    elif node.tag in _READ_FROM_TEXT:
-        node.tag = f"{_TAG}str"
+    elif not _reads_as_written(node):
+        node.tag = _TEXT
+
+
+def _reads_as_written(node: yaml.Node) -> bool:
+    if node.tag == _BOOLEAN:
+        return node.value.lower() in ("true", "false")
+    if node.tag not in _NUMBERS:
+        return node.tag != _TIME
+    try:
+        return str(yaml_file.construct(node)) == str(node.value)
+    except BadYaml:
+        return False
 
 
 def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
