@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.cluster.fabric import listener_at, listening_store
+from muster_node.cluster.fabric import listening_store
 from muster_node.probes.cluster_collectives import _report_wrong
 
 LIMIT = datetime.timedelta(seconds=30)
@@ -17,7 +17,7 @@ LIMIT = datetime.timedelta(seconds=30)
 
 def test_a_store_is_open_at_its_address_and_at_no_other() -> None:
     dist = pytest.importorskip("torch.distributed")
-    store = listening_store(dist, listener_at("127.0.0.2"), 1, LIMIT)
+    store = listening_store(dist, "127.0.0.2", 1, LIMIT)
     dist.TCPStore("127.0.0.2", store.port, 1, False, LIMIT).set("key", "value")
     assert store.get("key") == b"value"
     for other in ("127.0.0.1", "::1"):

@@ -59,7 +59,7 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
-    store = listening_store(dist, listener_at(group.local_address), group.world, limit) if group.rank == 0 else None
+    store = listening_store(dist, group.local_address, group.world, limit) if group.rank == 0 else None
     address, port = group.gather((group.local_address, store.port) if store is not None else None)[0]
     with group.waiting("torch.distributed's rendezvous"):
         if store is None:
@@ -74,18 +74,13 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     dist.destroy_process_group()
 
 
-def listener_at(address: str) -> socket.socket:
-    """A socket that listens on a port that the kernel chooses, at this address alone."""
-    return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-
-
-def listening_store(dist: Any, listener: socket.socket, world: int, limit: datetime.timedelta) -> Any:
-    """torch's TCPStore for ``world`` ranks on this socket, which it takes over.
+def listening_store(dist: Any, address: str, world: int, limit: datetime.timedelta) -> Any:
+    """torch's TCPStore for ``world`` ranks, on a port that the kernel chooses, at this address alone.
 
     Everybody who reaches a store may write into it, and whatever address it is given it listens at all of them.
     """
-    address, port = listener.getsockname()[:2]
-    handle = listener.detach()
+    listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    port, handle = listener.getsockname()[1], listener.detach()
     return dist.TCPStore(address, port, world, True, limit, wait_for_workers=False, master_listen_fd=handle)
 
 

@@ -13,13 +13,12 @@ import datetime
 import math
 import os
 import pathlib
-import socket
 from typing import Any, Callable
 
 from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
-from muster_node.cluster.fabric import listener_at, listening_store
+from muster_node.cluster.fabric import listening_store
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Worker
+from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.nccl_log import SUBSYSTEMS, Proof, parse_nccl_log, prove
 from muster_node.workloads.common import GIB, MIB, median, memory_gib, reason_of, spread
@@ -73,8 +72,11 @@ class Collectives(Probe):
             raise Skip("this machine offers no CPU to run on")
         ranks = len(gpus) or context.params["ranks"] or max(2, min(32, len(cores)))
         context.progress(f"{backend} collectives between {ranks} processes")
+        hardware.release_gpus()
+        # A process for each rank, which is forked before this one has touched a GPU, and finds its own there.
         carriers = [cores[rank % len(cores)] for rank in range(ranks)]
-        found = _or_why_not(context, {}, lambda: _in_processes(torch, context, carriers, gpus, nvls=True))
+        everyone = _Rank(torch, context, gpus, nvls=True)
+        found = _or_why_not(context, {}, lambda: hardware.at_once(carriers, everyone))
         if not found:
             return
         if not gpus:
@@ -88,10 +90,11 @@ class Collectives(Probe):
         _report(context, found, {"nvls": "on" if in_switch else "off"}, logs)
         if in_switch:
             context.progress(f"nccl collectives between {ranks} processes, without NVLS")
-            off = {"nvls": "off"}
-            found = _or_why_not(context, off, lambda: _in_processes(torch, context, carriers, gpus, nvls=False))
+            hardware.release_gpus()
+            everyone = _Rank(torch, context, gpus, nvls=False)
+            found = _or_why_not(context, {"nvls": "off"}, lambda: hardware.at_once(carriers, everyone))
             if found:
-                _report(context, found, off, _logs(context, ranks, nvls=False))
+                _report(context, found, {"nvls": "off"}, _logs(context, ranks, nvls=False))
 
 
 def _or_why_not(context: Context, labels: dict[str, str], measure: Callable[[], list[_Measured]]) -> list[_Measured]:
@@ -142,18 +145,6 @@ def _in_this_process(context: Context, gpus: list[Device]) -> list[_Measured]:
                     if repeat >= _WARMUP:
                         found.seconds.setdefault(key, []).append(taken[rank])
     return measured
-
-
-def _in_processes(
-    torch: Any, context: Context, carriers: list[Device], gpus: list[Device], nvls: bool
-) -> list[_Measured]:
-    """What each rank measured, in a process that is forked before this one has touched a GPU, and finds its own there.
-
-    The ranks meet on a port of this process, which all of them inherit.
-    """
-    context.hardware.release_gpus()
-    with listener_at("127.0.0.1") as listener:
-        return context.hardware.at_once(carriers, _Rank(torch, context, gpus, nvls, listener))
 
 
 def _report(
@@ -210,10 +201,10 @@ def _logs(context: Context, ranks: int, nvls: bool) -> list[str]:
 class _Rank:
     """The work of one process."""
 
-    def __init__(self, torch: Any, context: Context, gpus: list[Device], nvls: bool, listener: socket.socket) -> None:
+    def __init__(self, torch: Any, context: Context, gpus: list[Device], nvls: bool) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params
         self._scratch, self._seed, self._gpus, self._nvls = context.scratch, context.seed, gpus, nvls
-        self._kind, self._listener = "gpu" if gpus else "cpu", listener
+        self._kind = "gpu" if gpus else "cpu"
 
     def __call__(self, worker: Worker) -> _Measured:
         dist = self._torch.distributed
@@ -251,10 +242,15 @@ class _Rank:
         return compute
 
     def _store(self, worker: Worker) -> Any:
+        """A TCPStore on a port that the kernel chose; rank 0 passes it on in a file."""
         dist = self._torch.distributed
+        port_file = self._scratch / ("port-nvls" if self._nvls else "port-plain")
         if worker.index == 0:
-            return listening_store(dist, self._listener, worker.count, _TIMEOUT)
-        return dist.TCPStore(*self._listener.getsockname(), worker.count, False, _TIMEOUT)
+            store = listening_store(dist, "127.0.0.1", worker.count, _TIMEOUT)
+            _write_port(port_file, store.port)
+            return store
+        port = _await_port(port_file, self._hardware.clock)
+        return dist.TCPStore("127.0.0.1", port, worker.count, False, _TIMEOUT)
 
     def _measure(self, worker: Worker, compute: Compute) -> _Measured:
         measured, room = _Measured(wrong=dict.fromkeys(self._params["ops"], 0)), self._room(worker, compute)
@@ -309,3 +305,18 @@ class _Rank:
 
 def _length(path: pathlib.Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def _write_port(path: pathlib.Path, port: int) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(str(port))
+    draft.replace(path)
+
+
+def _await_port(path: pathlib.Path, clock: Clock) -> int:
+    end = clock.now() + _TIMEOUT.total_seconds()
+    while clock.now() < end:
+        if path.exists():
+            return int(path.read_text())
+        clock.sleep(0.01)
+    raise TimeoutError(f"the first rank did not open its store within {_TIMEOUT.total_seconds():.0f} s")
