@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.operators import forms, upkeep
@@ -55,7 +55,7 @@ with DAG(
         upkeep.known_here(lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids))))
         return upkeep.sweep_leases(live(ti))
 
-    @task
+    @task(trigger_rule=TriggerRule.ALL_DONE)
     def report_ended(ti: Any = None) -> list[str]:
         """Mail the reports of runs that ended without their own task that does it: marked, deleted, or swept."""
         return [str(key) for key in upkeep.report_ended(live(ti))]

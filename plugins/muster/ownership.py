@@ -50,6 +50,8 @@ def read(file: Path, most: int = -1) -> bytes:
     """The bytes of a file that a person named, up to ``most`` of them; "-" is standard input. Raises MusterError."""
     try:
         if str(file) == STDIN:
+            if sys.stdin is None:  # a service manager may close it
+                raise MusterError("standard input is closed: name a file")
             return sys.stdin.buffer.read(most)
         with file.open("rb") as opened:
             return opened.read(most)

@@ -14,7 +14,12 @@ from muster_reports.text import in_each_text
 
 ANOTHER = "another node"
 _NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9_-]")
-_KEPT = frozenset({"node", "run_id", "dag_id", "run_url", "result_json", "telemetry"})
+_KEPT = frozenset(
+    {
+        "node", "run_id", "dag_id", "run_url", "result_json", "telemetry", "device", "stage", "metric", "rule",
+        "series", "unit", "sku", "level", "state_before", "state_after",
+    }
+)  # fmt: skip
 
 
 def without(report: RunReport, others: Collection[str]) -> RunReport:
@@ -30,7 +35,14 @@ def without(report: RunReport, others: Collection[str]) -> RunReport:
         stages=tuple(map(_stage, report.stages)),
         replacement="",
     )
-    return in_each_text(cut, lambda text: unnamed(text, others), _KEPT)
+    named = set(others) - _devices(report)  # a node may be called like a GPU
+    return in_each_text(cut, lambda text: unnamed(text, named), _KEPT)
+
+
+def _devices(report: RunReport) -> set[str]:
+    judged = [stage.judgement for stage in report.stages]
+    of = {each.device for each in report.findings} | {each.device for one in judged for each in one.observations}
+    return of | {what.partition(" ")[0] for what, _ in report.identity}
 
 
 def unnamed(words: str, others: Collection[str]) -> str:

@@ -180,7 +180,7 @@ class Planner:
         self.learn(world, step)
         assert self.history is not None
         clocks = self.history.clocks(idle, np.full(len(idle), float(step * STEP_H) + 1e-3))
-        facts = worth.Facts(world.since[idle], world.age_h[idle], clocks)
+        facts = worth.Facts(world.since[idle], clocks)
         value = worth.worth(facts, self.model, COST <= MINUTES).value
         oldest = facts.hours_since.max(axis=1)
         turn = worth.in_turn(value, COST, oldest, oldest >= WHOLE_AFTER_H, minutes)

@@ -106,8 +106,7 @@ def due_after(skus: Iterable[str], serving: int) -> dict[str, datetime.timedelta
     for sku, minutes in _minutes(skus, settings().revalidation_level).items():
         always, *others = (minutes[stage] for stage in STAGES)
         fits = always + min(others) <= current.minutes
-        rest = current.rest(sum(minutes.values()), serving)
-        found[sku] = min(rest, current.whole_after) if fits else current.whole_after
+        found[sku] = current.rest(sum(minutes.values()), serving) if fits else current.whole_after
     return found
 
 

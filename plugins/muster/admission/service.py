@@ -186,6 +186,8 @@ def preempted(node: str) -> bool:
         step_of_test(node)
     except Preempted:
         return True
+    except LeftAlone:  # it is no job, and others have the node
+        return False
     except MusterError as error:
         log.warning("whether the test of %s was preempted is unknown: %s", node, error)
     return False

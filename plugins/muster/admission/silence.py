@@ -34,14 +34,12 @@ def silence(nodes: Collection[str]) -> Silence:
 def explained(node: str, since: datetime.datetime) -> str:
     """Returns why it says nothing of a node that it restarted or was lost since then, "" if nothing explains it.
 
-    Others are at work on it by its scheduler, or were, or have closed it since; or its scheduler is silent too.
+    Others are at work on it by its scheduler, or were since then; or its scheduler is silent too. That somebody has
+    closed it does not: people, programs and the scheduler itself close a node because it crashed.
     """
-    away, seen = _excused([node])
+    away, _ = _excused([node])
     if why := away.get(node):
         return why
-    shown = seen.get(node)
-    if shown is not None and shown.foreign and shown.foreign_since is not None and shown.foreign_since >= since:
-        return f"its scheduler shows it {shown.foreign}"
     # A scheduler may forget what it did with a node once that is up again.
     events = store.nodes.events(node, _LAST)
     return next((each.reason for each in reversed(events) if each.at >= since and each.evidence.get("worked_on")), "")

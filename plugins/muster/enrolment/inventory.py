@@ -166,7 +166,7 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     # Messages quote lines, and by sudo this user reads what the caller may not, as /proc/self/environ under a link.
     if _NO_TEXT.search(text):
         raise MusterError(f"the inventory {path} has control characters; give a YAML or CSV file in UTF-8")
-    first = text.partition("\n")[0]
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and "," in first and ":" not in first)
     lines = _from_csv(path, text) if is_csv else _from_yaml(path, text)
     nodes = _checked(lines, known_skus)

@@ -83,20 +83,23 @@ def report_ended(live: Callable[[str, Sequence[str]], int]) -> list[RunKey]:
     """Report the runs that are over and were not reported, as their own task would have; returns them.
 
     Such a run was marked, deleted, or ended by housekeeping. ``live``: as of ``sweep_leases``. Raises MusterError with
-    the runs that could not be reported to all, after all others are.
+    the runs that could not be reported, after all others are; the next look goes on after ``leftovers.STOPPING_S``.
     """
-    from muster.operators.testing import block, qualification
+    from muster.operators.testing import block, leftovers, qualification
 
     failed: list[str] = []
     done: list[RunKey] = []
+    until = time.monotonic() + leftovers.STOPPING_S
     for dag_id, run_ids in _together(store.reporting.unreported()):
         report = block.report if dag_id == dags.CLUSTER_QUALIFICATION else qualification.report
         for run_id in _over(dag_id, run_ids, live, failed):
+            if time.monotonic() > until:
+                break
             with apart(f"{dag_id}/{run_id}", failed):
                 report(RunKey(dag_id, run_id))
                 done.append(RunKey(dag_id, run_id))
     if failed:
-        raise MusterError(f"these runs could not be reported to all: {'; '.join(failed)}")
+        raise MusterError(f"these runs could not be reported: {'; '.join(failed)}")
     return done
 
 
@@ -143,8 +146,8 @@ def replace_nodes() -> list[str]:
         if trouble := service.carry_out(each.spare):
             log.warning("%s: its scheduler gets the change later: %s", each.spare, trouble)
         simulated = "[simulated] " if store.nodes.get(each.spare).simulated else ""
-        why = f"({each.shared}): {each.fitness.why}"
-        sentence = f"{simulated}{each.spare} entered production in place of {each.gone.node} {why}"
+        place = f"in place of {each.gone.node}{each.near}"
+        sentence = f"{simulated}{each.spare} entered production {place}: {each.fitness.why}"
         notices.notify(f"replaced/{each.gone.node}", sentence)
         sentences.append(sentence)
     return sentences

@@ -143,8 +143,8 @@ def begin(
     """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
     First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: returns the words
-    that run it as part of a job of the node's scheduler; raises Preempted, SchedulerDown. Raises RemoteError,
-    Overtaken.
+    that run it as part of a job of the node's scheduler; raises Preempted, LeftAlone, SchedulerDown. Raises
+    RemoteError, Overtaken.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)

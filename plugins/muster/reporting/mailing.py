@@ -35,21 +35,16 @@ def send_report(
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
     ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised.
-    The run counts as reported unless this raises.
+    The run counts as reported once this is queued for all for whom it can be.
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings, and MusterError with the recipients whose mail
     could not be made and the rules that cannot be used, after the others' mails were sent.
     """
-    status = _send_report(run_key, node, fabric, training)
-    store.reporting.reported(run_key, node=node)
-    return status
-
-
-def _send_report(run_key: RunKey, node: str, fabric: Fabric | None, training: Training | None) -> str:
     from muster.reporting import archive, sending
 
     current = settings()
     if _gave_way(store.runs.get(run_key, node=node)):
+        store.reporting.reported(run_key, node=node)
         return "not mailed: the test gave way to a user's job, and found nothing"
     report = store.reporting.run(
         run_key, run_url=current.run_page(run_key.dag_id, run_key.run_id), node=node, fabric=fabric,
@@ -58,6 +53,7 @@ def _send_report(run_key: RunKey, node: str, fabric: Fabric | None, training: Tr
     drawn = mail.charts_of(report)
     render = functools.partial(mail.render, archived=archive.keep(report, drawn))
     found, failed = _queue(report, lambda each: render(each, drawn=mail.charts_of(each, drawn)))
+    store.reporting.reported(run_key, node=node)
     now = sorted(filter(None, found), key=lambda key: key.startswith(store.outbox.NOTIFICATION))
     delivered = [sending.deliver_mail(each) for each in now]
     if failed:
@@ -232,11 +228,19 @@ def _send_digest(
 
 
 def _own(facts: Facts, others: Collection[str]) -> Facts:
-    """The facts as readers may see them to whom ``others`` do not belong: a reason or a headline may name these."""
+    """The facts as readers may see them to whom ``others`` do not belong: texts and ids may name these."""
+    if not others:
+        return facts
+
+    def own(words: str) -> str:
+        # The id of a run after a block has the block's in its reason, where a name is no word of its own.
+        return readers.unnamed(words.partition("__after-")[0], others)
+
     return dataclasses.replace(
         facts,
-        moves=[dataclasses.replace(each, reason=readers.unnamed(each.reason, others)) for each in facts.moves],
-        runs=[dataclasses.replace(each, headline=readers.unnamed(each.headline, others)) for each in facts.runs],
+        moves=[dataclasses.replace(each, reason=own(each.reason)) for each in facts.moves],
+        runs=[dataclasses.replace(run, headline=own(run.headline), run_id=own(run.run_id)) for run in facts.runs],
+        offenders=[dataclasses.replace(each, mark=own(each.mark)) for each in facts.offenders],
     )
 
 

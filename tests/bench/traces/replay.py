@@ -165,8 +165,7 @@ class _Seed:
             places, since, seen = idle[free], hours[free], clocks.pick(free)
             stages, late = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=np.bool_)
             if name == "planner":
-                age = now - self.units.start[here[places]]
-                facts = worth.Facts(since, age, seen)
+                facts = worth.Facts(since, seen)
                 value = worth.worth(facts, model, COST <= IDLE_MINUTES).value
                 oldest = since.max(axis=1)
                 turn = worth.in_turn(value, COST, oldest, oldest >= WHOLE_AFTER_H, left)

@@ -28,6 +28,7 @@ from tests.support import node_list
 def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MUSTER_CERTIFICATE_DAYS", "30")
     metric = "muster_nodes_uncertified_oldest_timestamp_seconds"
     assert read(client)[metric] == {("false",): 0, ("true",): 0}
     now = store.clock.now().replace(microsecond=0)

@@ -13,6 +13,7 @@ from muster.model.states import State
 from muster.reporting import mailing, sending
 from muster_criteria.context.goldens import GOLDEN, Golden
 from muster_criteria.model import Verdict
+from muster_reports.readers import ANOTHER
 from tests.muster import fleet
 from tests.muster.reporting.rules import MONDAY, Clock, chat, use
 from tests.muster_reports.fabrics import fabric
@@ -66,6 +67,19 @@ def test_a_rule_with_labels_gets_no_other_node_that_a_report_or_a_digest_names(m
         "all@x.org ": (True, True), "team@x.org ": (False, False), "None ": (False, False),
         "all@x.org digest": (True, False), "team@x.org digest": (False, False),
     }  # fmt: skip
+
+
+def test_a_node_that_is_called_like_a_gpu_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}})
+    for name, owner in ((OURS, "a"), ("gpu3", "b")):
+        store.nodes.add(fleet.new_node(name, labels={"team": owner}))
+    lease = fleet.begin(OURS, "again")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.finding(device="gpu3", summary="gpu3 overheats"),))
+    store.runs.finish(lease.key, Verdict.FAIL, "gpu3 overheats")
+    mailing.send_report(lease.key)
+    (found,) = (email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending())
+    assert "gpu3 overheats" in found["Subject"]
+    assert ANOTHER not in found["Subject"]
 
 
 def test_a_digest_waits_for_the_end_of_its_rule_s_quiet_hours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,11 +65,12 @@ class Limits:
         """Returns how long a node rests after a test of so many minutes; ``serving``: how many nodes are in service.
 
         Where these are too few for one test at a time, each rests so long that tests take no more than ``share`` of
-        its time: else the one place would be taken all day. None rests where ``after`` is 0.
+        its time, but not past the next whole test: else the one place would be taken all day. None rests where
+        ``after`` is 0.
         """
         if not self.after or not 0.0 < serving * self.share < 1.0:
             return self.after
-        return max(self.after, datetime.timedelta(minutes=minutes / self.share))
+        return max(self.after, min(datetime.timedelta(minutes=minutes / self.share), self.whole_after))
 
 
 FULL, POWER, CANARY = "share", "power", "canary"

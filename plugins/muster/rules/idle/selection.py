@@ -175,10 +175,9 @@ def facts_of(nodes: Sequence[Node], known: Known) -> worth.Facts:
         for arrived, passes in zip(came, (known.passes.get(node.name, {}) for node in nodes), strict=True)
         for stage in STAGES
     ]
-    since, age = ((known.now.timestamp() - np.array(at)) / 3600.0 for at in (passed, [at.timestamp() for at in came]))
+    since = (known.now.timestamp() - np.array(passed)) / 3600.0
     return worth.Facts(
         hours_since=np.maximum(since, 0.0).reshape(len(nodes), len(STAGES)),
-        age_h=age,
         clocks=known.risk.clocks(nodes) if known.risk else Clocks.without_faults(len(nodes)),
     )
 

@@ -44,16 +44,15 @@ HALVINGS = 40
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
     """Of units, in their order: ``hours_since`` (units × stages) each stage last passed, or since the unit came if it
-    never did; ``age_h`` since the unit came; ``clocks`` of its hazard.
+    never did; ``clocks`` of its hazard.
     """
 
     hours_since: Numbers
-    age_h: Numbers
     clocks: Clocks
 
     def pick(self, which: Flags | Whole) -> Facts:
         """Returns the facts of these units."""
-        return Facts(self.hours_since[which], self.age_h[which], self.clocks.pick(which))
+        return Facts(self.hours_since[which], self.clocks.pick(which))
 
 
 @functools.cache
@@ -185,8 +184,8 @@ def worth(facts: Facts, model: Model, fits: Flags) -> Worth:
     Worth: expected defects that it finds · harm · ``GOES_ON_H``. (Weighing by the hours that a defect has been there
     too, which is best for one unit with a steady hazard, left 1.2 times the hidden defect-hours in the simulated year.)
     """
-    value = np.zeros((len(facts.age_h), len(subsets())))
-    count = np.zeros(len(facts.age_h))
+    value = np.zeros((len(facts.hours_since), len(subsets())))
+    count = np.zeros(len(facts.hours_since))
     for missed, expected in hidden(facts, model):
         for stages in np.unique(missed):
             units = np.flatnonzero(missed == stages)

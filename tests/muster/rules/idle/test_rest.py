@@ -14,8 +14,9 @@ from tests.muster.rules.idle.fleets import HOUR, IDLE, NOW, node, passed
     ("nodes", "share", "after", "took", "rest"),
     [
         (200, 0.01, 4.0, STAGES, 4.0),
-        (3, 0.01, 4.0, STAGES, 75.0),
+        (3, 0.01, 4.0, STAGES, 60.0),
         (3, 0.01, 4.0, ("intake", "performance"), 15.0),
+        (3, 0.0005, 4.0, STAGES, 28 * 24.0),
         (3, 0.5, 4.0, STAGES, 4.0),
         (3, 0.1, 0.0, STAGES, 0.0),
         (3, 0.0, 4.0, STAGES, 4.0),
@@ -34,6 +35,5 @@ def test_a_node_rests_after_a_test_and_in_a_small_fleet_until_tests_take_no_more
                       signs={each.name: Signs(took=took) for each in fleet}, minutes=minutes)  # fmt: skip
         return bool(choose(known).chosen)
 
-    rest = sum(minutes["sku"][stage] for stage in took) / 60.0 / share if rest > after else rest
     assert chosen(rest + 0.01)
     assert not rest or not chosen(rest - 0.01)

@@ -303,6 +303,7 @@ def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:
 
 
 def test_short_tests_do_not_put_off_the_end_of_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_CERTIFICATE_DAYS", "30")
     start = store.clock.now()
 
     def test(day: int, *stages: str) -> tuple[int, bool]:
