@@ -80,10 +80,10 @@ class Fleet:
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), _by_kind(seen.unswept_since.get)),
             _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
-                   ("simulated",), self._due((node for node in serving if node.state == State.PRODUCTION),
-                                             lambda node: seen.due_after.get(node.sku, ZERO))),
+                   ("simulated",), _number_of(
+                       node for node in serving if node.state == State.PRODUCTION and not self._rests(node))),
             _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days",
-                   ("simulated",), self._due(serving, lambda _: seen.whole_after + datetime.timedelta(days=14))),
+                   ("simulated",), _number_of(node for node in serving if self._stale(node))),
             _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
                    ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
@@ -94,12 +94,15 @@ class Fleet:
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
 
-    def _due(
-        self, nodes: Iterable[NodeFigures], after: Callable[[NodeFigures], datetime.timedelta]
-    ) -> dict[tuple[str, ...], Value]:
-        """{whether simulated: how many of the nodes have a stage that was not tested for so long}."""
-        at = self.figures.at
-        return _number_of(node for node in nodes if node.tested_at is None or at - node.tested_at >= after(node))
+    def _rests(self, node: NodeFigures) -> bool:
+        """Whether each stage of it was tested, and the last test so lately that none is due."""
+        after = self.figures.due_after.get(node.sku, ZERO)
+        last = node.looked_at if after < self.figures.whole_after else node.tested_at  # no part of a whole test fits
+        return node.tested_at is not None and last is not None and self.figures.at - last < after
+
+    def _stale(self, node: NodeFigures) -> bool:
+        since = self.figures.whole_after + datetime.timedelta(days=14)
+        return node.tested_at is None or self.figures.at - node.tested_at >= since
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""

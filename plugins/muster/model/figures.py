@@ -24,7 +24,8 @@ class NodeFigures:
     """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
 
     ``passed_at``: the oldest of the last PASSes of its stages; ``tested_at``: of the last tests of them that found
-    nothing to fail it; None if some stage has none. All are of the present machine alone.
+    nothing to fail it; None if some stage has none. ``looked_at``: the newest of these. All are of the present machine
+    alone.
     """
 
     name: str
@@ -37,6 +38,7 @@ class NodeFigures:
     verdict: str
     passed_at: datetime.datetime | None
     tested_at: datetime.datetime | None
+    looked_at: datetime.datetime | None
     certified: bool
 
     @property

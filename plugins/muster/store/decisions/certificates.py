@@ -189,7 +189,7 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     by_test = str(Verdict.WARN if warns else Verdict.PASS) if evidence.verdict and not evidence.person else ""
     certified = {"serials": current_serials(session, node.name), "environment": _environment(session, node)}
     last = None if evidence.person else _newest(session, node)
-    if last is not None and _says_it(last, by_test, since, expires_at, certified):
+    if last is not None and _says_it(last, by_test, expires_at, certified):
         return
     content: dict[str, Any] = {
         "id": secrets.token_hex(8),
@@ -217,13 +217,12 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
 
 
 def _says_it(
-    row: CertificateRow, verdict: str, since: datetime.datetime | None, expires_at: datetime.datetime,
-    certified: Mapping[str, Mapping[str, str]],
-) -> bool:  # fmt: skip
+    row: CertificateRow, verdict: str, expires_at: datetime.datetime, certified: Mapping[str, Mapping[str, str]]
+) -> bool:
     """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
     name is new.
     """
-    same = row.tested_since == since and row.expires_at >= expires_at and {row.verdict, verdict} != set(_PASSED)
+    same = row.expires_at >= expires_at and {row.verdict, verdict} != set(_PASSED)
     return same and not row.revoked and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
 
 

@@ -73,7 +73,8 @@ def stage_numbers() -> dict[str, dict[str, int]]:
 
 
 def last_tested(*kinds: Collection[str], until: datetime.datetime) -> Select[*tuple[Any, ...]]:
-    """(node, for each kind of verdicts when its machine was last tested with them, by ``until``).
+    """(node, for each kind of verdicts when its machine was last tested with them, by ``until``, and when any stage of
+    it was with one of the last kind).
 
     A node was last tested when that of its stages was that was tested longest ago: a short test of some says nothing
     of the others. None if some stage never was.
@@ -81,8 +82,9 @@ def last_tested(*kinds: Collection[str], until: datetime.datetime) -> Select[*tu
     last = (func.max(case((StageRow.verdict.in_(kind), StageRow.recorded_at))) for kind in kinds)
     columns = [column.label(f"kind_{place}") for place, column in enumerate(last)]
     of_stage = _tests(*columns).where(StageRow.recorded_at <= until).subquery()
-    oldest = (case((func.count(at) == len(STAGES), func.min(at))) for at in list(of_stage.c)[2:])
-    return select(of_stage.c.node, *oldest).group_by(of_stage.c.node)
+    kind = list(of_stage.c)[2:]
+    oldest = (case((func.count(at) == len(STAGES), func.min(at))) for at in kind)
+    return select(of_stage.c.node, *oldest, func.max(kind[-1]).label("any")).group_by(of_stage.c.node)
 
 
 def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:

@@ -224,9 +224,14 @@ def without_chassis(session: Session, node: str, serials: Mapping[str, str]) -> 
 
     It is the serial of the chassis in which both sit, as of a server of two nodes, and distinguishes no machine.
     """
-    sits = elsewhere(session, node, {SYSTEM: serials[SYSTEM]}) if {*CHASSIS} <= serials.keys() else {}
-    boards = {current_serials(session, each.node).get(BOARD, serials[BOARD]) for each in sits.values()}
-    shared = {SYSTEM} if boards - {serials.get(BOARD)} else set()
+    if not {*CHASSIS} <= serials.keys():
+        return dict(serials)
+    # Of all that ever sat there and did not leave: a machine on the shelf is none that gave its serial away.
+    sits = select(PlacementRow.node).join(PartRow, PlacementRow.part_id == PartRow.id)
+    sits = sits.where(PartRow.kind == kind_of(SYSTEM), PartRow.serial == serials[SYSTEM])
+    others = session.scalars(sits.where(PlacementRow.until.is_(None), PlacementRow.node != node))
+    boards = {current_serials(session, each).get(BOARD, serials[BOARD]) for each in others}
+    shared = {SYSTEM} if boards - {serials[BOARD]} else set()
     return {slot: serial for slot, serial in serials.items() if slot not in shared}
 
 

@@ -145,7 +145,7 @@ def _observe(session: Session, run: RunRow, node: NodeRow, result: StageResult) 
     run.identity = {**run.identity, **identity}
     run.environment = {**run.environment, **result.environment}
     if run.environment and run.machine == node.machine:
-        node.environment = run.environment
+        node.environment = {**node.environment, **run.environment}  # not each run measures all of it
     certificates.compare(session, node, result.environment)
     node.contact_at = access.now()
     return swapped

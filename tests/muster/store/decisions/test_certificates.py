@@ -289,38 +289,6 @@ def test_a_part_swapped_after_the_qualification_needs_a_person(monkeypatch: pyte
     assert isinstance(store.admission.decision(NODE), NeedsPerson)
 
 
-def test_a_certificate_rests_on_the_oldest_of_the_latest_passes() -> None:
-    """A test of some stages is no test of the node since then: what waits for one, as muster:verify, waits on."""
-    first = in_production()
-    fleet.qualify(run_id="some", stages=("intake", "thermal"))
-    assert store.certificates.of_node(NODE) == [first]
-    fleet.qualify(run_id="all")
-    every = store.certificates.newest(NODE)
-    assert first.tested_since
-    assert every
-    assert every.tested_since
-    assert every.tested_since > first.tested_since
-
-
-def test_short_tests_do_not_put_off_the_end_of_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_CERTIFICATE_DAYS", "30")
-    start = store.clock.now()
-
-    def test(day: int, *stages: str) -> tuple[int, bool]:
-        """How many certificates it has after a test on that day, and whether the newest is valid."""
-        monkeypatch.setattr(certificates.access, "now", lambda: start + datetime.timedelta(days=day))
-        fleet.qualify(run_id=f"on day {day}", stages=stages or STAGES)
-        return len(store.certificates.of_node(NODE)), not store.certificates.uncertified()
-
-    short = ("intake", "performance")
-    in_production()
-    assert [test(10), test(12, *short), test(38, *short)] == [(2, True), (2, True), (2, True)]
-    newest = store.certificates.newest(NODE)
-    assert newest
-    assert newest.expires_at == start + datetime.timedelta(days=40)
-    assert [test(41, *short), test(42), test(43, *short)] == [(2, False), (3, True), (3, True)]
-
-
 def test_short_tests_make_no_warning_a_pass() -> None:
     in_production()
     lease = fleet.begin(run_id="warns", required_stages=("thermal",))

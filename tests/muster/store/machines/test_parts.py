@@ -10,7 +10,7 @@ from sqlalchemy import select
 from muster import store
 from muster.store.database.engine import reading
 from muster.store.database.models import RunRow
-from muster.store.machines import contested
+from muster.store.machines import contested, parts
 from muster.store.machines.parts import real_serials
 from muster_criteria.device_events.policy import DeviceEvent
 from tests.muster import fleet
@@ -99,6 +99,19 @@ def test_a_system_serial_of_machines_with_boards_of_their_own_is_their_chassis(b
     warned = store.contested.serials_elsewhere("sled-b", sent)
     remarks = [each for each in store.nodes.events("sled-b") if "serial_elsewhere" in each.evidence]
     assert ("system" in {each.device for each in warned}, bool(remarks)) == (not shared, not shared)
+    assert [(each.node, each.until) for each in store.parts.history("S4")] == [("sled-a", None)]
+
+
+@pytest.mark.usefixtures("sqlite_db")
+def test_the_serial_of_a_chassis_stays_one_while_a_sled_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = store.clock.now()
+    for node, board in (("sled-a", "OM1"), ("sled-b", "OM2")):
+        store.nodes.add(fleet.new_node(node))
+        lease = fleet.begin(node)
+        fleet.do_stage(lease, "intake", serials={"system": "S4", "board": board})
+        store.leases.release(lease.key, "over")
+    monkeypatch.setattr(parts.access, "now", lambda: now + 2 * parts.LATELY)
+    fleet.do_stage(fleet.begin("sled-b", "later"), "intake", serials={"system": "S4", "board": "OM2"})
     assert [(each.node, each.until) for each in store.parts.history("S4")] == [("sled-a", None)]
 
 
