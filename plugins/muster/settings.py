@@ -143,8 +143,7 @@ class _Admission(pydantic.BaseModel):
     certificate_days: float = pydantic.Field(
         default=42.0,
         gt=0,
-        description="days after the oldest pass that a certificate rests on, or a person's admission, when it expires "
-        "and its node is tested again",
+        description="days after the oldest pass, or a person's admission, when a certificate expires",
     )
 
 
@@ -156,8 +155,7 @@ class _Revalidation(pydantic.BaseModel):
         default=0.01,
         ge=0,
         le=1,
-        description="share of the nodes in service tested again at once, at least one node; where that is more than "
-        "this share, each node rests after a test until its tests take no more of its time",
+        description="share of the nodes in service tested at once; of few, one that then rests",
     )
     revalidation_after_hours: float = pydantic.Field(
         default=4.0, ge=0, description="hours after a test in which an idle node is not tested again; 0: it never rests"
