@@ -141,9 +141,7 @@ class _Admission(pydantic.BaseModel):
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )
     certificate_days: float = pydantic.Field(
-        default=42.0,
-        gt=0,
-        description="days after the oldest pass, or a person's admission, when a certificate expires",
+        default=42.0, gt=0, description="days after the oldest pass or a person's admission when a certificate expires"
     )
 
 
@@ -152,10 +150,7 @@ class _Revalidation(pydantic.BaseModel):
 
     revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
     revalidation_share: float = pydantic.Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="share of the nodes in service tested at once; of few, one that then rests",
+        default=0.01, ge=0, le=1, description="share of the nodes in service tested at once; at least one, with rests"
     )
     revalidation_after_hours: float = pydantic.Field(
         default=4.0, ge=0, description="hours after a test in which an idle node is not tested again; 0: it never rests"
