@@ -16,6 +16,13 @@ from tests.muster import fleet
 HOUR = datetime.timedelta(hours=1)
 
 
+def in_service(name: str) -> None:
+    """Enrol a node that passes every stage, and bring it into production."""
+    store.nodes.add(fleet.new_node(name))
+    fleet.qualify(name)
+    store.nodes.move(name, State.PRODUCTION, "petra", "seen it")
+
+
 @pytest.mark.both_dialects
 @pytest.mark.usefixtures("fleet_db")
 def test_facts_are_those_of_the_period_the_kind_and_the_label() -> None:
@@ -80,9 +87,7 @@ def test_a_failure_and_a_return_count_for_the_machine_and_the_driver_of_that_tim
 @pytest.mark.usefixtures("fleet_db")
 def test_a_period_that_is_over_shows_what_it_showed_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mail's commands name its end: days later they list what its numbers counted."""
-    store.nodes.add(fleet.new_node("a"))
-    fleet.qualify("a")
-    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    in_service("a")
     fleet.fail("a", "a__fails")
     then = datetime.datetime.now(datetime.UTC)
     before = store.ledger.fleet(then - HOUR, then)
@@ -111,9 +116,7 @@ def _returned(name: str) -> None:
 @pytest.mark.both_dialects
 @pytest.mark.usefixtures("fleet_db")
 def test_what_another_machine_of_the_name_did_is_no_evidence_of_this_one() -> None:
-    store.nodes.add(fleet.new_node("a"))
-    fleet.qualify("a")
-    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    in_service("a")
     _returned("a")
     now = datetime.datetime.now(datetime.UTC)
     assert store.ledger.fleet(now - HOUR, now + HOUR).nodes["a"].last_pass is None
@@ -128,9 +131,7 @@ def test_what_another_machine_of_the_name_did_is_no_evidence_of_this_one() -> No
 @pytest.mark.both_dialects
 @pytest.mark.usefixtures("fleet_db")
 def test_a_node_is_as_stale_as_the_stage_that_passed_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    store.nodes.add(fleet.new_node("a"))
-    fleet.qualify("a")
-    store.nodes.move("a", State.PRODUCTION, "petra", "seen it")
+    in_service("a")
     passed = datetime.datetime.now(datetime.UTC)
     monkeypatch.setattr(access, "now", lambda: passed + 2 * HOUR)
     fleet.qualify("a", "a__short", stages=("intake", "performance"))
@@ -167,9 +168,7 @@ def test_a_part_is_suspected_for_what_its_machine_showed_in_its_last_service() -
 @pytest.mark.usefixtures("fleet_db")
 def test_a_fault_that_ended_with_another_machine_or_none_still_counts() -> None:
     for name in ("a", "b", "c"):
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
-        store.nodes.move(name, State.PRODUCTION, "petra", "seen it")
+        in_service(name)
     _returned("a")
     fleet.qualify("a", "a__again")
     store.nodes.move("a", State.PRODUCTION, "petra", "seen it")

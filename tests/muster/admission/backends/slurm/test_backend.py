@@ -133,7 +133,7 @@ class TestSlurm:
         job = self.cluster.call("sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 60").strip()
         until(lambda: bool(self.seen("n1").used_by))
         self.backend.withdraw("n1", "revalidation")
-        assert f"job {job} of " in self.seen("n1").allocation
+        assert job in self.seen("n1").allocation
         assert not self.seen("n1").idle.idle
         assert "R" in self.cluster.call("squeue", "-h", "-j", job, "-o", "%t")
         self.backend.admit("n1", MARK)
