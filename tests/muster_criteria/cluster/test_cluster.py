@@ -210,6 +210,30 @@ def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_no
     assert cleared(judgement) == ("n0", "n2")
 
 
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_member_that_fails_for_its_pace_explains_no_wrong_sum(loss: bool) -> None:
+    sent = block(4)
+    for each in sent.values():
+        each.loss = None if loss else each.loss
+        each.wait = 0.001 if each.name == "n1" else 2.0
+    sent["n3"].weights = "w" if loss else "other"
+    sent["n1"].compute["gpu0"] = 3.0
+    judgement = judge_block(members(sent))
+    assert set(judgement.failed) == {"n1"}
+    assert inconclusive(judgement) == {
+        key: {Lack.LOSS_NOT_FINITE if loss else Lack.WRONG_SUM} for key in ("n0", "n2", "n3")
+    }
+
+
+def test_wrong_payloads_of_a_member_explain_different_weights() -> None:
+    sent = block(4)
+    for name in ("n0", "n2", "n3"):
+        sent[name].mismatches["all_to_all", "n1"] = 3.0
+    sent["n1"].weights = "other"
+    judgement = judge_block(members(sent))
+    assert (set(judgement.failed), cleared(judgement)) == ({"n1"}, ("n0", "n2", "n3"))
+
+
 @FEW
 @given(st.data(), st.integers(3, 7))
 def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> None:

@@ -187,7 +187,7 @@ def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
     group, trainer = Alone(0), SimpleNamespace(loss_of=lambda number: 1.0)
     found = Checkpoints(None, group, trainer, str(tmp_path), "ab" * 16, group.together).run(5, 100.0)  # type: ignore[arg-type]
     assert (len(found.saves), len(found.loads)) == made
-    assert found.resumed
+    assert found.difference == ""
     limits = dict(left)
     assert limits["save 0"] == 50.0
     assert limits["load 0"] == 100.0 - sum(each + rest_s for each in found.saves)
@@ -195,6 +195,27 @@ def test_fewer_saves_and_loads_are_made_where_the_first_ones_take_long(
         further = [limits[f"{act} {number}"] for number in range(1, count)]
         assert all(each >= 1.5 * slowest_s for each in further), "one that ran over would cost all"
     assert (set(found.saves), set(found.loads)) == ({save_s}, {load_s})
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_loss_that_differs_after_a_load_is_charged_to_the_node_that_computed_it(
+    bad: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pair(Group):
+        def gather(self, payload: Any = None) -> list[Any]:
+            return [payload if rank == self.rank else other for rank in range(2)]
+
+    monkeypatch.setattr(Checkpoints, "_save", lambda self, number: 1.0)
+    monkeypatch.setattr(Checkpoints, "_load", lambda self, source: 1.0)
+    monkeypatch.setattr(Checkpoints, "_digest", lambda self: "the same")
+    found = []
+    for rank in range(2):
+        losses, other = iter([4.0, 4.5 if rank == bad else 4.0]), "" if rank == bad else "the loss differs"
+        pair, trainer = Pair(rank), SimpleNamespace(loss_of=lambda number, losses=losses: next(losses))
+        alone = lambda what, act, within_s=0.0: [act()] * 2  # noqa: E731
+        run = Checkpoints(None, pair, trainer, str(tmp_path), "ab" * 16, alone).run(1, 100.0)  # type: ignore[arg-type]
+        found.append(bool(run.difference))
+    assert found == [rank == bad for rank in range(2)]
 
 
 def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,6 @@ def judge_digests(members: Mapping[str, Measurements], block: BlockFindings) -> 
         groups.setdefault(vote.key, []).append(vote)
     for group in groups.values():
         _judge_group(group, block, mixed=len(groups) > 1)
-    _judge_weights(members, block)
 
 
 def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> None:
@@ -188,7 +187,7 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
     )
 
 
-def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Suspects all members where the final weights of one shard differ, and no member was found that corrupts.
 
     All ranks add the same sums to the same weights. A ring forwards a sum that was corrupted on its way, so that those
@@ -199,7 +198,7 @@ def _judge_weights(members: Mapping[str, Measurements], block: BlockFindings) ->
         for row in measured.rows(TRAINING, "weights_digest"):
             if row.text and row.device != "node":
                 shards.setdefault(row.labels.get("shard", ""), set()).add(row.text)
-    if block.has_critical(members) or all(len(digests) < 2 for digests in shards.values()):
+    if block.corrupts(members) or all(len(digests) < 2 for digests in shards.values()):
         return
     why = (
         "the ranks of the block ended with different weights after the same sums, which does not show who corrupted one"

@@ -12,7 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from muster_criteria.cluster.digests import judge_digests
+from muster_criteria.cluster.digests import judge_digests, judge_weights
 from muster_criteria.cluster.domains import judge_domains
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
@@ -104,6 +104,10 @@ def _find(
         judge_pace(programme, measured, block)
     with guarded("payloads"):
         judge_payloads(measured, block)
+    with guarded("the weights"):
+        judge_weights(measured, block)
+    with guarded("the loss"):
+        _judge_loss(measured, block)
     with guarded("the training"):
         judge_training(programme, any(member.simulated for member in everyone), earlier, measured, block)
     with guarded("ports"):
@@ -115,8 +119,6 @@ def _find(
             {member.name: member.watch_limits for member in here}, {member.name: member.rack for member in here},
             measured, block,
         )  # fmt: skip
-    with guarded("the loss"):
-        _judge_loss(measured, block)
     fabric = FabricJudgement()
     racks: tuple[RackState, ...] = ()
     with guarded("the rounds"):
@@ -143,13 +145,13 @@ def _rows(result: StageResult | None) -> Sequence[Measured]:
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """A loss that is not finite makes members suspects, unless a failed member explains it: all share its sums."""
+    """A loss that is not finite makes members suspects, unless one that corrupts explains it: all share its sums."""
     unusable = [
         name
         for name, measured in members.items()
         if any(row.value is None and row.text is None for row in measured.rows(TRAINING, "loss"))
     ]
-    if unusable and not block.has_critical(members):
+    if unusable and not block.corrupts(members):
         why = "the loss was not a finite number, and no member was found that caused it"
         block.suspect(unusable, Lack.LOSS_NOT_FINITE, why)
 

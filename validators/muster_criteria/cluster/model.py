@@ -26,6 +26,9 @@ ZERO = {
     "member_missing": "by definition: each member takes part in everything that the block does together",
 }
 """Metrics of which anything but 0 is found, and why."""
+CORRUPTION = frozenset({"repeats_itself", "same_batch", "payload"})
+"""Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
+A slow or ill member explains none."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
 
@@ -134,10 +137,10 @@ class BlockFindings:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def has_critical(self, members: Iterable[str]) -> bool:
-        """Returns whether any of these members fails so far."""
+    def corrupts(self, members: Iterable[str]) -> bool:
+        """Returns whether any of these members fails so far because it corrupts data."""
         found = (finding for member in members for finding in self.findings.get(member, ()))
-        return any(finding.severity is Severity.CRITICAL for finding in found)
+        return any(finding.severity is Severity.CRITICAL and finding.rule in CORRUPTION for finding in found)
 
 
 class Measurements:

@@ -89,4 +89,6 @@ def _emit_saved(group: RankGroup, saved: Saved, limit_s: float) -> None:
         rate = saved.size_bytes / max(median(seconds), 1e-9) / 1e9
         group.emit("checkpoint_rate", "node", value=rate, labels={"direction": direction}, samples=count)
     group.emit("checkpoint_bytes", "node", value=saved.size_bytes)
-    group.emit("resume_equal", "node", value=float(saved.resumed), samples=len(saved.loads), note=saved.difference)
+    group.emit(
+        "resume_equal", "node", value=float(not saved.difference), samples=len(saved.loads), note=saved.difference
+    )
