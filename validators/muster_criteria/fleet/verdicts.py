@@ -82,7 +82,11 @@ def apply_rules(
     ]
     one_each = _first_of(readings.siblings_of, np.isfinite(measured.level))
     ones = np.ones(len(readings))
-    found.append(rules.of("node_peers", sign * (measured.level - 1.0), ones, few, only=one_each, foreign=foreign))
+    found.append(
+        rules.of(
+            "node_peers", sign * (measured.level - 1.0), ones, few, only=one_each, foreign=np.isnan(measured.own_level)
+        )
+    )
     if history is None or past is None:
         return found
     change, common = own_changes(measured.relative / past.median, readings.siblings_of)
@@ -90,8 +94,8 @@ def apply_rules(
     of_node = _enough(history.past(readings.take(one_each), node_level=True))
     usually, visits = np.full(len(readings), np.nan), np.zeros(len(readings), dtype=np.int64)
     usually[one_each], visits[one_each] = of_node.median, of_node.visits
-    drift = sign * (measured.level * common / usually - 1.0)  # one device's change is not the node's
-    found.append(rules.of("node_drift", drift, usually, visits, only=one_each, foreign=foreign))
+    drift = sign * (measured.own_level * common / usually - 1.0)  # one device's change is not the node's
+    found.append(rules.of("node_drift", drift, usually, visits, only=one_each))
     return found
 
 

@@ -7,6 +7,7 @@ import datetime
 
 import pytest
 
+from muster_criteria.fleet.budget import OWN_PAST
 from muster_criteria.fleet.budget import PEERS_MIN as PEERS
 from muster_criteria.fleet.peers.bands import Band, bands_of, sku_wide
 from muster_criteria.fleet.peers.references import References
@@ -61,6 +62,7 @@ def test_peers_of_another_stack_do_not_fail_a_node(
     peers = [each for each in judgement.findings if each.rule in ("peers", "node_peers")]
     assert {each.action for each in peers if each.severity is Severity.WARNING} <= {Action.RETEST}
     assert all("another stack" in each.expected for each in peers) == (verdict is Verdict.WARN)
+    assert bool({each.rule for each in judgement.findings} & {*OWN_PAST}) == (verdict is Verdict.FAIL)
 
 
 @pytest.mark.parametrize("alike", [PEERS - 1, PEERS])

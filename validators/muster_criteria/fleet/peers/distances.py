@@ -27,7 +27,9 @@ class Distances:
     ``usual``: the peers' median, in unit; ``peers_count``: of how many; ``foreign``: most of them run another
     stack. ``relative``: the reading relative to its
     peers' median and then to its siblings' median (to the peers alone where siblings are too few): what a device's
-    history is kept in. ``level``: what its siblings' median is relative to the peers', the node's own level.
+    history is kept in. ``level``: what its siblings' median is relative to the peers', the node's own level;
+    ``own_level``: what the node's history is kept in. Of peers of another stack it is unknown how far the stack
+    explains them: what rests on these is neither ``relative`` nor ``own_level``.
     """
 
     readings: Keyed
@@ -38,6 +40,7 @@ class Distances:
     siblings: Numbers
     relative: Numbers
     level: Numbers
+    own_level: Numbers
     siblings_count: Codes
 
 
@@ -63,6 +66,9 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
     enough = (siblings_count >= SIBLINGS_MIN) & (level > 0.0)
     base = np.where(enough, level, 1.0)
     relative = ratio / base
+    some, all_of = _foreign_siblings(readings, foreign, np.isfinite(ratio))
+    # Where all siblings are compared with another stack, what the stack explains cancels between them.
+    relative[np.where(enough, some & ~all_of, foreign)] = np.nan
     sign = readings.sign
     return Distances(
         readings=readings,
@@ -73,6 +79,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
         siblings=np.where(enough, sign * (relative - 1.0), np.nan),
         relative=relative,
         level=np.where(enough, level, np.nan),
+        own_level=np.where(enough & ~some, level, np.nan),
         siblings_count=siblings_count,
     )
 
@@ -89,6 +96,15 @@ def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
     of_item[item] = of
     level, count = medians(each, of_item, size)
     return level[of], count[of]
+
+
+def _foreign_siblings(
+    readings: Keyed, foreign: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Whether some, and whether all of the ``known`` readings of each reading's siblings have ``foreign`` peers."""
+    of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
+    apart, whole = (np.bincount(of[each], minlength=size)[of] for each in (known & foreign, known))
+    return apart > 0, apart == whole
 
 
 def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:

@@ -130,7 +130,7 @@ def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Seque
     fleet = keyed(readings, comparisons, by_day=True)
     measured = distances(fleet, snapshot.lookup, snapshot.slope_of)
     of = measured.readings
-    devices, levels = timeline(of.owner, of.day, measured.relative), timeline(of.of_node, of.day, measured.level)
+    devices, levels = timeline(of.owner, of.day, measured.relative), timeline(of.of_node, of.day, measured.own_level)
     return History(
         pd.concat(
             [_frame(of, devices, of_node=False), _frame(of, levels, of_node=True)],

@@ -119,7 +119,7 @@ def _samples(measured: Distances) -> Iterator[_Sample]:
     signs = np.array([each.sign for each in of.catalogue] or [0.0])
     for rule, owners, per_node, value in (
         ("drift", owner, len(of.devices), measured.relative),
-        ("node_drift", shared, 1, measured.level),
+        ("node_drift", shared, 1, measured.own_level),
     ):
         lines = timeline(owners, of.day, value)
         series, sku = _who(lines, of, per_node, sku_of_node)
