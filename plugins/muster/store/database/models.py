@@ -228,7 +228,7 @@ class StageRow(Base):
     latter is empty without peers. ``node`` and ``machine`` are the run's, for an index by which the verdicts of a node
     are found at any age of it. ``origin``: the id of the first row with this result, which is its place in the order of
     tests: another verdict on it, by newer statistics, is no newer test. ``charts``: hundreds of kilobytes, which
-    nothing but a report reads.
+    nothing but a report reads. ``environment``: what the node had reported in the run by then.
     """
 
     __tablename__ = "stages"
@@ -265,6 +265,7 @@ class StageRow(Base):
     job_end: Mapped[str]
     agent_sha256: Mapped[str]
     probes: Mapped[list[Any]]
+    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
     charts: Mapped[list[Any]] = mapped_column(deferred=True)
     result_sha256: Mapped[str]
     snapshot: Mapped[str] = mapped_column(default="", index=True)

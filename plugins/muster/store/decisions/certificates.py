@@ -325,11 +325,11 @@ def _stages(session: Session, node: NodeRow) -> list[dict[str, Any]]:
 def passed_before_change(session: Session, node: NodeRow) -> bool:
     """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
     versions, parts = _environment(session, node), current_serials(session, node.name)
-    for stage, run in _latest(session, node).values():
+    for stage, _ in _latest(session, node).values():
         before = serials_of_stage(session, node.name, stage.origin)
         if any(before.get(slot, serial) != serial for slot, serial in parts.items()):
             return True
-        if any(certificate.is_another(name, now, run.environment.get(name) or now) for name, now in versions.items()):
+        if any(certificate.is_another(name, now, stage.environment.get(name) or now) for name, now in versions.items()):
             return True
     return False
 

@@ -124,7 +124,7 @@ def _visits(
     ranked = (
         select(
             StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, StageRow.sku.label("judged_as"),
-            StageRow.sku_version, RunRow.dag_id, RunRow.run_id, RunRow.environment, NodeRow.name, NodeRow.sku,
+            StageRow.sku_version, RunRow.dag_id, RunRow.run_id, StageRow.environment, NodeRow.name, NodeRow.sku,
             NodeRow.labels, latest_first.label("place"),
         )
         .join(RunRow, StageRow.run == RunRow.id)

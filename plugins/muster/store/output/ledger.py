@@ -223,10 +223,10 @@ Past = list[tuple[datetime.datetime, Mapping[str, Any]]]
 def _past(session: Session, nodes: Collection[str], until: datetime.datetime) -> dict[str, Past]:
     """What was reported under these names, of earlier machines too."""
     query = (
-        select(RunRow.node, RunRow.started_at, RunRow.environment)
+        select(RunRow.node, RunRow.started_at, StageRow.environment)
         .join(StageRow, StageRow.run == RunRow.id)
         .where(RunRow.started_at < until, StageRow.stage == "intake", StageRow.measured > 0)
-        .order_by(RunRow.id)
+        .order_by(RunRow.id, StageRow.id)
     )
     found: dict[str, Past] = collections.defaultdict(list)
     for some in batches(sorted(nodes)):

@@ -72,7 +72,7 @@ def _neighbours(session: Session, own: NodeRow, stage: str, until: datetime.date
     since = until - datetime.timedelta(hours=settings().common_cause_hours)
 
     query = (
-        select(StageRow.id, RunRow.node, NodeRow.rack, RunRow.environment)
+        select(StageRow.id, RunRow.node, NodeRow.rack, StageRow.environment)
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(StageRow.stage == stage, StageRow.recorded_at > since, StageRow.recorded_at <= until)

@@ -163,6 +163,7 @@ def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
         job_end=result.end if result else "",
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
+        environment=run.environment,  # a person may replace a driver before the run's next stage
         result_sha256=_sha256(sent.raw),
     )  # fmt: skip
 

@@ -268,6 +268,24 @@ def test_what_passed_with_the_old_driver_certifies_nothing_of_the_new_one(
         assert (sign.change, bool(sign.requested)) == ("driver 590.1", True)
 
 
+@pytest.mark.parametrize(("since", "admitted"), [(STAGES[0], True), (STAGES[-1], False)])
+def test_a_stage_that_passed_before_the_driver_was_replaced_in_the_same_run_certifies_nothing_of_the_new_one(
+    since: str, admitted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
+    store.nodes.add(fleet.new_node())
+    run = fleet.begin(required_stages=STAGES)
+    for stage in STAGES:
+        replaced = STAGES.index(stage) >= STAGES.index(since)
+        fleet.do_stage(run, stage, environment={"driver": "590.1" if replaced else "580.1"})
+    store.runs.finish(run.key, Verdict.PASS, "All is well.")
+    store.leases.release(run.key, "over")
+    block = fleet.begin(run_id="block", required_stages=CLUSTER_STAGES)
+    fleet.do_stage(block, *CLUSTER_STAGES, environment={"driver": "590.1"})
+    store.runs.finish(block.key, Verdict.PASS, "All is well.")
+    assert isinstance(store.admission.decision(NODE), NeedsPerson) is not admitted
+
+
 @pytest.mark.parametrize(("stages", "certified"), [(("integrity",), False), (STAGES, True)])
 def test_what_passed_with_the_old_part_certifies_nothing_of_the_new_one(
     stages: tuple[str, ...], certified: bool

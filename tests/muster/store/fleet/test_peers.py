@@ -99,6 +99,19 @@ class TestReadings:
         assert row["group"].startswith("cpu-generic|")
         assert row["group"].endswith("|zone=row 3")
 
+    def test_what_was_measured_before_the_driver_was_replaced_in_the_same_run_is_of_the_old_one(self) -> None:
+        store.nodes.add(fleet.new_node("a"))
+        lease = fleet.begin("a")
+        for stage, driver in (("intake", "570"), ("burn_in", "580")):
+            figures = [Measurement(RATE, RATE, "gpu0", "TFLOPS", float(driver))]
+            parsed, raw = fleet.result(stage, node="a", measurements=figures, environment={"driver": driver})
+            judgement = dataclasses.replace(fleet.judgement(stage), observations=(), sku_version=fleet.sku().revision)
+            store.runs.begin_stage(lease.key, stage)
+            fleet.record(lease.key, parsed, judgement, raw)
+        frame = store.measured.fleet_readings(SKU, "short", [RATE], WORK["short"], simulated=False)
+        found = {value: group for value, group in zip(frame["value"], frame["group"], strict=True)}
+        assert {value: f"driver={value:.0f}" in group for value, group in found.items()} == {570.0: True, 580.0: True}
+
     def test_the_latest_visits_of_each_node_count(self) -> None:
         for name in ("a", "b"):
             store.nodes.add(fleet.new_node(name))

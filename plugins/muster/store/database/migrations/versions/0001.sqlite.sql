@@ -524,6 +524,7 @@ CREATE TABLE stages (
 	job_end TEXT NOT NULL,
 	agent_sha256 TEXT NOT NULL,
 	probes JSON NOT NULL,
+	environment JSON NOT NULL,
 	charts JSON NOT NULL,
 	result_sha256 TEXT NOT NULL,
 	snapshot TEXT NOT NULL,
