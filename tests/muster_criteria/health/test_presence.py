@@ -50,6 +50,48 @@ def test_a_port_is_lent_by_the_address_that_it_had_last() -> None:
     assert look(known, nic(1), nic(2), lent(0))[0] == ["port_down nic:0"]
 
 
+PORTS = {1: (1, 1), 2: (2, 1), 3: (3, 0), 4: (4, 1)}
+"""By port, its address and whether it is up."""
+
+
+@pytest.mark.parametrize("kind", presence.LENT)
+@pytest.mark.parametrize(("now", "bad"), [
+    ({1: (1, 1), 2: (2, 1), 3: (4, 1), 4: (3, 0)}, []),
+    ({1: (1, 1), 2: (2, 1), 3: (4, 0), 4: (3, 1)}, ["port_down nic:3"]),
+    ({1: (9, 0), 2: (1, 1), 3: (2, 1), 4: (3, 0), 5: (4, 1)}, []),
+    ({1: (2, 1), 2: (3, 0), 3: (4, 1)}, ["port_down nic:4"]),
+    ({1: (9, 0), 2: (2, 1), 3: (3, 0), 4: (4, 1)}, ["port_down nic:1"]),
+])  # fmt: skip
+def test_a_port_is_known_by_its_address_whatever_its_number_is_after_a_boot(
+    kind: str, now: dict[int, tuple[int, int]], bad: list[str]
+) -> None:
+    def ports(those: Mapping[int, tuple[int, int]]) -> list[Fact]:
+        return [nic(number, up, kind, at) for number, (at, up) in those.items()]
+
+    _, known = look({}, *ports(PORTS))
+    for _ in range(2):
+        found, known = look(known, *ports(now))
+        assert found == bad
+    was_up = 1 if (3, 1) in now.values() else 0
+    assert look(known, *ports(PORTS))[0] == ["port_down nic:3"] * was_up, "also where they are numbered back"
+
+
+def test_two_ports_of_an_adapter_are_renumbered_with_it() -> None:
+    _, known = look({}, nic(0, at=1), nic(1, 0, at=1), nic(2, at=2))
+    again = nic(0, at=2), nic(1, at=1), nic(2, 0, at=1)
+    assert look(known, *again)[0] == []
+    assert look(known, nic(0, at=2), nic(1, 0, at=1), nic(2, at=1))[0] == ["port_down nic:1"]
+
+
+def test_a_state_of_a_name_that_another_port_has_now_is_over() -> None:
+    _, known = look({}, nic(1), nic(2, 0), nic(3))
+    _, known = look(known, nic(1, 0), nic(2, 0), nic(3))
+    found = list(presence.states((nic(1, 0, at=2), nic(2, 0, at=1), nic(3)), (), known, {}))
+    assert {each.device: each.bad for each in found if each.check == "port_down"} == {
+        "nic:1": False, "nic:2": True, "nic:3": False,
+    }  # fmt: skip
+
+
 def test_an_adapter_that_was_lent_before_it_was_known_takes_no_ones_place_when_it_is_back() -> None:
     _, known = look({}, nic(0), nic(1), lent(7))
     for ports in ([nic(1), lent(7)], [nic(1), nic(7)], [nic(1), nic(7)]):

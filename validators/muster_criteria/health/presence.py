@@ -1,13 +1,14 @@
 """What a node had once: ports, services, disks and links that were up, and are down now or not there any more. Pure.
 
 It is remembered since the node entered service (``forgotten``): what was taken out on purpose is missed until then. A
-port or disk for which another one appears was renamed or replaced, and the other one has to be up in its place.
+port or disk for which another one appears was renamed or replaced, and the other one has to be up in its place. A port
+is known by the address of its adapter: a driver may number the same ports otherwise at the next boot.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 UP = "up|"
@@ -90,8 +91,10 @@ def states(
 
 def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
     ports: list[State] = []
+    named = known
     for kind, lent in LENT.items():
         here = [fact for fact in facts if fact.name == kind]
+        known = _renumbered(kind, here, known, up)
         away = {fact.device for fact in facts if fact.name == lent}
         at = _addresses(kind, here, known, up)
         spared = {device for device, address in at.items() if address in away}
@@ -107,18 +110,72 @@ def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: di
         yield State("all_ports_down", "node", f"all {len(ports)} ports" if all_down else "", all_down)
     if not all_down:
         yield from ports
+    ports_keys = tuple(_key(kind, "") for kind in LENT)
+    for key, value in up.items():  # of a name that is another port's now, which need not be up
+        if key.startswith(ports_keys) and value == NEVER_UP and named.get(key) == WAS_UP:
+            yield State("port_down", key.rpartition("|")[2], "", False)
 
 
 def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
     """By port, the address that its adapter has, or had last; of one that has moved, the address before is void."""
-    before = _key(f"{PCI}|{kind}", "")
-    at = {fact.device: _CLEAN.sub("-", fact.labels[PCI])[:40] for fact in here if fact.labels.get(PCI)}
-    for key in [key for key, value in known.items() if key.startswith(before) and value]:
-        device, _, address = key[len(before) :].partition("|")
+    at = _shown(here)
+    for device, address in _remembered(kind, known):
         if at.setdefault(device, address) != address:
-            up[key] = 0.0
-    up.update((f"{before}{device}|{address}", 1.0) for device, address in at.items())
+            up[_at(kind, device, address)] = 0.0
+    up.update((_at(kind, device, address), 1.0) for device, address in at.items())
     return at
+
+
+def _shown(here: Sequence[Seen]) -> dict[str, str]:
+    return {fact.device: _CLEAN.sub("-", fact.labels[PCI])[:40] for fact in here if fact.labels.get(PCI)}
+
+
+def _remembered(kind: str, known: Mapping[str, float]) -> list[tuple[str, str]]:
+    """(port, address) as they are remembered."""
+    before = _key(f"{PCI}|{kind}", "")
+    kept = (key[len(before) :].partition("|") for key, value in known.items() if key.startswith(before) and value)
+    return [(device, address) for device, _, address in kept]
+
+
+def _at(kind: str, device: str, address: str) -> str:
+    return _key(f"{PCI}|{kind}", f"{device}|{address}")
+
+
+def _renumbered(
+    kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]
+) -> Mapping[str, float]:
+    """What is remembered of each port, under the name that its address has now.
+
+    One that is gone, and whose name is another port's now, is missed under a name that is free.
+    """
+    had = [
+        (device, at) for device, at in _remembered(kind, known) if known.get(_key(kind, device), REPLACED) >= NEVER_UP
+    ]
+    was, now = _by_address(had), _by_address(_shown(here).items())
+    same = [address for address, names in now.items() if len(names) == len(was.get(address, ()))]
+    moved = {old: new for address in same for old, new in zip(was[address], now[address], strict=True)}
+    taken = set(moved.values())
+    gone = sorted({device for device, _ in had if device in taken and device not in moved})
+    moved |= dict(zip(gone, sorted(moved.keys() - taken), strict=False))
+    moved = {old: new for old, new in moved.items() if old != new}
+    found = dict(known)
+    for device, address in had:
+        if device in moved:
+            found[_key(kind, device)] = up[_key(kind, device)] = REPLACED
+            found[_at(kind, device, address)] = up[_at(kind, device, address)] = 0.0
+    for device, address in had:
+        if device in moved:
+            found[_key(kind, moved[device])] = known[_key(kind, device)]
+            found[_at(kind, moved[device], address)] = up[_at(kind, moved[device], address)] = 1.0
+    return found
+
+
+def _by_address(ports: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The ports of each adapter, in order."""
+    found: dict[str, list[str]] = {}
+    for device, address in sorted(ports):
+        found.setdefault(address, []).append(device)
+    return found
 
 
 def _kept(
