@@ -88,8 +88,8 @@ class Run(OfRun):
 class Job(OfRun):
     """One detached job on a node. ``state``: as ``muster.remote`` names it (submitted, running, collected, …).
     ``node``: needed only where the run tests several nodes. ``chassis``: the BMC's readings before it, as
-    ``muster_criteria.chassis.Chassis`` writes it. ``repeat_probes``: the probes to run again after it, before the stage
-    is judged.
+    ``muster_criteria.chassis.Chassis`` writes it. ``work``: digest of what its probes do, "" before it is started.
+    ``repeat_probes``: the probes to run again after it, before the stage is judged.
     """
 
     dag_id: str
@@ -105,6 +105,7 @@ class Job(OfRun):
     note: str = ""
     node: str = ""
     chassis: str = ""
+    work: str = ""
     repeat_probes: tuple[str, ...] = ()
 
 

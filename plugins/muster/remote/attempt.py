@@ -70,6 +70,17 @@ class Attempt:
         """The name of the attempt's job on the node."""
         return self.plan.job_id
 
+    @property
+    def work(self) -> str:
+        """Digest of what the probes of its plan have to do."""
+        calls = [[call.probe, call.params] for call in self.plan.probes]
+        return hashlib.sha256(json.dumps(calls, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def replanned(self) -> bool:
+        """Whether its probes have other work now than its job was started with."""
+        return self.job.work not in ("", self.work)
+
     def recorded_end(self) -> str | None:
         """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
         kept = store.raw.stage_bytes(self.task.key, self.task.stage, node=self.task.node)
@@ -167,6 +178,7 @@ def begin(
         boot_id=seen.boot_id,
         started_at=store.clock.now(),
         chassis=before.to_json() if before else "",
+        work=attempt.work,
         note="",
     )
     # A task process whose supervisor ended may still be here when a later try has measured, judged and tidied up.

@@ -31,6 +31,7 @@ from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import AgentFile
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.programme import CallSpec
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet
 from tests.support import standin
@@ -270,6 +271,14 @@ def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
         assert (found, name in why) == (None, True)
     assert remote.checked_result(attempt, jobs.Collected(b"{}", None))[0] is None
     assert remote.checked_result(attempt, jobs.Collected(None, None, ("too large",))) == (None, "too large")
+
+
+def test_it_is_known_that_the_probes_have_other_work_than_the_job_was_started_with(bench: Bench) -> None:
+    assert not bench.begin()[0].replanned
+    run, calls = store.runs.get(RUN), (CallSpec("gemm_rate", {"size": 512}, 60.0, 1),)
+    for now, replanned in (((), False), (calls, True)):
+        attempt = remote.claim(TASK, run, load_sku(run.sku, ()), lambda *_, now=now: Programme(now, 60.0), begin=False)
+        assert attempt.replanned is replanned
 
 
 def test_what_was_left_out_on_the_way_is_a_note_of_the_result(bench: Bench) -> None:

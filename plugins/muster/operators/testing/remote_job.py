@@ -258,6 +258,10 @@ class RemoteJobOperator(BaseOperator):
         with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
             if isinstance(found, StillRunning):
                 self._defer(attempt, found.seen)
+            if found is not None and found.output.result is not None and attempt.replanned:
+                # It would be judged, and compared with its peers, as what the file demands now.
+                remote.record_end(attempt, found.end, outcome.INCONCLUSIVE)
+                raise ControllerFault(f"the SKU file of {attempt.node.name} changed its probes while they ran")
             judgement, job_end = self._record(attempt, _explained(attempt, found))
         return self._finish(context, attempt, judgement, job_end)
 

@@ -37,10 +37,9 @@ class NodeRow(Base):
     (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
     it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
     None; ``repaired``: before its last repair, or before this machine. ``machine_event``:
-    the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service,
-    or was verified in it.
-    ``placed`` and ``remarked``: how many parts its reports have put into this machine, and how often they contradicted
-    another node's.
+    the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service, or was
+    verified in it. ``placed`` and ``remarked``: how many parts its reports have put into this machine, and how often
+    they contradicted another node's.
     """
 
     __tablename__ = "nodes"
@@ -200,7 +199,7 @@ class JobRow(Base):
     """One detached job on a node: one attempt at a stage of a run; a user's Clear makes a new ``attempt_key``.
 
     ``chassis``: the BMC's readings before it, as written by ``muster_criteria.chassis.Chassis``; empty without a BMC.
-    ``repeat_probes``: the probes to run again after it, before the stage is judged.
+    ``work``: digest of what its probes do. ``repeat_probes``: those to run again after it, before the stage is judged.
     """
 
     __tablename__ = "jobs"
@@ -218,6 +217,7 @@ class JobRow(Base):
     ended_at: Mapped[datetime.datetime | None]
     note: Mapped[str]
     chassis: Mapped[str] = mapped_column(default="")
+    work: Mapped[str] = mapped_column(default="")
     repeat_probes: Mapped[list[Any]] = mapped_column(default=list)
 
 

@@ -254,7 +254,7 @@ def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
         if row is None:
             row = JobRow(run=run.id, stage=job.stage, attempt_key=job.attempt_key)
             session.add(row)
-        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis"):
+        for name in ("state", "remote_dir", "boot_id", "fence", "started_at", "ended_at", "note", "chassis", "work"):
             setattr(row, name, getattr(job, name))
         row.repeat_probes = list(job.repeat_probes)
 
@@ -299,7 +299,8 @@ def to_job(run: RunRow, row: JobRow) -> Job:
     return Job(
         dag_id=run.dag_id, run_id=run.run_id, node=run.node, stage=row.stage, attempt_key=row.attempt_key,
         state=row.state, remote_dir=row.remote_dir, boot_id=row.boot_id, fence=row.fence, started_at=row.started_at,
-        ended_at=row.ended_at, chassis=row.chassis, note=row.note, repeat_probes=tuple(row.repeat_probes),
+        ended_at=row.ended_at, chassis=row.chassis, note=row.note, work=row.work,
+        repeat_probes=tuple(row.repeat_probes),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.errors import ControllerFault, DatabaseNotReady
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
-from muster.operators.testing import block, faults, qualification, remote_job
-from muster.remote import ssh
+from muster.operators.testing import block, faults, qualification, remote_job, stage
+from muster.remote import jobs, outcome, ssh
+from muster.remote.attempt import Finished
+from muster.remote.outcome import Ended, Kind
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_criteria.stages import STAGES
@@ -188,6 +191,31 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
         block.judge(RunKey("cluster_qualification", "block"))
     charged = {name: store.nodes.get(name).inconclusive for name in PARAMS["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_sku_file_that_changed_while_its_probes_ran_is_no_fault_of_the_node(
+    changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.in_service()
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
+    work = "of another revision" if changed else ""
+    store.runs.record_job(Job(RUN.dag_id, RUN.run_id, "intake", "8.0", outcome.RUNNING, "", fence=1, work=work))
+    left = Finished(Ended(Kind.DONE, "it ended"), jobs.Collected(b"{}", None))
+    monkeypatch.setattr(remote_job.remote, "collected", lambda *_, **__: contextlib.nullcontext(left))
+    named = {"dag_id": RUN.dag_id, "run_id": RUN.run_id}
+    instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8, xcom_push=lambda **_: None)
+    context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
+    with pytest.raises(remote_job.Inconclusive):
+        stage.MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
+    assert bool(store.runs.stages(RUN)) is not changed
+    job = store.runs.get_job(RUN, "intake")
+    assert job
+    assert str(outcome.next_attempt(8, job)) == "8.1", "it is measured again"
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(RUN)
+    assert store.nodes.get(NODE).inconclusive == (not changed)
 
 
 @pytest.mark.needs_sshd

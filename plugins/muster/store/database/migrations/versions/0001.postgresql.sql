@@ -460,6 +460,7 @@ CREATE TABLE jobs (
 	ended_at TIMESTAMP WITH TIME ZONE,
 	note TEXT NOT NULL,
 	chassis TEXT NOT NULL,
+	work TEXT NOT NULL,
 	repeat_probes JSON NOT NULL,
 	CONSTRAINT pk_jobs PRIMARY KEY (id),
 	CONSTRAINT uq_jobs_run_stage_attempt_key UNIQUE (run, stage, attempt_key),

@@ -444,6 +444,7 @@ CREATE TABLE jobs (
 	ended_at DATETIME,
 	note TEXT NOT NULL,
 	chassis TEXT NOT NULL,
+	work TEXT NOT NULL,
 	repeat_probes JSON NOT NULL,
 	CONSTRAINT uq_jobs_run_stage_attempt_key UNIQUE (run, stage, attempt_key),
 	CONSTRAINT fk_jobs_run_runs FOREIGN KEY(run) REFERENCES runs (id) ON DELETE CASCADE
