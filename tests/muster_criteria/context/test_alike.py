@@ -150,6 +150,7 @@ def test_devices_alike_within_a_node_are_no_group_and_hold_nothing_by_themselves
 
 def test_groups_are_named_by_what_is_known() -> None:
     assert groups_of("r1", {"kernel": "6.8", "driver": "570", "torch": None}) == RACK
+    assert groups_of("r1", {"kernel": "6.8", "driver": "570", "nccl": "2.27"})["image"] != RACK["image"]
     assert groups_of("", {}) == {}
 
 

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
+from muster_criteria.fleet.series.readings import STACK
 from muster_criteria.model import (
     COMMON_CAUSE,
     SHARED_CAUSE,
@@ -24,7 +25,7 @@ from muster_criteria.model import (
 from muster_criteria.stage.fleet_findings import FAILED
 from muster_criteria.words import listed
 
-IMAGE = ("kernel", "driver", "cuda", "torch")
+IMAGE = ("kernel", *STACK)
 """The parts of a result's environment that identify an image: kernel, driver and libraries."""
 GROUP_SHARE = 0.5
 """From this share of a group's tested nodes on, the cause is the group's."""

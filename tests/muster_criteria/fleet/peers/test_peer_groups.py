@@ -40,7 +40,12 @@ def test_a_node_with_firmware_of_its_own_is_judged_by_its_sku(case: MakeCase, re
 
 @pytest.mark.parametrize(
     ("environment", "zone", "verdict"),
-    [({"driver": "999"}, "", Verdict.WARN), ({"torch": "9.9"}, "", Verdict.WARN), ({}, "row-9", Verdict.FAIL)],
+    [
+        ({"driver": "999"}, "", Verdict.WARN),
+        ({"torch": "9.9"}, "", Verdict.WARN),
+        ({"nccl": "9.9"}, "", Verdict.WARN),
+        ({}, "row-9", Verdict.FAIL),
+    ],
 )
 @pytest.mark.parametrize("metric", ["memory_bandwidth", "gemm_rate_per_clock"])
 @pytest.mark.parametrize("twice", [False, True])
@@ -119,6 +124,6 @@ def test_readings_of_a_result_know_slot_kind_and_group() -> None:
     found = readings_of(rows, node="n", at=DAY * DAY_S, run="r", sku="h100", environment=versions, zone="z")
 
     assert found[["device", "kind", "slot"]].to_numpy().tolist() == [["gpu3", "gpu", 3], ["node", "node", -1]]
-    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|zone=z"}
+    assert set(found["group"]) == {"h100|vbios=96|driver=570|cuda=|torch=|nccl=|zone=z"}
     assert set(found["at"]) == {DAY}
     assert labels_of(labels_text({"b": "2", "a": "1"})) == (("a", "1"), ("b", "2"))

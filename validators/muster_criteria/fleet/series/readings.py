@@ -23,8 +23,11 @@ COLUMNS = ("node", "device", "kind", "slot", "group", "sku", "metric", "labels",
 UTC. ``labels``: "dtype=bf16" (see ``labels_text``). ``group``: key of the peer group (see ``group_of``). ``run``: which
 job measured it, one stage of one visit; the same thing measured by two runs of a visit are repeats."""
 
-GROUPED_BY = ("vbios", "driver", "cuda", "torch")
-"""The parts of an environment that make a peer group, with SKU and cooling zone: firmware, driver, libraries."""
+STACK = ("driver", "cuda", "torch", "nccl")
+"""The parts of an environment that are its driver and libraries."""
+GROUPED_BY = ("vbios", *STACK)
+"""The parts of an environment that make a peer group, with SKU and cooling zone: firmware of the GPUs, driver,
+libraries. Of kernel, BIOS and NIC firmware a fleet may have many versions at once: its groups would be small."""
 
 DAY_S = 86400.0
 
