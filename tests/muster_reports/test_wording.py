@@ -14,6 +14,7 @@ from muster_reports.firstscreen import ENDS
 from muster_reports.mail import render
 from muster_reports.model import RunReport
 from muster_reports.view import View, build
+from tests.muster_reports.fabrics import fabric
 
 Samples = dict[str, RunReport]
 STATES = ("qualified", "production", "revalidation", "registered")
@@ -74,6 +75,12 @@ def test_wording_of_the_limits_of_a_verdict(samples: Samples, snapshot: Snapshot
         "held", "forced", "shadow", "waivers", "unfinished", "nothing_required", "unmeasured", "unjudged", "not_run",
         "no_result",
     }  # fmt: skip
+
+
+def test_wording_of_what_rounds_found(snapshot: SnapshotAssertion) -> None:
+    found, nothing = fabric(), fabric(faults=False)
+    hidden = [dataclasses.replace(each, complete=False) for each in (found, nothing)]
+    assert [each.headline for each in (found, nothing, dataclasses.replace(nothing, rounds=1), *hidden)] == snapshot
 
 
 @pytest.mark.parametrize("name", ["cpu_pass", "missing_gpu", "hot_gpu", "empty"])
