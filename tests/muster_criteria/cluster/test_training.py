@@ -218,10 +218,32 @@ def test_mfu_is_counted_as_published() -> None:
         }
     )
     measured = Measurements(parsed(rows))
-    alone, together = mfu_of(measured, {"bfloat16": (989.4e12, "NVIDIA's data sheet")})
+    peaks = {"bfloat16": (989.4e12, "NVIDIA's data sheet")}
+    alone, together = mfu_of(measured, peaks, 4)
     assert alone.value == pytest.approx(100 * 744 / 989.4, rel=0.001)
-    assert together.value == pytest.approx(0.97 * float(alone.value or 0.0))
-    assert mfu_of(measured, {"float16": (1.0, "")}) == ()
+    assert together.value == pytest.approx(float(alone.value or 0.0) / 2)  # two nodes' rate over four devices
+    assert [each.labels for each in mfu_of(measured, peaks, 0)] == [(("scope", "node"),)]
+    assert mfu_of(measured, {"float16": (1.0, "")}, 2) == ()
+
+
+def test_the_mfu_of_a_block_is_that_of_its_tokens_whichever_member_is_slow_and_needs_all_devices() -> None:
+    sent = block(4)
+    for each in sent.values():
+        each.training["flop_per_token"] = 1e9
+        each.storage.append({"probe": TRAINING, "metric": "training_recipe", "device": "node", "unit": "text",
+                             "text": "8b, bfloat16"})  # fmt: skip
+    sent["n3"].alone *= 0.5
+
+    def mfu() -> dict[str, float]:
+        given = [MemberResult(name, parsed(each.raw()), peaks={"bfloat16": (1e14, "")}) for name, each in sent.items()]
+        return {
+            name: row.value or 0.0 for name, one in judge_block(given).members.items() for row in one.observations
+            if (row.metric, row.labels) == ("mfu", (("scope", "block"),))
+        }  # fmt: skip
+
+    assert mfu() == pytest.approx({"n0": 1.0, "n1": 1.0, "n2": 1.0, "n3": 0.5})  # 1,000 of 100,000 tokens/s a device
+    del sent["n3"].training["training_devices"]
+    assert mfu() == {}
 
 
 @pytest.mark.parametrize("name", [name for name in list_skus() if name != "cpu-generic"])

@@ -198,7 +198,7 @@ def _judgement(
         findings=findings,
         observations=(
             *(_observation(row, broken, limits) for row in rows if row.metric != "step_digest"),
-            *mfu_of(measured, member.peaks),
+            *mfu_of(measured, member.peaks, block.training_devices),
         ),
         simulated=result is not None and result.simulated,
         sku=member.sku,

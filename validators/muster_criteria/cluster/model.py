@@ -111,12 +111,14 @@ class ClusterJudgement:
 class BlockFindings:
     """Findings so far, by member. ``suspected``: why a member cannot pass; ``unjudged``: what was measured and compared
     with nothing. ``slower``: members that could not be compared, and compute for longer than a comparable one may.
+    ``training_devices``: those of all members, 0 where one does not say.
     """
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
     suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     unjudged: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     slower: set[str] = dataclasses.field(default_factory=set)
+    training_devices: float = 0.0
     missing: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 

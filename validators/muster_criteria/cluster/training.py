@@ -40,6 +40,9 @@ def judge_training(
     block: BlockFindings,
 ) -> None:  # fmt: skip
     """Judges what the training measured besides its pace; no times of ``simulated`` members, which are a host's."""
+    devices = values_of(members, "training_devices")
+    if len(devices) == len(members):  # those of a member that sent no result are in the block's rate
+        block.training_devices = sum(devices.values())
     judge_path(members, block)
     if simulated:
         if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
@@ -70,24 +73,22 @@ def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:
     }
 
 
-def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:
+def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]], of_block: float) -> tuple[Observation, ...]:
     """MFU = tokens/s of a device × FLOP per token ÷ dense peak of the number format, alone and together, in %.
 
-    The formula of PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); its terms are in the note. Empty where no
-    peak is known for the format.
+    ``of_block``: how many devices train together, 0 if that is not known. The formula of PaLM (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B); its terms are in the note. Empty where no peak is known for the format.
     """
     flop, recipe = measured.value(TRAINING, "flop_per_token"), measured.text(TRAINING, "training_recipe")
-    devices = measured.value(TRAINING, "training_devices")
     dtype = next((name for name in peaks if name in (recipe or "").split(", ")), "")
-    if flop is None or not devices or not dtype:
+    if flop is None or not dtype:
         return ()
     peak, source = peaks[dtype]
     found = []
-    scaling = measured.value(TRAINING, "scaling")
-    alone = measured.value(TRAINING, "tokens_per_s", scope="node")
-    rates = {"node": alone and alone / devices, "block": alone and scaling and alone / devices * scaling}
-    for scope, rate in rates.items():
-        if rate:
+    for scope, devices in (("node", measured.value(TRAINING, "training_devices")), ("block", of_block)):
+        together = measured.value(TRAINING, "tokens_per_s", scope=scope)
+        if together and devices:
+            rate = together / devices
             note = (
                 f"{figure(rate, 'tokens/s')} a device × {flop:.4g} FLOP ÷ {peak / 1e12:g} TFLOPS ({source}); {recipe}"
             )
@@ -145,7 +146,7 @@ def _judge_earlier(
 ) -> None:
     """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
     together = values_of(members, "tokens_per_s", scope="block")
-    devices = sum(values_of(members, "training_devices").values())
+    devices = block.training_devices
     if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
         return
     rate = statistics.median(together.values()) / devices
