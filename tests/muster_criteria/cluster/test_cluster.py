@@ -181,59 +181,6 @@ def test_two_answers_for_one_question_agree_with_none() -> None:
     assert set(judgement.failed) == {"n1"}
 
 
-def test_different_weights_after_the_same_sums_pass_none_and_name_none() -> None:
-    """A ring forwards what one of its links corrupted: the odd one may only lie behind that link."""
-    sent = block(8)
-    for name in ("n3", "n4"):
-        sent[name].weights = "other"
-    judgement = judge_block(members(sent))
-    assert judgement.failed == {}
-    assert inconclusive(judgement) == {key: {Lack.WRONG_SUM} for key in sent}
-
-
-def test_a_gpu_that_differs_from_itself_explains_different_weights() -> None:
-    sent = block(4)
-    sent["n2"].flip(erratic=True)
-    sent["n2"].weights = "other"
-    judgement = judge_block(members(sent))
-    assert (set(judgement.failed), cleared(judgement)) == ({"n2"}, ("n0", "n1", "n3"))
-
-
-def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
-    sent = block(3)
-    for each in sent.values():
-        each.loss = None
-    assert inconclusive(judge_block(members(sent))) == {key: {Lack.LOSS_NOT_FINITE} for key in sent}
-    sent["n1"].flip("gpu1", erratic=True)
-    judgement = judge_block(members(sent))
-    assert set(judgement.failed) == {"n1"}
-    assert cleared(judgement) == ("n0", "n2")
-
-
-@pytest.mark.parametrize("loss", [False, True])
-def test_a_member_that_fails_for_its_pace_explains_no_wrong_sum(loss: bool) -> None:
-    sent = block(4)
-    for each in sent.values():
-        each.loss = None if loss else each.loss
-        each.wait = 0.001 if each.name == "n1" else 2.0
-    sent["n3"].weights = "w" if loss else "other"
-    sent["n1"].compute["gpu0"] = 3.0
-    judgement = judge_block(members(sent))
-    assert set(judgement.failed) == {"n1"}
-    assert inconclusive(judgement) == {
-        key: {Lack.LOSS_NOT_FINITE if loss else Lack.WRONG_SUM} for key in ("n0", "n2", "n3")
-    }
-
-
-def test_wrong_payloads_of_a_member_explain_different_weights() -> None:
-    sent = block(4)
-    for name in ("n0", "n2", "n3"):
-        sent[name].mismatches["all_to_all", "n1"] = 3.0
-    sent["n1"].weights = "other"
-    judgement = judge_block(members(sent))
-    assert (set(judgement.failed), cleared(judgement)) == ({"n1"}, ("n0", "n2", "n3"))
-
-
 @FEW
 @given(st.data(), st.integers(3, 7))
 def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> None:

@@ -82,6 +82,41 @@ def test_a_straggler_explains_no_more_than_it_costs() -> None:
     assert all(found[name] == ["scaling", "step_p95_to_p50"] for name in set(sent) - {"n2"})
 
 
+@pytest.mark.parametrize(("spread", "explains"), [(0.004, False), (0.4, True)])
+def test_a_straggler_explains_irregular_steps_as_far_as_it_is_irregular(spread: float, explains: bool) -> None:
+    """What is slow in every step moves the median of the steps as it moves their p95."""
+    sent = block(8)
+    sent["n2"].compute["gpu1"], sent["n2"].spread = 1.3, spread
+    for name, each in sent.items():
+        each.training["step_p95_to_p50"] = 1.28
+        each.wait = 0.02 if name == "n2" else 0.32
+    found = rules(real(sent))
+    assert found.pop("n2") == ["straggler", *([] if explains else ["step_p95_to_p50"])]
+    assert list(found.values()) == [[] if explains else ["step_p95_to_p50"]] * 7
+
+
+@pytest.mark.parametrize(("share", "explains"), [(0.8, True), (0.4, False)])
+def test_a_slow_path_explains_no_more_than_it_costs(share: float, explains: bool) -> None:
+    """A path at two thirds of the others' rate lowers the block to two thirds at most."""
+    sent = block(8)
+    sent["n2"].path_rate = 40.0 * 2 / 3
+    rate = Measurements(parsed(sent["n0"].raw())).value(TRAINING, "tokens_per_s", scope="block")
+    assert rate is not None
+    for each in sent.values():
+        each.training["scaling"] = share
+    found = rules(real(sent, Earlier(rate / 16 / share, EARLIER_MIN)))
+    assert all(rows == ([] if explains else ["scaling", "tokens_per_s"]) for name, rows in found.items()
+               if name not in ("n1", "n2"))  # fmt: skip
+
+
+def test_a_straggler_explains_what_a_slow_path_does_not() -> None:
+    sent = block(8)
+    sent["n2"].compute["gpu1"], sent["n5"].path_rate = 2.0, 40.0 * 2 / 3
+    for name, each in sent.items():
+        each.training["scaling"], each.wait = 0.5, 0.02 if name == "n2" else 1.02
+    assert rules(real(sent))["n0"] == []
+
+
 def test_a_member_that_took_no_part_explains_nothing() -> None:
     sent = block(4)
     for name in ("n0", "n1", "n3"):

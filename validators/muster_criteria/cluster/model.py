@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
@@ -26,7 +26,9 @@ ZERO = {
     "member_missing": "by definition: each member takes part in everything that the block does together",
 }
 """Metrics of which anything but 0 is found, and why."""
-CORRUPTION = frozenset({"repeats_itself", "same_batch", "payload"})
+PAYLOAD = "payload"
+"""The rule of findings on a member that corrupts what it exchanges, so that others get it from it."""
+CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
 OTHERS_MIN = 3
@@ -139,10 +141,13 @@ class BlockFindings:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def corrupts(self, members: Iterable[str]) -> bool:
-        """Returns whether any of these members fails so far because it corrupts data."""
-        found = (finding for member in members for finding in self.findings.get(member, ()))
-        return any(finding.severity is Severity.CRITICAL and finding.rule in CORRUPTION for finding in found)
+    def corrupting(self, rules: Collection[str] = CORRUPTION) -> set[str]:
+        """Returns the members that fail so far because they corrupt data, by these rules."""
+        return {
+            member
+            for member, found in self.findings.items()
+            if any(each.severity is Severity.CRITICAL and each.rule in rules for each in found)
+        }
 
 
 class Measurements:

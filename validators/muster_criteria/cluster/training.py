@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from muster_criteria.cluster.domains import domain_of
 from muster_criteria.cluster.model import (
@@ -32,7 +32,8 @@ EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
 
 EXPLAINING = frozenset({"straggler", "slow_alone"})
-"""Rules of findings that explain why a block does not scale, or steps irregularly: as far as that member is slower."""
+"""Rules of findings that explain why a block does not scale, as far as that member is slower, or steps irregularly, as
+far as its compute is irregular."""
 
 
 def judge_training(
@@ -49,10 +50,10 @@ def judge_training(
             block.note("Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's.")
         return
     _judge_alone(programme.limit("alone_drop", "warn"), members, block)
-    _judge_paths(programme.limit("path_drop", "warn"), members, block)
-    _judge_scaling(programme.limit("scaling", "warn"), members, block)
+    slow_path = _judge_paths(programme.limit("path_drop", "warn"), members, block)
+    _judge_scaling(programme.limit("scaling", "warn"), slow_path, members, block)
     _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
-    _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, members, block)
+    _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, slow_path, members, block)
     judge_rates(programme, earlier, members, block)
 
 
@@ -100,16 +101,23 @@ def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]], of_bl
     return tuple(found)
 
 
-def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float) -> str:
-    """Members of which something explains a block that is so many ``times`` worse than its limit; "" without any.
+def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float, slow_path: float) -> str:
+    """Members of which something explains a block that is so many ``times`` slower than its limit; "" without any.
 
-    All wait for the slowest: one that is slower by a tenth costs the block a tenth. What a slow path costs depends on
-    what goes over it.
+    All wait for the slowest: one that is slower by a tenth costs the block a tenth. A path that is ``slow_path`` times
+    slower than the others costs as much where a step is nothing but communication, and never more.
     """
-    rules = {name: {each.rule for each in found} for name, found in block.findings.items()}
-    paths = sorted(name for name, found in rules.items() if "slow_path" in found)
-    slow = sorted({name for name, found in rules.items() if found & EXPLAINING} | block.slower)
-    return listed(paths or slow) if paths or times <= _slowest(members) else ""
+    if times <= slow_path:
+        return listed(_with_rule(block, frozenset({"slow_path"})))
+    return listed(_slow(block)) if times <= _slowest(members) else ""
+
+
+def _slow(block: BlockFindings) -> list[str]:
+    return sorted({*_with_rule(block, EXPLAINING), *block.slower})
+
+
+def _with_rule(block: BlockFindings, rules: Collection[str]) -> list[str]:
+    return sorted(name for name, found in block.findings.items() if any(each.rule in rules for each in found))
 
 
 def _slowest(members: Mapping[str, Measurements]) -> float:
@@ -121,13 +129,13 @@ def _slowest(members: Mapping[str, Measurements]) -> float:
     return max(times, default=1.0)
 
 
-def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def _judge_scaling(limit: Limit, slow_path: float, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     values = values_of(members, "scaling")
     if not values or min(values.values()) >= number_of(limit):
         return
     value = min(values.values())
     observed = f"{value:.3f} of its nodes' own throughput together"
-    culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf)
+    culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf, slow_path)
     _warn_all(limit, "scaling", values, observed, f"≥ {number_of(limit):g}", "The block scales badly", culprits, block)
 
 
@@ -137,12 +145,19 @@ def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: 
         return
     observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
     expected = f"≤ {number_of(limit):g} times"
-    culprits = _explained(members, block, max(values.values()) / number_of(limit))
+    # What is slow in every step moves p95 and median alike: only a member irregular by as much explains it.
+    times = max(values.values()) / number_of(limit)
+    culprits = listed([name for name in _slow(block) if 1.0 + _irregular(members[name]) >= times])
     _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
 
 
+def _irregular(measured: Measurements) -> float:
+    """The widest spread of its devices' compute from step to step, as a share of the median."""
+    return max((row.spread or 0.0 for row in measured.rows(TRAINING, "step_compute")), default=0.0)
+
+
 def _judge_earlier(
-    limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
+    limit: Limit, earlier: Earlier | None, slow_path: float, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
     """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
     together = values_of(members, "tokens_per_s", scope="block")
@@ -158,7 +173,7 @@ def _judge_earlier(
         f"{figure(rate, 'tokens/s')} a device, {drop:.0f} % less than the median of {earlier.blocks} earlier blocks "
         "with this recipe"
     )
-    culprits = _explained(members, block, least / rate if rate > 0 else math.inf)
+    culprits = _explained(members, block, least / rate if rate > 0 else math.inf, slow_path)
     what = "The block trains more slowly than earlier ones"
     _warn_all(limit, "tokens_per_s", together, observed, f"≥ {figure(least, 'tokens/s')}", what, culprits, block)
 
@@ -189,10 +204,11 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
         block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
 
 
-def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> float:
     """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends.
 
     What goes over the NVLinks of a domain is compared with such paths alone, what goes over the network with the rest.
+    Returns how many times slower than the others the slowest path is that was named, 1 without any.
     """
     domains = {name: domain_of(measured) for name, measured in members.items()}
     rates = {
@@ -203,7 +219,8 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
     }
     kinds = {path: _kind_of(domains[path[0]], domains[path[1]], any(domains.values())) for path in rates}
     known = {path: rate for path, rate in rates.items() if kinds[path]}
-    for (sender, receiver, device), low in low_rates(limit, known, kinds).items():
+    slow = low_rates(limit, known, kinds)
+    for (sender, receiver, device), low in slow.items():
         what = f"{figure(low.rate, 'GB/s')} from {sender} to {device} of {receiver}"
         observed = f"{what}, {low.drop:.0f} % less than other paths"
         expected = f"≥ {figure(low.least, 'GB/s')}"
@@ -211,6 +228,7 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         extent = Extent(low.rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
+    return max((low.usual / low.rate if low.rate > 0 else math.inf for low in slow.values()), default=1.0)
 
 
 def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:
