@@ -163,7 +163,7 @@ def act() -> list[str]:
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
     seen = store.health.open_in_service(now - rules.EVENTS_FOR)
-    shared = rules.common(seen, list(nodes.values()), policy, now)
+    shared = rules.common(seen, list(nodes.values()), policy)
     for place in shared:
         log.warning("%s", place.sentence)
         notices.notify(f"place {place.place}/{place.check}", place.sentence)
