@@ -46,10 +46,11 @@ class Known:
 
     ``questions``: the open ones, with their ends. ``refusals``: when and why the last test was refused. ``kinds``: by
     cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
-    they are simulated. ``incidents``: all that are open. ``obstacles``: why its run, which tries again, could not reach
-    it. ``untestable``: when tests of it were refused, though no one else used it, in order. ``leaving``: of a node in
-    service, the observation for which it is to leave. ``members``: how many nodes may be peers, by SKU and by
-    whether they are simulated. ``uncompared``: SKUs that compare nothing with other nodes.
+    they are simulated. ``incidents``: all that are open, of a node in ``REPAIRABLE`` those for which it is there.
+    ``obstacles``: why its run, which tries again, could not reach it. ``untestable``: when tests of it were refused,
+    though no one else used it, in order. ``leaving``: of a node in service, the observation for which it is to leave.
+    ``members``: how many nodes may be peers, by SKU and by whether they are simulated. ``uncompared``: SKUs that
+    compare nothing with other nodes.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)

@@ -16,6 +16,7 @@ from muster.model.health import Observation
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
+from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster.store.database import access
@@ -60,12 +61,15 @@ def collect(
             NodeRow.name.in_(leaving),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
+    broken = {row.node for row in rows if row.state in REPAIRABLE}
+    incidents = repairs.find(limit=OPEN_MAX, still_open=True)
     known = attention.Known(
         places={each.node: each for each in schedulers.places(where=odd)},
         questions={each.node: (each, until) for each, until in questions.waiting()},
         leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
-        incidents=repairs.find(limit=OPEN_MAX, still_open=True), obstacles=runs.obstacles(),
+        incidents=[each for each in incidents if each.node not in broken or repairs.out_for(each)],
+        obstacles=runs.obstacles(),
         untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())
