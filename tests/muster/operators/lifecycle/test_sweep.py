@@ -178,6 +178,7 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
         (Seen(open=False, apart="down"), set(), {"a"}),
         (Seen(open=True, apart="not responding"), set(), {"a"}),
         (Seen(open=False, apart="down", foreign="drained: a power supply is replaced"), set(), set()),
+        (Seen(open=False, apart="blocked", kept="blocked"), set(), set()),
         (Seen(open=True, used_by="a job"), set(), set()),
     ],
 )
