@@ -194,10 +194,14 @@ def _repaired(seen: _Seen, incident: Incident) -> Attention | None:
     if row.state in REPAIRABLE and incident.waits and waiting:
         why = f"{incident.waits} ({about}: {incident.why})"
         return seen.item(Cause.WAITS_FOR_REPAIR, Turn.MUSTER, f"muster evidence show {incident.id}", why)
+    why = f"no test has proved its repair ({about}); {seen.why}"
     if row.state is State.REGISTERED:
         command = f"muster qualify {name} --level {incident.level} --reason …"
-        why = f"no test has proved its repair ({about}); {seen.why}"
         return seen.item(Cause.NOT_TESTED, Turn.PERSON, command, why)
+    if row.state is State.PRODUCTION and seen.leaves is None:  # its part came there, or a person admitted it
+        ways = f"muster revalidate {name} --level {incident.level} --reason …"
+        ways += f", or muster evidence close {incident.id} --reason …"
+        return seen.item(Cause.NOT_TESTED, Turn.PERSON, ways, why)
     return None
 
 

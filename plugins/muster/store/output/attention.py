@@ -24,6 +24,7 @@ from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
+from muster.store.database.repairs import IncidentRow
 from muster.store.decisions import questions, replacing
 from muster.store.fleet import repairs, signs
 from muster.store.fleet.measured import NOT_PEERS
@@ -54,11 +55,12 @@ def collect(
     )  # fmt: skip
     if rows is None:
         asked = select(QuestionRow.node).where(QuestionRow.answered_at.is_(None))
+        unproved = select(IncidentRow.node).where(IncidentRow.closed_at.is_(None), IncidentRow.level != "")
         quiet = NodeRow.state.in_([State.PRODUCTION, State.RETIRED])
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
-            NodeRow.name.in_(leaving),
+            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     broken = {row.node for row in rows if row.state in REPAIRABLE}
