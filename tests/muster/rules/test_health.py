@@ -124,9 +124,7 @@ def test_what_is_over_or_of_a_node_out_of_service_is_not_shown_at_once() -> None
 def test_a_leaf_is_a_place_and_one_node_none() -> None:
     fleet = [node(f"n{each}", leaf="l1" if each < 6 else "l2") for each in range(20)]
     assert health.common([seen("n0"), seen("n0", device="gpu1")], fleet, POLICY) == []
-    assert [each.place for each in health.common([seen(f"n{each}") for each in range(4)], fleet, POLICY)] == [
-        "leaf l1"
-    ]
+    assert [each.place for each in health.common([seen(f"n{each}") for each in range(4)], fleet, POLICY)] == ["leaf l1"]
 
 
 def test_a_gpus_error_is_never_a_places_and_old_drops_are_not_at_once() -> None:

@@ -39,8 +39,8 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
     """Return the node's open incident of that fault, or open one. Raises UnknownNode.
 
     One of a part that was replaced is closed: the fault of the new part is another. Of a fault that came back, evidence
-    is due again: what was taken shows another machine, or was taken before the node served again. ``prove``: the stages that have to
-    pass, at ``level`` at least, before a repair counts.
+    is due again: what was taken shows another machine, or was taken before the node served again. ``prove``: the stages
+    that have to pass, at ``level`` at least, before a repair counts.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
