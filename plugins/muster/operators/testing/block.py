@@ -126,11 +126,12 @@ def judge(key: RunKey) -> None:
     from muster_criteria.cluster.judge import judge_block
     from muster_criteria.cluster.training import recipe_of
 
-    block_of, unable = store.attempts.block_of(key), faults.of_run(key)
+    block_of = store.attempts.block_of(key)
     left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
     lost, pairs = rounds.left_out(store.rounds.sides(key)).lost, rounds.evidence_of(key)
     names = rounds.members_of(key)
     since = block_results.met_since(key, names, datetime.datetime.fromisoformat(block_of["claimed_at"]))
+    unable = {**block_results.late(key, names, since), **faults.of_run(key)}
     collected = {
         name: Collected(left_out=left_out[name]) if name in left_out
         else block_results.collect(key, name, unable.get(name, ""), lost.get(name, ""), since)
