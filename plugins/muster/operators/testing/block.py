@@ -85,14 +85,13 @@ def _claim(
             )
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
-        if why := rounds.outdated(key):
-            log.info("the rounds are made again: %s", why)
-            store.rounds.forget(key)
+        outdated = rounds.outdate(key)
         store.rounds.reopen(key)  # what was prevented once is tried again
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
         **fabric,
+        **outdated,
         "asked": dataclasses.asdict(asked),
         "claimed_at": store.clock.now().isoformat(),
         "differences": differences,

@@ -48,18 +48,27 @@ _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind
 
 
 @dataclasses.dataclass(frozen=True)
+class Missed:
+    """A round in which a node's pair was not measured to its end, and why; ``across``: it lay between leaves."""
+
+    number: int
+    why: str
+    across: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Rounds:
     """The rounds of a block: its topology and places, and what each round measured.
 
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``prevented``: by node, for
-    each round in which its pair could not be measured through no fault of either node, which, and why.
+    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``missed``: by node, the
+    rounds of which its pair shows less than it was planned for, whoever's fault that is.
     """
 
     topology: Topology
     places: Mapping[str, Place]
     results: tuple[RoundResult, ...]
     why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    prevented: Mapping[str, Sequence[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    missed: Mapping[str, Sequence[Missed]] = dataclasses.field(default_factory=dict)
 
 
 def judge_fabric(
@@ -127,8 +136,8 @@ def count_rails(
     Rates of ``simulated`` members are a host's and need no judgement.
     """
     node = rounds.topology.index.get(member)
-    for number, why in unmade(rounds, member):
-        counted.miss(Gap(Lack.NOT_REPORTED, why, f"round {number} of {PROBE}"))
+    for each in unmade(rounds, member):
+        counted.miss(Gap(Lack.NOT_REPORTED, each.why, f"round {each.number} of {PROBE}"))
     for at, rail in enumerate(rounds.topology.rails):
         seen = any(
             node in pair and not np.isnan(result.alone[row, at]).all()
@@ -147,13 +156,26 @@ def count_rails(
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
 
 
-def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
-    """The rounds that were prevented for a member and that no later round made up for, with the reason."""
-    prevented, node = rounds.prevented.get(member, ()), rounds.topology.index.get(member)
-    made_up = sum(
-        each.round.kind is Kind.CONFIRM and any(node in pair for pair in each.round.pairs) for each in rounds.results
+def unmade(rounds: Rounds, member: str) -> Sequence[Missed]:
+    """The rounds that a member missed and that no round of confirmation made up for: between leaves, where they lay
+    there, since some faults show under such load alone.
+    """
+    missed, node = rounds.missed.get(member, ()), rounds.topology.index.get(member)
+    numbers, leaf = {each.number for each in missed}, rounds.topology.leaf_of
+    made_up = sorted(
+        leaf[a] != leaf[b]
+        for each in rounds.results
+        if each.round.kind is Kind.CONFIRM and each.round.number not in numbers
+        for a, b in each.round.pairs
+        if node in (a, b)
     )
-    return prevented[made_up:]
+    left = []
+    for each in sorted(missed, key=lambda each: (not each.across, each.number)):
+        if made_up and (made_up[-1] or not each.across):
+            made_up.remove(made_up[-1] if each.across else made_up[0])
+        else:
+            left.append(each)
+    return left
 
 
 def _not_compared(rounds: Rounds, noisy: str) -> str:
