@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,10 +13,11 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.made import Rounds, unmade
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.observed import PROBE, Place
+from muster_criteria.cluster.fabric.observed import PROBE
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
+from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
@@ -45,30 +45,6 @@ _ONLY_ONE = (
 """Why a part is undecided, and what to do."""
 
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
-
-
-@dataclasses.dataclass(frozen=True)
-class Missed:
-    """A round in which a node's pair was not measured to its end, and why; ``across``: it lay between leaves."""
-
-    number: int
-    why: str
-    across: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Rounds:
-    """The rounds of a block: its topology and places, and what each round measured.
-
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``missed``: by node, the
-    rounds of which its pair shows less than it was planned for, whoever's fault that is.
-    """
-
-    topology: Topology
-    places: Mapping[str, Place]
-    results: tuple[RoundResult, ...]
-    why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    missed: Mapping[str, Sequence[Missed]] = dataclasses.field(default_factory=dict)
 
 
 def judge_fabric(
@@ -154,28 +130,6 @@ def count_rails(
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
-
-
-def unmade(rounds: Rounds, member: str) -> Sequence[Missed]:
-    """The rounds that a member missed and that no round of confirmation made up for: between leaves, where they lay
-    there, since some faults show under such load alone.
-    """
-    missed, node = rounds.missed.get(member, ()), rounds.topology.index.get(member)
-    numbers, leaf = {each.number for each in missed}, rounds.topology.leaf_of
-    made_up = sorted(
-        leaf[a] != leaf[b]
-        for each in rounds.results
-        if each.round.kind is Kind.CONFIRM and each.round.number not in numbers
-        for a, b in each.round.pairs
-        if node in (a, b)
-    )
-    left = []
-    for each in sorted(missed, key=lambda each: (not each.across, each.number)):
-        if made_up and (made_up[-1] or not each.across):
-            made_up.remove(made_up[-1] if each.across else made_up[0])
-        else:
-            left.append(each)
-    return left
 
 
 def _not_compared(rounds: Rounds, noisy: str) -> str:
