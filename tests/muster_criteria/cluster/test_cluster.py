@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.model import MemberResult
+from muster_criteria.cluster.model import REASONS_MAX, BlockFindings, MemberResult
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
-from muster_criteria.stage.findings import evidence_finding
+from muster_criteria.stage.findings import FINDINGS_MAX, evidence_finding
 from tests.muster_criteria.cluster_results import TRAINING, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason, verdicts
 
@@ -323,6 +323,18 @@ def test_values_that_travel_are_frozen() -> None:
     judgement = judge_block(members(block(2)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         judgement.members = {}  # type: ignore[misc]
+
+
+def test_what_is_found_of_a_member_is_bounded() -> None:
+    results = members(block(2))
+    known = [evidence_finding(Evidence("uncommanded_reboot", f"Restart {at}.")) for at in range(FINDINGS_MAX + 9)]
+    results[1] = dataclasses.replace(results[1], known=tuple(known))
+    assert len(judge_block(results).members["n1"].findings) == FINDINGS_MAX + 1
+    found = BlockFindings()
+    for at in range(REASONS_MAX + 9):
+        found.suspect(["n1"], Lack.REFUSED, f"reason {at}")
+        found.note(f"note {at}")
+    assert len(found.suspected["n1"]) == len(found.notes) == REASONS_MAX
 
 
 def test_what_the_controller_knows_of_a_member_is_judged_with_the_block() -> None:

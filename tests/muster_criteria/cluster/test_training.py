@@ -11,9 +11,9 @@ from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Earlier, Measurements, MemberResult
 from muster_criteria.cluster.training import EARLIER_MIN, dense_peaks, mfu_of
 from muster_criteria.measured import StageResult, parse_result
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.model import Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import list_skus, load_sku
-from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members
+from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
 
@@ -163,6 +163,27 @@ def test_a_path_without_a_rate_costs_the_others_nothing() -> None:
     sent = block(4)
     sent["n2"].path_rate = None
     assert {"n0", "n1", "n3"} <= set(cleared(real(sent)))
+
+
+@pytest.mark.parametrize(("senders", "devices"), [(("n6",), range(2, 60)), (("n0", "n1", "n2"), range(2))])
+@pytest.mark.parametrize("rate", [20.0, 4000.0])
+def test_a_member_that_invents_paths_hides_none_and_is_the_only_suspect(
+    senders: tuple[str, ...], devices: range, rate: float
+) -> None:
+    sent = block(8)
+    sent["n3"].path_rate = 20.0
+    results = {name: each.raw() for name, each in sent.items()}
+    results["n7"]["measurements"] += [
+        row(TRAINING, "path_rate", f"gpu{at}", value=rate, labels={"sender": sender})
+        for sender in senders for at in devices
+    ]  # fmt: skip
+    raws = {name: {**raw, "simulated": False} for name, raw in results.items()}
+    judgement = judge_block([MemberResult(name, parsed(raw)) for name, raw in raws.items()], PROGRAMME)
+    assert {name for name, found in rules(judgement).items() if "slow_path" in found} == {"n2", "n3"}
+    refused = {
+        name for name, each in judgement.members.items() if Lack.REFUSED in {g.code for g in each.coverage.missing}
+    }
+    assert refused == {"n7"}
 
 
 @pytest.mark.parametrize(("beyond", "found"), [(-0.1, False), (0.1, True)])

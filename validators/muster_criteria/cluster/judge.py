@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from muster_criteria.cluster.digests import judge_digests, judge_weights
 from muster_criteria.cluster.domains import judge_domains
 from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
+from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.verdict import count_rails, judge_fabric
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,
@@ -42,7 +43,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally
-from muster_criteria.stage.findings import in_order
+from muster_criteria.stage.findings import bounded, in_order
 from muster_criteria.stage.verdict import verdict_of
 
 log = logging.getLogger(__name__)
@@ -189,9 +190,9 @@ def _judgement(
     if count_pairs is not None:
         count_pairs(member.name, counted)
     counted.unjudged += block.unjudged.get(member.name, ())
-    coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
-    verdict, reason = verdict_of(findings, coverage)
-    broken = {(finding.metric, finding.device) for finding in findings}
+    coverage, every = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
+    verdict, reason = verdict_of(every, coverage)
+    broken = {(finding.metric, finding.device) for finding in every}
     result = member.result
     rows = result.measurements if result is not None else ()
     return Judgement(
@@ -200,7 +201,7 @@ def _judgement(
         verdict=verdict,
         reason=reason,
         coverage=coverage,
-        findings=findings,
+        findings=bounded(every),
         observations=(
             *(_observation(row, broken, limits) for row in rows if row.metric != "step_digest"),
             *mfu_of(measured, member.peaks, block.training_devices),

@@ -33,6 +33,8 @@ CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 A slow or ill member explains none."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
+REASONS_MAX = 200
+"""Reasons why a member cannot pass, and sentences about a block, that are kept: a node may report labels at will."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +135,12 @@ class BlockFindings:
         gap = Gap(code, why)
         for member in members:
             rows = self.suspected.setdefault(member, [])
-            if gap not in rows:
+            if len(rows) < REASONS_MAX and gap not in rows:
                 rows.append(gap)
 
     def note(self, sentence: str) -> None:
         """Add a sentence about the whole block."""
-        if sentence not in self.notes:
+        if len(self.notes) < REASONS_MAX and sentence not in self.notes:
             self.notes.append(sentence)
 
     def corrupting(self, rules: Collection[str] = CORRUPTION) -> set[str]:

@@ -22,7 +22,7 @@ from muster_criteria.cluster.model import (
 )
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Extent, Observation
+from muster_criteria.model import Extent, Lack, Observation
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -211,12 +211,7 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
     Returns how many times slower than the others the slowest path is that was named, 1 without any.
     """
     domains = {name: domain_of(measured) for name, measured in members.items()}
-    rates = {
-        (row.labels["sender"], name, row.device): row.value
-        for name, measured in members.items()
-        for row in measured.rows(TRAINING, "path_rate")
-        if row.value is not None and row.labels.get("sender") in members
-    }
+    rates = _path_rates(members, block)
     kinds = {path: _kind_of(domains[path[0]], domains[path[1]], any(domains.values())) for path in rates}
     known = {path: rate for path, rate in rates.items() if kinds[path]}
     slow = low_rates(limit, known, kinds)
@@ -229,6 +224,30 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
     return max((low.usual / low.rate if low.rate > 0 else math.inf for low in slow.values()), default=1.0)
+
+
+def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> dict[tuple[str, str, str], float]:
+    """By sender, receiver and its device. In a ring one node sends to each, so that a member that names several of
+    them, or more devices than most do, is a suspect, and counts for no other.
+    """
+    known = {
+        name: [
+            (row.labels.get("sender", ""), row.device, row.value)
+            for row in measured.rows(TRAINING, "path_rate")
+            if row.value is not None
+        ]
+        for name, measured in members.items()
+    }
+    devices = {name: len({device for _, device, _ in rows}) for name, rows in known.items() if rows}
+    rates: dict[tuple[str, str, str], float] = {}
+    for name, most in devices.items():
+        senders = {sender for sender, _, _ in known[name]}
+        if len(senders) > 1 or most > statistics.median_high(devices.values()):
+            why = f"it names {len(senders)} nodes that send to it, and {most} devices that receive (path_rate)"
+            block.suspect([name], Lack.REFUSED, why)
+        else:
+            rates |= {(sender, name, device): rate for sender, device, rate in known[name] if sender in members}
+    return rates
 
 
 def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,10 +13,11 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.made import Rounds, unmade
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.observed import PROBE, Place
+from muster_criteria.cluster.fabric.observed import PROBE
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
+from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
@@ -45,21 +45,6 @@ _ONLY_ONE = (
 """Why a part is undecided, and what to do."""
 
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
-
-
-@dataclasses.dataclass(frozen=True)
-class Rounds:
-    """The rounds of a block: its topology and places, and what each round measured.
-
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``prevented``: by node, for
-    each round in which its pair could not be measured through no fault of either node, which, and why.
-    """
-
-    topology: Topology
-    places: Mapping[str, Place]
-    results: tuple[RoundResult, ...]
-    why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    prevented: Mapping[str, Sequence[tuple[int, str]]] = dataclasses.field(default_factory=dict)
 
 
 def judge_fabric(
@@ -127,8 +112,8 @@ def count_rails(
     Rates of ``simulated`` members are a host's and need no judgement.
     """
     node = rounds.topology.index.get(member)
-    for number, why in unmade(rounds, member):
-        counted.miss(Gap(Lack.NOT_REPORTED, why, f"round {number} of {PROBE}"))
+    for each in unmade(rounds, member):
+        counted.miss(Gap(Lack.NOT_REPORTED, each.why, f"round {each.number} of {PROBE}"))
     for at, rail in enumerate(rounds.topology.rails):
         seen = any(
             node in pair and not np.isnan(result.alone[row, at]).all()
@@ -145,15 +130,6 @@ def count_rails(
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
-
-
-def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
-    """The rounds that were prevented for a member and that no later round made up for, with the reason."""
-    prevented, node = rounds.prevented.get(member, ()), rounds.topology.index.get(member)
-    made_up = sum(
-        each.round.kind is Kind.CONFIRM and any(node in pair for pair in each.round.pairs) for each in rounds.results
-    )
-    return prevented[made_up:]
 
 
 def _not_compared(rounds: Rounds, noisy: str) -> str:
