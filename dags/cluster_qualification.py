@@ -66,9 +66,9 @@ with DAG(
         return block.claim(RunKey.of(dag_run), params, ti.try_number, dag_run.triggering_user_name, dag_run.run_after)
 
     @task
-    def plan(dag_run: Any = None) -> list[dict[str, str]]:
+    def plan(first: bool = False, dag_run: Any = None) -> list[dict[str, str]]:
         """Plan the next round of pairs by what the rounds so far show; nothing is left to find out: no pairs."""
-        return rounds.next_round(RunKey.of(dag_run))
+        return rounds.next_round(RunKey.of(dag_run), first=first)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def gather(dag_run: Any = None) -> list[str]:
@@ -109,7 +109,7 @@ with DAG(
         for number, _ in enumerate(ROUND_STAGES, start=1):
             # What follows a setup task must follow its success.
             rule = TriggerRule.ALL_SUCCESS if number == 1 else TriggerRule.NONE_SKIPPED
-            planned: Any = plan.override(task_id=f"plan_{number}", trigger_rule=rule)()
+            planned: Any = plan.override(task_id=f"plan_{number}", trigger_rule=rule)(first=number == 1)
             tested = MusterPairOperator.partial(
                 task_id=f"pairs_{number}", pool="default_pool", retries=RETRIES, retry_delay=RETRY_DELAY,
                 map_index_template="{{ task.pair }}",

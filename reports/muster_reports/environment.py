@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from muster_criteria.words import listed
-from muster_reports.text import clean, plural, wrap
+from muster_reports.text import clean, wrap
 
 
 def environment(package: str) -> Environment:
@@ -14,5 +14,5 @@ def environment(package: str) -> Environment:
         loader=PackageLoader(package), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=lambda name: not (name or "").endswith(".txt.j2"), keep_trailing_newline=True,
     )  # fmt: skip
-    made.filters |= {"clean": clean, "wrap": wrap, "plural": plural, "listed": listed}
+    made.filters |= {"clean": clean, "wrap": wrap, "listed": listed}
     return made

@@ -44,7 +44,7 @@ class RunReport:
 
     ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
     ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``why_held`` (why the
-    circuit breaker keeps the verdict from withdrawing the node) are shown on the first screen. ``result_json`` is
+    verdict is kept from withdrawing the node) are shown on the first screen. ``result_json`` is
     attached. ``fabric``: what the rounds of pairs of its block found; None without any. ``training``: what the
     training of its block reached; None without any. ``replacement``: which node may take its place, as a sentence;
     empty if none is proposed. ``why_left``: why the run ended the node's service, though nothing failed; empty if it

@@ -66,8 +66,9 @@ def _fabric(fabric: Fabric, others: Collection[str]) -> Fabric:
         )
         for each in fabric.matrices
     ]  # fmt: skip
-    parts = [part for each in fabric.parts if (part := _part(each, others))]
-    return dataclasses.replace(fabric, parts=tuple(parts), matrices=tuple(matrices))
+    parts = tuple(part for each in fabric.parts if (part := _part(each, others)))
+    complete = len(parts) == len(fabric.parts)
+    return dataclasses.replace(fabric, parts=parts, matrices=tuple(matrices), complete=complete)
 
 
 def _part(part: FaultyPart, others: Collection[str]) -> FaultyPart | None:

@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
     "MusterCorruptData": (
         {'muster_corrupting_findings{metric="pulse_mismatches",simulated="false"}': 1},
         {
-            'muster_findings{stage="integrity",class="gpu",severity="critical"}': 1,
+            'muster_findings{stage="integrity",class="gpu",severity="critical",simulated="false"}': 1,
             'muster_corrupting_findings{metric="pulse_mismatches",simulated="true"}': 1,
         },
     ),
@@ -88,8 +88,11 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
         },
     ),
     "MusterNewNodesStuck": (
-        {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': OLD},
-        {'muster_pool_last_job_timestamp_seconds{pool="rack-r12"}': NOW - 4 * 86400},
+        {'muster_pool_last_job_timestamp_seconds{pool="rack-r12",simulated="false"}': OLD},
+        {
+            'muster_pool_last_job_timestamp_seconds{pool="rack-r12",simulated="false"}': NOW - 4 * 86400,
+            'muster_pool_last_job_timestamp_seconds{pool="rack-r12",simulated="true"}': OLD,
+        },
     ),
     "MusterControllerFaults": (
         {f"muster_controller_faults{REAL}": 1},

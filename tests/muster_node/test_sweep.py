@@ -325,9 +325,9 @@ def test_services_of_a_systemd_that_does_not_answer_are_not_read(
 
 LOG_OF_NVME = {
     "critical_warning": 5, "temperature": 310, "avail_spare": 4, "spare_thresh": 10, "percent_used": 101,
-    "media_errors": 3, "num_err_log_entries": 7,
+    "media_errors": "1,204", "num_err_log_entries": 7,
 }  # fmt: skip
-"""The keys of nvme-cli 2."""
+"""The keys of nvme-cli 2, and one of its ways to write a count."""
 
 
 def disk(root: Path, name: str, state: str = "live") -> None:
@@ -357,7 +357,7 @@ def test_the_smart_log_of_each_disk_that_answers(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     found = sweep.sweep(Machine, "", 0.0, Files(tmp_path))
     assert smart(found) == {
-        ("disk:nvme0", "nvme_warning"): 5, ("disk:nvme0", "nvme_media_errors"): 3, ("disk:nvme0", "nvme_used"): 101,
+        ("disk:nvme0", "nvme_warning"): 5, ("disk:nvme0", "nvme_media_errors"): 1204, ("disk:nvme0", "nvme_used"): 101,
         ("disk:nvme0", "nvme_spare"): 4,
     }  # fmt: skip
     states = {each["device"]: each["text"] for each in found["facts"] if each["name"] == "nvme_state"}

@@ -302,3 +302,9 @@ def test_availability_leaves_out_what_never_served() -> None:
     moves = [Move("a", at(84), "production", "quarantine", "")]
     found = facts(node("a", "quarantine"), node("b", "registered"), moves=moves)
     assert "50.00 %" in section(found, "Node-hours")
+
+
+def test_availability_is_whole_only_where_nothing_was_lost() -> None:
+    nodes = [node(f"n{number}") for number in range(1000)]
+    moves = [Move("n0", at(84), "production", "quarantine", ""), Move("n0", at(85), "quarantine", "production", "")]
+    assert "99.99 %" in section(facts(*nodes, moves=moves), "Node-hours")

@@ -44,6 +44,17 @@ def test_rounds_that_found_nothing_say_so(report: RunReport) -> None:
     assert "no part was found" in render_page(dataclasses.replace(report, fabric=fabric(faults=False)))
 
 
+def test_a_reader_from_whom_parts_are_kept_does_not_read_that_none_was_found(report: RunReport) -> None:
+    found = fabric()
+    path = dataclasses.replace(report, fabric=dataclasses.replace(found, parts=found.parts[2:]))
+    seen, kept = readers.without(path, {"gpu-0000"}).fabric, readers.without(path, {"gpu-0000", "gpu-0001"}).fabric
+    assert seen is not None
+    assert kept is not None
+    assert (len(seen.parts), seen.complete) == (1, True)
+    assert (len(kept.parts), kept.complete) == (0, False)
+    assert kept.headline in render_page(dataclasses.replace(report, fabric=kept))
+
+
 def test_who_may_not_see_the_other_nodes_gets_none_of_their_parts_names_and_rails(report: RunReport) -> None:
     """Of parts one is of gpu-0005, one touches gpu-0004 to gpu-0007, and one gpu-0000 and gpu-0001."""
     others = {f"gpu-000{at}" for at in range(8) if at != 5}
@@ -51,6 +62,7 @@ def test_who_may_not_see_the_other_nodes_gets_none_of_their_parts_names_and_rail
     assert shown.fabric is not None
     assert shown.training is not None
     assert [part.touches for part in shown.fabric.parts] == [("gpu-0005",)] * 2
+    assert not shown.fabric.complete
     assert "another node" in render_page(shown)
     assert not [name for name in others if name in repr(shown)]
     assert not shown.training.ranks

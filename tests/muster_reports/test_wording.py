@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from muster_criteria.model import Coverage, Verdict
 from muster_reports import charts
+from muster_reports.digest import facts, tables
+from muster_reports.digest.numbers import Returned
+from muster_reports.digest.sections import coverage
 from muster_reports.document import MAIL_LIMITS
 from muster_reports.firstscreen import ENDS
 from muster_reports.mail import render
 from muster_reports.model import RunReport
 from muster_reports.view import View, build
+from tests.muster_reports.fabrics import fabric
 
 Samples = dict[str, RunReport]
 STATES = ("qualified", "production", "revalidation", "registered")
@@ -74,6 +79,22 @@ def test_wording_of_the_limits_of_a_verdict(samples: Samples, snapshot: Snapshot
         "held", "forced", "shadow", "waivers", "unfinished", "nothing_required", "unmeasured", "unjudged", "not_run",
         "no_result",
     }  # fmt: skip
+
+
+def test_wording_of_what_rounds_found(snapshot: SnapshotAssertion) -> None:
+    found, nothing = fabric(), fabric(faults=False)
+    hidden = [dataclasses.replace(each, complete=False) for each in (found, nothing)]
+    assert [each.headline for each in (found, nothing, dataclasses.replace(nothing, rounds=1), *hidden)] == snapshot
+
+
+def test_wording_of_the_numbers(snapshot: SnapshotAssertion) -> None:
+    now = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
+    served = facts.Node("a", "h100", "r1", "production", now, now)
+    sections = [
+        tables.spares([facts.Pool("h100", 1, 1, 2, 4.5, 7.0, 1, 1)]), tables.returned([Returned("acme", "gpu", 2)]),
+        coverage.section(facts.Facts(now - coverage.WEEK, now, {"a": served}, [], [], [], {})),
+    ]  # fmt: skip
+    assert [(each.sentence, each.rows) for each in sections if each] == snapshot
 
 
 @pytest.mark.parametrize("name", ["cpu_pass", "missing_gpu", "hot_gpu", "empty"])

@@ -15,6 +15,8 @@ from pydantic_core import from_json
 from muster_criteria.text import clean_text
 from muster_criteria.written import problem_of
 
+NOT_SUPPORTED = "not supported"
+"""The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
 RESULT_BYTES_MAX = 5 * 1024 * 1024
 PARTS_MAX = 500
 """Serials of one machine: four times what the largest of today has."""

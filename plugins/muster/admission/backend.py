@@ -50,7 +50,8 @@ class Seen:
     keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
     when, where known. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
     responding, down). ``worked_on``: why others may be at work on it, closed or not (in maintenance, powered
-    down). ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use all the same.
+    down), which may have restarted it. ``kept``: why it is not free even closed, though that restarts no node.
+    ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use all the same.
     ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has the node, where
     another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time and reason,
     where the scheduler may forget that it was lifted.
@@ -68,6 +69,7 @@ class Seen:
     created: datetime.datetime | None = None
     drain: str = ""
     both: bool = False
+    kept: str = ""
 
     @property
     def verify(self) -> bool:
@@ -95,7 +97,8 @@ class Seen:
     @property
     def taken(self) -> str:
         """Why a node is not tested even once it is closed, "" if it may be."""
-        return self.used_by or (f"it is {self.worked_on}" if self.worked_on else "")
+        why = self.worked_on or self.kept
+        return self.used_by or (f"it is {why}" if why else "")
 
     @property
     def idle(self) -> Idle:

@@ -74,7 +74,7 @@ def _check_nothing_failed(node: str) -> None:
     if not rules.due(store.health.open_in_service(now - rules.EVENTS_FOR, node), {node}):
         return  # looking at all nodes costs more
     seen = store.health.open_in_service(now - rules.EVENTS_FOR)
-    shared = rules.common(seen, store.nodes.find(states=SERVING), policies.health(), now)
+    shared = rules.common(seen, store.nodes.find(states=SERVING), policies.health())
     if due := rules.due(rules.theirs(seen, shared), {node}).get(node):
         raise LeftAlone(f"{node} is not opened, since it is to leave service: {due.sentence}")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 from muster import store
 from muster.admission import entry
 from muster.admission.service import carry_out
 from muster.errors import MusterError
+from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.rules.preview import risks_of_move, risks_of_pause
+from muster.settings import settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,16 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Ch
     before = store.nodes.get(node)
     risks, effects = risks_of_move(before.state, to, shadow=before.shadow), entry.effects(before, to)
     moved = entry.move(node, to, person, reason, dry_run=dry_run)
-    return Change(f"it went from {before.state} to {moved.state}", risks, effects)
+    lacks = placeless(before)
+    return Change(f"it went from {before.state} to {moved.state}{lacks and f'; {lacks}'}", risks, effects)
+
+
+def placeless(before: Node) -> str:
+    """What a retired node that comes back lacks where others have it, "" if nothing: its place ended with it."""
+    if before.state is not State.RETIRED or not settings().schedulers or store.schedulers.place(before.name):
+        return ""
+    command = f"muster node scheduler {shlex.quote(before.name)} --cluster … --reason …"
+    return f"it has no place in a scheduler, and serves in the records alone without `{command}`"
 
 
 def waive(finding: str, until: str, person: str, reason: str, *, of: str = "") -> Change:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import datetime
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,7 +88,8 @@ class Fleet:
             _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
                    ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
-                       "of each node in service", ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
+                       "of each node in service; +Inf, and not in the sum, where some stage never passed",
+                       ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
             _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
                    len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
@@ -133,11 +135,11 @@ class Fleet:
             _gauge("muster_controller_faults", f"runs that ended SKIPPED {WINDOW_TEXT}, for a fault of the controller",
                    ("simulated",), _by_kind(lambda kind: seen.controller_faults.get(kind, 0))),
             _gauge("muster_findings", f"findings {WINDOW_TEXT} that are not waived, by suspected part",
-                   ("stage", "class", "severity"), seen.findings),
+                   ("stage", "class", "severity", "simulated"), seen.findings),
             _gauge("muster_corrupting_findings", f"critical findings {WINDOW_TEXT} that are not waived, and reports, "
                    "of corrupted data", ("metric", "simulated"), seen.corrupting),
-            _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}", ("stage", "level"),
-                       DURATIONS_S, seen.stage_durations),
+            _histogram("muster_stage_duration_seconds", f"duration of stages {WINDOW_TEXT}",
+                       ("stage", "level", "simulated"), DURATIONS_S, seen.stage_durations),
             _histogram("muster_run_duration_seconds", f"duration of runs that ended {WINDOW_TEXT}, waits included",
                        ("dag", "level", "verdict", "simulated"), DURATIONS_S, seen.run_durations),
             _histogram("muster_give_back_seconds", "from the wish to give a node back until its scheduler confirmed "
@@ -146,8 +148,8 @@ class Fleet:
             _gauge("muster_tests_oldest_timestamp_seconds", "when the oldest last job of them began; 0: none",
                    ("simulated",), _by_kind(begun.get)),
             _gauge("muster_pool_last_job_timestamp_seconds", "of each pool in which new nodes wait for their first "
-                   "job: when a job of a new node began last, or since when they wait", ("pool",),
-                   {(pool,): at for pool, at in seen.pools.items()}),
+                   "job: when a job of a new node began last, or since when they wait", ("pool", "simulated"),
+                   seen.pools),
         )  # fmt: skip
 
     def _ranks(self) -> Iterable[Metric]:
@@ -296,11 +298,12 @@ def _histogram(
 def _ages(nodes: Iterable[NodeFigures], now: datetime.datetime) -> Iterator[Spread]:
     ages = collections.defaultdict(list)
     for node in nodes:
-        if node.passed_at is not None:
-            ages[node.sku, _flag(node.simulated)].append((now - node.passed_at).total_seconds())
+        age = math.inf if node.passed_at is None else (now - node.passed_at).total_seconds()
+        ages[node.sku, _flag(node.simulated)].append(age)
     for labels, each in sorted(ages.items()):
         counts = collections.Counter(sum(age > limit for limit in AGES_S) for age in each)
-        yield Spread(labels, tuple(counts[place] for place in range(len(AGES_S) + 1)), sum(each))
+        known = sum(age for age in each if age < math.inf)
+        yield Spread(labels, tuple(counts[place] for place in range(len(AGES_S) + 1)), known)
 
 
 def _number(value: Value) -> float:

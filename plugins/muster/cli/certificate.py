@@ -36,7 +36,7 @@ def list_(json: AsJson = False) -> None:
     from muster import store
 
     found = store.certificates.uncertified()
-    show.answer(found, ["node", "why"], found.items(), json=json, empty="every node in production has one")
+    show.answer(found, ["node", "why"], found.items(), json=json, empty="every verified node in production has one")
 
 
 @app.command("verify")

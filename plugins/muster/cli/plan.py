@@ -8,6 +8,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
+from muster_reports.text import plural
 
 
 def plan(
@@ -39,4 +40,4 @@ def plan(
         rows = [[name, why] for name, why in passed_over.items()]
         show.table(["not tested", "because"], rows, empty="no other node is in service")
     elif passed_over:
-        typer.echo(f"{len(passed_over)} other nodes are not tested; `muster plan --all` shows why")
+        typer.echo(f"not tested: {plural(len(passed_over), 'other node')}; `muster plan --all` shows why")

@@ -11,6 +11,7 @@ from muster.cli.terminal.options import AsJson
 from muster.rules import replacing
 from muster.rules import spares as rules
 from muster_reports import text
+from muster_reports.digest.facts import WITH_RECORD
 
 
 def spares(
@@ -20,7 +21,7 @@ def spares(
     simulated: Annotated[bool, typer.Option("--simulated", help="The simulated nodes, not the real ones.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show by SKU how many spares cover all but 1 of 100 jobs, from the fleet's own failures and repair times."""
+    """Show by SKU how many spares cover all but 1 of 100 jobs, from failures of the fleet and of a public record."""
     from muster import store
 
     nodes, fell = store.nodes.find(), store.replacing.fell()
@@ -55,3 +56,5 @@ def spares(
         ),
         json=json, empty="no node is in service",
     )  # fmt: skip
+    if asked and not json:
+        typer.echo(f"mean repair: {WITH_RECORD}")

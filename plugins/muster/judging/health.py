@@ -110,7 +110,7 @@ def leaving() -> dict[str, Observation]:
         return {}
     nodes = store.nodes.find(states=SERVING)
     try:
-        shared = rules.common(seen, nodes, policies.health(), now)
+        shared = rules.common(seen, nodes, policies.health())
     except BadSettings as error:
         log.warning("%s", error)
         return {}

@@ -29,7 +29,8 @@ class Breaker:
         hours = f"{self.window.total_seconds() / 3600:g} hours"
         if self.allowed is None:
             # One broken node of a few would open it.
-            return f"it acts in fleets of {self.least} nodes in service or more, and {self.fleet} are in service"
+            fleet = f"{self.fleet} with those withdrawn in the last {hours}"
+            return f"it acts in fleets of {self.least} nodes in service or more, and this one has {fleet}"
         counted = f"{len(self.withdrawn)} of {self.fleet} nodes were withdrawn from production in the last {hours}"
         if self.open:
             return f"{counted}, and at most {self.allowed} may be"

@@ -86,16 +86,16 @@ class RankTime:
 
 @dataclasses.dataclass(frozen=True)
 class FleetFigures:
-    """The fleet at one moment. ``findings``: by stage, part and severity. ``corrupting``: findings and reports of
-    corrupted data, by metric or check. Durations: of stages by stage and level, of
-    runs by DAG, level and verdict. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by DAG and
-    whether the node is simulated. ``ranks``: of the blocks
-    that were judged in the last 24 hours, of each node its latest. ``pools``: of those in which new nodes wait for
-    their first job, when a job of a new node began last, or else since when they wait. By whether nodes are simulated:
-    ``uncertified_since``: the longest of those that are; ``unswept_since``: the node in service that the health
-    sweep could read and did not for longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node
-    is due, at once without one; ``whole_after``: how long
-    after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
+    """The fleet at one moment. ``findings``: by stage, part, severity and whether simulated. ``corrupting``: findings
+    and reports of corrupted data, by metric or check. Durations: of stages by stage and level, of runs by DAG, level
+    and verdict, and both by whether simulated. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by
+    DAG and whether the node is simulated. ``ranks``: of the blocks that were judged in the last 24 hours, of each node
+    its latest. ``pools``: of those, by whether simulated, in which new nodes wait for their first job, when a job of a
+    new node began last, or else since when they wait. By whether nodes are simulated: ``uncertified_since``: the
+    longest of those that are; ``unswept_since``: the node in service that the health sweep could read and did not for
+    longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node is due, at once without one;
+    ``whole_after``: how long after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it
+    succeeded last.
     """
 
     at: datetime.datetime
@@ -116,7 +116,7 @@ class FleetFigures:
     attention: tuple[Attention, ...] = ()
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
-    pools: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
+    pools: dict[tuple[str, ...], datetime.datetime] = dataclasses.field(default_factory=dict)
     uncertified_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)

@@ -74,9 +74,9 @@ class Node:
     """An enrolled machine, its state and its last contact. ``pool`` empty means the DAG's default.
 
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
-    but never drained. ``held_run``: the run whose verdict would have withdrawn it, had the
-    circuit breaker not been open; until a person or another test decides, it serves. ``pause``: that of its tests,
-    while it lasts. ``lemon``: a person's mark that it fails again and again.
+    but never drained. ``held_run``: the run whose verdict the circuit breaker or a common cause keeps from withdrawing
+    it; until a person or another test decides, it serves. ``pause``: that of its tests, while it lasts. ``lemon``: a
+    person's mark that it fails again and again.
     """
 
     name: str

@@ -60,8 +60,8 @@ PREEMPTED = "Preempted: "
 
 @dataclasses.dataclass(frozen=True)
 class Run(OfRun):
-    """What a DAG run did with one node; ``verdict`` is None until it has ended. ``why_held``: why the circuit breaker
-    kept the verdict from withdrawing the node, if it did. ``started_by``: the login that started it ("airflow:ada"), ""
+    """What a DAG run did with one node; ``verdict`` is None until it has ended. ``why_held``: why the verdict was
+    kept from withdrawing the node, if it was. ``started_by``: the login that started it ("airflow:ada"), ""
     if a program did.
     """
 

@@ -344,9 +344,14 @@ def record_end(attempt: Attempt, end: Ended, state: str, repeat_probes: tuple[st
 
 
 def stop(attempt: Attempt, connect: Connect) -> None:
-    """Stop the attempt's job; the next attempt measures again. Raises RemoteError; then ``stop_leftovers`` stops it."""
+    """Stop the attempt's job; the next attempt measures again. Raises RemoteError; then ``stop_leftovers`` stops it.
+
+    A job that is done stays: a worker that froze is killed for it later, and Airflow's retry takes the result.
+    """
     with connect(attempt.node) as client:
         seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
+        if seen.state is jobs.State.DONE:
+            return
         _stop_job(client, attempt.node, seen.work, attempt.job_key)
     # What ``begin`` recorded since the attempt was read stays.
     store.runs.change_job(attempt.job, state=outcome.STOPPED)

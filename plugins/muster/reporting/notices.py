@@ -16,15 +16,15 @@ from muster_reports import text
 log = logging.getLogger(__name__)
 
 
-def notify(about: str, sentence: str, *, each: bool = False) -> None:
+def notify(about: str, sentence: str, *, each: bool = False, lines: Sequence[str] = ()) -> None:
     """Queue ``sentence``, at most once a day for what it is ``about`` ("drained again/gpu-0001").
 
-    ``each``: another sentence about it is queued too, on the same day. MUSTER_MAIL_TO gets it, and the rules with
-    ``notices``. Raises nothing: what it reports comes first.
+    ``lines``: a list below it. ``each``: another sentence about it is queued too, on the same day. MUSTER_MAIL_TO gets
+    it, and the rules with ``notices``. Raises nothing: what it reports comes first.
     """
     which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:
-        _queue(f"notice/{about}{which}/{store.clock.now():%Y-%m-%d}", sentence)
+        _queue(f"notice/{about}{which}/{store.clock.now():%Y-%m-%d}", sentence, lines)
     except Exception:
         log.exception("nothing can be queued about: %s", sentence)
 

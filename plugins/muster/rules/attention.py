@@ -46,10 +46,11 @@ class Known:
 
     ``questions``: the open ones, with their ends. ``refusals``: when and why the last test was refused. ``kinds``: by
     cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
-    they are simulated. ``incidents``: all that are open. ``obstacles``: why its run, which tries again, could not reach
-    it. ``untestable``: when tests of it were refused, though no one else used it, in order. ``leaving``: of a node in
-    service, the observation for which it is to leave. ``members``: how many nodes may be peers, by SKU and by
-    whether they are simulated. ``uncompared``: SKUs that compare nothing with other nodes.
+    they are simulated. ``incidents``: all that are open, of a node in ``REPAIRABLE`` those for which it is there.
+    ``obstacles``: why its run, which tries again, could not reach it. ``untestable``: when tests of it were refused,
+    though no one else used it, in order. ``leaving``: of a node in service, the observation for which it is to leave.
+    ``members``: how many nodes may be peers, by SKU and by whether they are simulated. ``uncompared``: SKUs that
+    compare nothing with other nodes.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
@@ -193,10 +194,14 @@ def _repaired(seen: _Seen, incident: Incident) -> Attention | None:
     if row.state in REPAIRABLE and incident.waits and waiting:
         why = f"{incident.waits} ({about}: {incident.why})"
         return seen.item(Cause.WAITS_FOR_REPAIR, Turn.MUSTER, f"muster evidence show {incident.id}", why)
+    why = f"no test has proved its repair ({about}); {seen.why}"
     if row.state is State.REGISTERED:
         command = f"muster qualify {name} --level {incident.level} --reason …"
-        why = f"no test has proved its repair ({about}); {seen.why}"
         return seen.item(Cause.NOT_TESTED, Turn.PERSON, command, why)
+    if row.state is State.PRODUCTION and seen.leaves is None:  # its part came there, or a person admitted it
+        ways = f"muster revalidate {name} --level {incident.level} --reason …"
+        ways += f", or muster evidence close {incident.id} --reason …"
+        return seen.item(Cause.NOT_TESTED, Turn.PERSON, ways, why)
     return None
 
 

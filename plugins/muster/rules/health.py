@@ -99,12 +99,15 @@ def _facts(seen: Observation) -> Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"."""
+    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``seen``: the ids of
+    the observations.
+    """
 
     place: str
     check: str
     nodes: tuple[str, ...]
     of: int
+    seen: frozenset[int]
 
     @property
     def sentence(self) -> str:
@@ -116,36 +119,62 @@ class Common:
         )
 
 
-def common(
-    observations: Iterable[Observation], nodes: Sequence[Node], policy: HealthPolicy, now: datetime.datetime
-) -> list[Common]:
+def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: HealthPolicy) -> list[Common]:
     """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too.
 
-    ``nodes``: those in service; observations that were seen last within ``within_s`` count, and of BMCs, which are read
-    less often, for the time between two readings longer.
+    ``nodes``: those in service. An observation is the place's if so many showed the check within ``within_s`` of when
+    it was last seen, and of BMCs, which are read less often, the time between two readings longer. How long ago that
+    is does not count: a node that is not read any more, or an event that is not repeated, stays what it was.
     """
     place = policy.place
     members: dict[str, set[str]] = collections.defaultdict(set)
     for node in nodes:
         for name in places_of(node, place.labels):
             members[name].add(node.name)
-    showing: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    showing: dict[tuple[str, str], list[Observation]] = collections.defaultdict(list)
     known = {node.name: node for node in nodes}
     for seen in observations:
         if not policy.is_place(seen.check) or seen.over or seen.node not in known:
             continue
         if not seen.most.leaves and seen.source != SWEEP:
             continue  # else a source that may drain no node could keep a rack's from being drained
-        within_s = place.within_s + (policy.bmc.every_s if seen.source == BMC else 0.0)
-        if abs((now - seen.last_seen).total_seconds()) > within_s:  # also what a clock that was ahead has written
-            continue
         for name in places_of(known[seen.node], place.labels):
-            showing[name, seen.check].add(seen.node)
-    return [
-        Common(name, check, tuple(sorted(those)), len(members[name]))
-        for (name, check), those in sorted(showing.items())
-        if len(those) >= place.nodes and len(those) >= place.share * len(members[name])
-    ]
+            showing[name, seen.check].append(seen)
+    found = []
+    for (name, check), those in sorted(showing.items()):
+        within_s = place.within_s + (policy.bmc.every_s if any(each.source == BMC for each in those) else 0.0)
+        enough = max(place.nodes, math.ceil(place.share * len(members[name])))
+        if at_once := _at_once(those, within_s, enough):
+            by = tuple(sorted({each.node for each in at_once}))
+            found.append(Common(name, check, by, len(members[name]), frozenset(each.id for each in at_once)))
+    return found
+
+
+def _at_once(those: Sequence[Observation], within_s: float, enough: int) -> list[Observation]:
+    """Returns the observations within ``within_s`` of whose last time so many nodes showed it."""
+    if len({each.node for each in those}) < enough:
+        return []
+    begins, asks, ends = range(3)
+    steps = [(each.last_seen.timestamp(), asks, each) for each in those]
+    for each in those:
+        for begin, end in _shown(each):
+            steps += [(begin - within_s, begins, each), (end + within_s, ends, each)]
+    found, showing = [], collections.Counter[str]()
+    for _, what, each in sorted(steps, key=lambda step: step[:2]):
+        if what != asks:
+            showing[each.node] += 1 if what == begins else -1
+            if not showing[each.node]:
+                del showing[each.node]
+        elif len(showing) >= enough:
+            found.append(each)
+    return found
+
+
+def _shown(seen: Observation) -> set[tuple[float, float]]:
+    """When an observation was shown, (from, until) in seconds since 1970; a state that is bad also since it is."""
+    last, track = seen.last_seen.timestamp(), seen.track
+    since = min(track.since.timestamp(), last) if track and track.bad else last
+    return {(since, last), *((at, at) for at, _ in seen.recent)}
 
 
 def places_of(node: Node, labels: Iterable[str]) -> list[str]:
@@ -156,8 +185,8 @@ def places_of(node: Node, labels: Iterable[str]) -> list[str]:
 
 def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> list[Observation]:
     """Returns the observations that are the nodes' own."""
-    not_theirs = {(node, each.check) for each in shared for node in each.nodes}
-    return [each for each in observations if (each.node, each.check) not in not_theirs]
+    not_theirs = frozenset[int]().union(*(each.seen for each in shared))
+    return [each for each in observations if each.id not in not_theirs]
 
 
 def due(observations: Iterable[Observation], nodes: Collection[str]) -> dict[str, Observation]:

@@ -12,7 +12,7 @@ from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.rules.replacing import is_free
 from muster_criteria.counts import rate_limits
-from muster_reports.digest.facts import Pool
+from muster_reports.digest.facts import RECORD_REPAIR_DAYS, RECORD_WEIGHT, Pool
 
 ENOUGH = 0.99
 """The chance with which the spares suffice."""
@@ -77,11 +77,9 @@ class Rates:
         return rate_limits(events, events / self.rate)
 
 
-RECORD = Rates(down=1.78e-4 * 24.0 * 5.5, together=0.013, repair_days=5.5, failures=0)
+RECORD = Rates(1.78e-4 * 24.0 * RECORD_REPAIR_DAYS, together=0.013, repair_days=RECORD_REPAIR_DAYS, failures=0)
 """Of 400 servers of 8 GPUs over 348 days (InfiniteHBD-Trace, SIGCOMM 2025): 1.78e-4 faults an hour, mean repair 5.5
 days."""
-RECORD_WEIGHT = 5
-"""Failures that the record adds to the fleet's own. This project's choice: a small fleet sees few."""
 SAMPLES = 1000
 """Moments of the period at which the nodes that are down are counted."""
 

@@ -275,7 +275,8 @@ def _one_node(members: list[str], about: str) -> str:
 def comparison(request: Request, left: str, right: str) -> Response:
     """Two runs side by side; each is a node, which means its last ended run, or NODE/DAG/RUN."""
     reports = [_report_of(each) for each in (left, right)]
-    return rendering.render(request, "compare.html.j2", reports=reports, found=compare.compare(*reports))
+    found = compare.compare(*reports)
+    return rendering.render(request, "compare.html.j2", reports=reports, found=found, words=compare.words)
 
 
 def _report_of(what: str) -> RunReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -13,13 +14,15 @@ from muster_criteria.sku_files.figures import SCALE
 from muster_reports.model import RunReport
 
 ROWS_MAX = 200
+NOISE = 0.0005
+"""A smaller change reads as 0.0 %, so that it is neither better nor worse."""
 OWN, SERIALS = ("boot_id", "hostname"), "serials "
 """What differs between any two boots, and between any two nodes: no difference worth a line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worst:
-    """The worst device of each run by the metric's limits, and the relative change from left to right."""
+    """The worst device of each run by the metric's limits, and ``change`` and ``better`` as a row has them."""
 
     left_device: str
     left: float
@@ -31,7 +34,7 @@ class Worst:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One metric of one stage: medians over the devices, and the relative change from left to right.
+    """One metric of one stage: medians over the devices, and the relative change from left to right, infinite from 0.
 
     ``better``: whether the change is for the better: a rate's by its unit, another's by its limits; None where no limit
     shows a direction.
@@ -80,6 +83,17 @@ def compare(left: RunReport, right: RunReport) -> Comparison:
     return Comparison(tuple(rows[:ROWS_MAX]), left_out, _alone(left, right), _alone(right, left), versions)
 
 
+def words(of: Row | Worst) -> str:
+    """The change, and whether it is for the better."""
+    if of.change is None:
+        return "–"
+    if math.isinf(of.change):
+        share = "from 0"
+    else:
+        share = "0.0 %" if abs(of.change) < NOISE else f"{100 * of.change:+.1f} %"
+    return share if of.better is None else f"{share} {'better' if of.better else 'worse'}"
+
+
 def _groups(report: RunReport) -> Mapping[tuple[str, Key], list[Observation]]:
     groups: dict[tuple[str, Key], list[Observation]] = {}
     for each in plots.seen(report):
@@ -113,11 +127,11 @@ def _change(before: float | None, after: float | None) -> float | None:
         return None
     if before == after:
         return 0.0
-    return (after - before) / abs(before) if before else None
+    return (after - before) / abs(before) if before else math.copysign(math.inf, after)
 
 
 def _better(change: float | None, more_is_better: bool | None) -> bool | None:
-    return None if not change or more_is_better is None else (change > 0) is more_is_better
+    return None if change is None or abs(change) < NOISE or more_is_better is None else (change > 0) is more_is_better
 
 
 def _more_is_better(rows: Sequence[Observation]) -> bool | None:

@@ -13,6 +13,10 @@ SERVING = frozenset({"production", "revalidation"})
 OUT = frozenset({"quarantine", "triage", "repair", "rma"})
 """States of a node in service, and of one that was withdrawn."""
 UNKNOWN = "unknown"
+RECORD_REPAIR_DAYS, RECORD_WEIGHT = 5.5, 5
+"""Mean repair of a public record (``muster.rules.spares.RECORD``), and how many failures it adds to the fleet's own.
+This project's choice: a small fleet sees few."""
+WITH_RECORD = f"with the public record's {RECORD_REPAIR_DAYS:g} days as {RECORD_WEIGHT} repairs"
 PASSED = frozenset({"PASS", "WARN"})
 CONCLUSIVE = PASSED | {"FAIL"}
 
@@ -87,8 +91,8 @@ class Fault:
 @dataclasses.dataclass(frozen=True)
 class Pool:
     """Spares of one SKU at the end of the period: nodes in ``service``, ``qualified`` ones that wait, ``failures`` of a
-    year, their mean repair, the spares that a job of all in service ``needed`` over ``days`` days, and the largest job
-    that the qualified are enough for.
+    year, the mean repair ``WITH_RECORD``, the spares that a job of all in service ``needed`` over ``days`` days, and
+    the largest job that the qualified are enough for.
     """
 
     sku: str

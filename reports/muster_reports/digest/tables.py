@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from muster_criteria.cluster.goodput import PUBLISHED, SIZES, forecast
 from muster_criteria.counts import CONFIDENCE
 from muster_criteria.words import duration
-from muster_reports.digest.facts import Escapes, Jobs, Pool, Section
+from muster_reports.digest.facts import WITH_RECORD, Escapes, Jobs, Pool, Section
 from muster_reports.digest.numbers import FleetNumbers, Mean, Numbers, RepairTimes, Returned
 from muster_reports.text import plural
 from muster_reports.training_view import forecast_view, inputs_text
@@ -55,7 +56,9 @@ def node_hours(skus: Sequence[Numbers]) -> Section | None:
     if not whole:
         return None
     available = "; ".join(
-        f"{100 * each.availability:.2f} %{_of(each)}" for each in _shown(skus) if each.availability is not None
+        f"{_rounded_down(100 * each.availability):.2f} %{_of(each)}"
+        for each in _shown(skus)
+        if each.availability is not None
     )
     ranked = sorted(skus[0].hours.items(), key=lambda each: -each[1])
     return Section(
@@ -65,6 +68,11 @@ def node_hours(skus: Sequence[Numbers]) -> Section | None:
         tuple((state, f"{hours:,.0f}", f"{100 * hours / whole:.1f} %") for state, hours in ranked),
         tuple(min(1.0, hours / whole) for _, hours in ranked),
     )
+
+
+def _rounded_down(percent: float) -> float:
+    """To hundredths: 100.00 % is only what lost nothing."""
+    return math.floor(100.0 * percent + 1e-6) / 100.0
 
 
 def lost(skus: Sequence[Numbers]) -> Section | None:
@@ -109,10 +117,9 @@ def returned(found: Sequence[Returned]) -> Section | None:
     """Nodes that went to a vendor, by suspected part."""
     if not found:
         return None
-    nodes = sum(each.nodes for each in found)
     return Section(
         "RMA by vendor and part",
-        f"{plural(nodes, 'node')} went to a vendor:",
+        "Nodes that went to a vendor, each once for a vendor and a part:",
         ("vendor", "suspected part", "nodes"),
         tuple((each.vendor, each.part, str(each.nodes)) for each in found),
         tuple(each.nodes / found[0].nodes for each in found),
@@ -166,12 +173,12 @@ def spares(pools: Sequence[Pool]) -> Section | None:
     return Section(
         "Spares",
         f"Spares with which 99 of 100 jobs of all nodes in service last {pools[0].days:g} days, from failures and "
-        "repairs of a year, and the job that the qualified nodes are enough for:",
+        f"repairs of a year (mean repair: {WITH_RECORD}), and the job that the qualified nodes are enough for:",
         head,
         tuple(
             (
                 pool.sku, str(pool.service), str(pool.failures), f"{pool.repair_days:.1f} days", str(pool.needed),
-                str(pool.qualified), f"{pool.covers} nodes",
+                str(pool.qualified), plural(pool.covers, "node"),
             )
             for pool in pools
         ),

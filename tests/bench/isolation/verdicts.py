@@ -13,12 +13,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.observed import Place, Port
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
-from muster_criteria.cluster.fabric.verdict import Rounds
 from muster_criteria.cluster.judge import judge_block
 from muster_criteria.cluster.model import MemberResult
 from muster_criteria.model import Verdict

@@ -106,7 +106,7 @@ def test_they_show_the_records(client: TestClient) -> None:
     assert seen["muster_nodes_by_verdict"] == verdicts
     runs = {(fleet.DAG, "short", "false", "PASS"): 1, (fleet.DAG, "short", "false", "FAIL"): 1}
     assert seen["muster_run_duration_seconds_gcount"] == runs
-    assert seen["muster_findings"] == {("gpu", "critical", "intake"): 1}
+    assert seen["muster_findings"] == {("gpu", "critical", "false", "intake"): 1}
     assert seen["muster_tests_running"] == {(fleet.DAG, "false"): 1}
     assert seen["muster_tests_oldest_timestamp_seconds"] == NONE
     for hours, stage in ((100, "intake"), (3, "burn_in")):
@@ -117,6 +117,25 @@ def test_they_show_the_records(client: TestClient) -> None:
     passed = seen["muster_node_last_pass_timestamp_seconds"]
     assert passed["gpu-0001", "r1", "qualified"] == pytest.approx(time.time(), abs=60)
     assert passed["gpu-0002", "r1", "quarantine"] == 0
+
+
+def test_a_node_that_never_passed_is_older_than_all_limits_and_simulated_nodes_stand_apart(client: TestClient) -> None:
+    for name in ("passed", "never"):
+        store.nodes.add(fleet.new_node(name))
+    store.nodes.add(fleet.new_node("s", simulated=True))
+    fleet.qualify("passed")
+    fleet.fail("s")
+    with writing() as session:
+        for name in ("passed", "never"):
+            session.get_one(NodeRow, name).state = "production"
+    seen = read(client)
+    below = seen["muster_last_pass_age_seconds_bucket"]
+    counted = {labels[0]: count for labels, count in below.items()}
+    assert (counted["3600.0"], counted["7776000.0"], counted["+Inf"]) == (1, 1, 2)
+    assert seen["muster_last_pass_age_seconds_gsum"]["false", "cpu-generic"] < 3600
+    assert seen["muster_findings"] == {("gpu", "critical", "true", "intake"): 1}
+    tested = [labels for labels in seen["muster_stage_duration_seconds_gcount"] if "intake" in labels]
+    assert tested == [("short", "false", "intake"), ("short", "true", "intake")]
 
 
 @pytest.mark.both_dialects
@@ -139,17 +158,21 @@ def test_a_pool_in_which_no_new_node_begins_is_seen_while_some_wait(
         after(days)
         store.nodes.add(fleet.new_node(name, pool=pool))
         fleet.begin(name)
-    expected = {("muster_burn",): start.timestamp(), ("rack-r12",): after(2).timestamp()}
+    store.nodes.add(fleet.new_node("s", pool="rack-r12", simulated=True))
+    fleet.begin("s")
+    burn, rack = ("muster_burn", "false"), ("rack-r12", "false")
+    waits = {burn: start.timestamp(), ("rack-r12", "true"): after(2).timestamp()}
+    expected = {**waits, rack: after(2).timestamp()}
     assert read(client)[metric] == expected
     r1 = RunKey(fleet.DAG, "r1__new")
     begins("r1", 3)
-    assert read(client)[metric] == {**expected, ("rack-r12",): after(3).timestamp()}
+    assert read(client)[metric] == {**expected, rack: after(3).timestamp()}
     fleet.do_stage(store.leases.acquire("r1", r1), "intake")
     store.runs.finish(r1, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(r1, "over")
-    assert read(client)[metric] == {**expected, ("rack-r12",): after(3).timestamp()}
+    assert read(client)[metric] == {**expected, rack: after(3).timestamp()}
     begins("r2", 4)
-    assert read(client)[metric] == {("muster_burn",): start.timestamp()}
+    assert read(client)[metric] == waits
 
 
 @pytest.mark.both_dialects

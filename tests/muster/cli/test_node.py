@@ -283,8 +283,9 @@ def test_a_known_node_that_is_down_keeps_no_inventory_from_being_imported(muster
     assert store.nodes.get("gpu-0001").rack == "r7"
 
 
-def test_a_node_with_a_place_is_removed_as_the_dry_run_says(
-    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("back", ["move n1 registered", f"replace n1 --host-key '{fleet.host_key('second')}'"])
+def test_a_node_with_a_place_is_removed_as_the_dry_run_says_and_comes_back_without_it(
+    muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: str
 ) -> None:
     (tmp_path / "list").write_text("n1\n")
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": node_list.chosen(tmp_path / "list")}))
@@ -300,6 +301,8 @@ def test_a_node_with_a_place_is_removed_as_the_dry_run_says(
     assert (store.nodes.get("n1").state, store.schedulers.place("n1") is not None) == (State.PRODUCTION, True)
     assert muster(*leave)[0] == 0
     assert (store.nodes.get("n1").state, store.schedulers.place("n1")) == (State.RETIRED, None)
+    (line,) = commands(muster("node", *shlex.split(back), "--reason", "unsold", "--as", "Ada")[1])
+    assert line.startswith("muster node scheduler n1 ")
 
 
 def test_another_machine_is_closed_at_once_where_the_old_one_served(

@@ -244,7 +244,9 @@ def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db
 
 
 def test_node_and_run_show_that_it_is_held(muster: Muster, held: str) -> None:
-    assert held in muster("node", "show", "a")[1]
+    shown, run = muster("node", "show", "a")[1], store.runs.get(RunKey.parse(held), node="a")
+    assert held in shown
+    assert run.why_held in shown
     listed = {each["name"]: each["held_run"] for each in json.loads(muster("node", "list", "--json")[1])}
     assert (str(listed["a"]["run_id"]), listed["sim"]) == ("a__idle", None)
     assert json.loads(muster("runs", "show", "a__idle", "--json")[1])["why_held"]

@@ -349,6 +349,14 @@ def test_a_task_that_is_killed_records_its_job_as_stopped_once_it_is(bench: Benc
     assert kept == dataclasses.replace(begun.job, node=kept.node, state=outcome.STOPPED)
 
 
+def test_a_job_that_was_done_when_its_task_was_killed_is_that_of_the_retry(bench: Bench) -> None:
+    begun = bench.until_done(bench.begin()[0])
+    remote.stop(begun, bench.connect)
+    assert bench.claim(begin=False).job.state == outcome.RUNNING
+    retried, _ = bench.begin()
+    assert retried.job_key == begun.job_key
+
+
 def test_no_job_is_recorded_as_stopped_that_still_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a container runtime that fails."""
     standin.behave(bench.server.home, intake={"seconds": 600})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from itertools import accumulate
+from itertools import accumulate, count
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,9 +86,12 @@ def node(name: str, **labels: str) -> Node:
     )  # fmt: skip
 
 
+IDS = count(1)
+
+
 def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: object) -> Observation:
     fields = {
-        "id": 1, "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
+        "id": next(IDS), "node": name, "part": "nic:mlx5_0", "device": "nic:mlx5_0", "check": check, "value": "",
         "first_seen": at(-age_s), "last_seen": at(-age_s), "count": 1, "boot_id": "b", "source": "sweep",
         "severity": "", "rate": None, "action": HealthAction.LEAVE_WHEN_JOB_ENDS,
         "track": Track(True, at(-age_s), at(-age_s), 4000.0), "most": HealthAction.AT_ONCE, "acted": "",
@@ -99,43 +102,59 @@ def seen(name: str, check: str = "port_down", age_s: float = 60, **changed: obje
 def test_half_a_rack_at_once_is_the_racks() -> None:
     fleet = [node(f"n{each}", rack="r1" if each < 36 else "r2", leaf=f"l{each % 4}") for each in range(72)]
     found = [seen(f"n{each}") for each in range(18)]
-    (common,) = health.common(found, fleet, POLICY, T0)
+    (common,) = health.common(found, fleet, POLICY)
     assert (common.place, len(common.nodes), common.of) == ("rack r1", 18, 36)
-    assert health.theirs([*found, seen("n50")], [common]) == [seen("n50")]
-    assert health.common(found[:17], fleet, POLICY, T0) == []
+    own = [seen("n50"), seen("n0", part="nic:mlx5_1", age_s=86400.0)]
+    assert health.theirs([*found, *own], [common]) == own
+    assert health.common(found[:17], fleet, POLICY) == []
     said = [dataclasses.replace(each, most=HealthAction.TEST_SOONER) for each in found]
-    assert health.common(said, fleet, POLICY, T0) == [common]
+    assert health.common(said, fleet, POLICY) == [common]
     by_others = [dataclasses.replace(each, source="acme") for each in said]
-    assert health.common(by_others, fleet, POLICY, T0) == []  # who may drain no node keeps none from being drained
+    assert health.common(by_others, fleet, POLICY) == []  # who may drain no node keeps none from being drained
 
 
 def test_what_is_over_or_of_a_node_out_of_service_is_not_shown_at_once() -> None:
     fleet = [node(f"n{each}", rack="r1") for each in range(6)]
-    assert health.common([seen(each.name) for each in fleet[:3]], fleet, POLICY, T0)
+    assert health.common([seen(each.name) for each in fleet[:3]], fleet, POLICY)
     over = Track(False, at(-60), at(-60), over=True)
     for third in (seen("n2", track=over), seen("gone")):
-        assert not health.common([*(seen(each.name) for each in fleet[:2]), third], fleet, POLICY, T0)
+        assert not health.common([*(seen(each.name) for each in fleet[:2]), third], fleet, POLICY)
 
 
 def test_a_leaf_is_a_place_and_one_node_none() -> None:
     fleet = [node(f"n{each}", leaf="l1" if each < 6 else "l2") for each in range(20)]
-    assert health.common([seen("n0"), seen("n0", device="gpu1")], fleet, POLICY, T0) == []
-    assert [each.place for each in health.common([seen(f"n{each}") for each in range(4)], fleet, POLICY, T0)] == [
-        "leaf l1"
-    ]
+    assert health.common([seen("n0"), seen("n0", device="gpu1")], fleet, POLICY) == []
+    assert [each.place for each in health.common([seen(f"n{each}") for each in range(4)], fleet, POLICY)] == ["leaf l1"]
 
 
 def test_a_gpus_error_is_never_a_places_and_old_drops_are_not_at_once() -> None:
     fleet = [node(f"n{each}", rack="r1") for each in range(4)]
-    assert health.common([seen(each.name, "gpu_lost", track=None) for each in fleet], fleet, POLICY, T0) == []
-    old = POLICY.place.within_s + 1
-    for age_s in (old, -old):
-        assert health.common([seen(each.name, age_s=age_s) for each in fleet], fleet, POLICY, T0) == []
+    assert health.common([seen(each.name, "gpu_lost", track=None) for each in fleet], fleet, POLICY) == []
+    apart = POLICY.place.within_s + 1
+    drops = [seen(each.name, age_s=apart * number, track=None) for number, each in enumerate(fleet)]
+    assert health.common(drops, fleet, POLICY) == []
+
+
+def test_what_was_shown_at_once_stays_the_places_however_long_ago() -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in range(4)]
+    for age_s in (60.0, 86400.0, -86400.0):  # also what a clock that was ahead has written
+        found = [seen(each.name, age_s=age_s, track=None) for each in fleet]
+        assert [each.nodes for each in health.common(found, fleet, POLICY)] == [tuple(each.name for each in fleet)] * 2
+
+
+def test_a_node_that_is_read_no_more_still_shows_what_the_others_of_its_place_go_on_to_show() -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in range(4)]
+    paused = seen("n0", age_s=86400.0)
+    since = Track(True, at(-90000.0), T0, 90000.0)
+    events = tuple((at(-seconds).timestamp(), 1) for seconds in (86500.0, 60.0))
+    for others in ({"track": since}, {"track": None, "recent": events}):
+        found = [paused, *(seen(each.name, **others) for each in fleet[1:])]
+        assert [paused.id in each.seen for each in health.common(found, fleet, POLICY)] == [True, True]
 
 
 def test_the_whole_fleet_is_a_place_too() -> None:
     fleet = [node(f"n{each}") for each in range(10)]
-    (common,) = health.common([seen(f"n{each}", "unreachable") for each in range(6)], fleet, POLICY, T0)
+    (common,) = health.common([seen(f"n{each}", "unreachable") for each in range(6)], fleet, POLICY)
     assert common.place == "the fleet"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_two_runs_differ_most_where_the_change_is_greatest_and_a_limit_shows_whe
     assert found.versions == (("driver", "570", "575"), ("serials gpu0", "S1", "S2"))
     other = dataclasses.replace(right, node="b")
     assert compare.compare(left, other).versions == (("driver", "570", "575"),), "two nodes always have other serials"
+
+
+def test_what_rises_from_0_changes_most_and_noise_is_neither_better_nor_worse() -> None:
+    def run(wrong: float, rate: float) -> RunReport:
+        return report("a", observed("heat", "gpu0", 100.0 - 50.0 * wrong, ceiling=100.0, unit="°C"),
+                      observed("rate", "gpu0", rate, floor=90.0),
+                      observed("wrong", "gpu0", wrong, ceiling=1.0, unit="count"))  # fmt: skip
+
+    left, right = run(0.0, 100.0), run(1.0, 99.96)
+    found = compare.compare(left, right).rows
+    assert [(row.metric, row.change, row.better) for row in found] == [
+        ("wrong (gpu)", math.inf, False), ("heat (gpu)", -0.5, True), ("rate (gpu)", pytest.approx(-4e-4), None),
+    ]  # fmt: skip
+    assert len({compare.words(row) for row in (*found, compare.compare(left, left).rows[1])}) == 3
 
 
 def test_a_fault_that_both_runs_show_is_found_in_neither_alone_whatever_was_measured() -> None:

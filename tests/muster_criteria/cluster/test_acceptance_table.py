@@ -9,6 +9,7 @@ import pytest
 from muster_criteria.cluster.acceptance.table import training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Line, Training
 from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, Input
+from muster_criteria.model import Observation
 from tests.muster_reports.trainings import RATE, member, seen, training
 
 
@@ -83,6 +84,21 @@ def test_what_was_not_covered_is_said() -> None:
     assert any("rank was killed" in each for each in bare)
     silent = dataclasses.replace(member("n2"), observations=())
     assert any("n2" in each for each in training(member("n1"), silent).not_covered)
+
+
+def test_why_fio_measured_nothing_is_said_of_the_nodes_on_which_it_did_not() -> None:
+    def told(*observed: Observation) -> list[str]:
+        of = [dataclasses.replace(member(f"n{at}"), observations=(*member(f"n{at}").observations, each))
+              for at, each in enumerate(observed)]  # fmt: skip
+        return [each for each in training(*of).not_covered if "fio" in each]
+
+    hung = seen("shared_fio", None, "GB/s", note="it did not end within 65 s")
+    rate = seen("shared_fio", 2.0, "GB/s", labels={"direction": "write"})
+    (everywhere,), (somewhere,) = told(hung, hung), told(hung, rate)
+    assert hung.note in everywhere
+    assert hung.note in somewhere
+    assert everywhere != somewhere
+    assert told(rate, rate) == []
 
 
 def test_simulated_nodes_stay_marked() -> None:

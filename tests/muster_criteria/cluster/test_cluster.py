@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.model import MemberResult
+from muster_criteria.cluster.model import REASONS_MAX, BlockFindings, MemberResult
 from muster_criteria.model import Evidence, FaultClass, Lack, Severity, Verdict
-from muster_criteria.stage.findings import evidence_finding
+from muster_criteria.stage.findings import FINDINGS_MAX, evidence_finding
 from tests.muster_criteria.cluster_results import TRAINING, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason, verdicts
 
@@ -181,59 +181,6 @@ def test_two_answers_for_one_question_agree_with_none() -> None:
     assert set(judgement.failed) == {"n1"}
 
 
-def test_different_weights_after_the_same_sums_pass_none_and_name_none() -> None:
-    """A ring forwards what one of its links corrupted: the odd one may only lie behind that link."""
-    sent = block(8)
-    for name in ("n3", "n4"):
-        sent[name].weights = "other"
-    judgement = judge_block(members(sent))
-    assert judgement.failed == {}
-    assert inconclusive(judgement) == {key: {Lack.WRONG_SUM} for key in sent}
-
-
-def test_a_gpu_that_differs_from_itself_explains_different_weights() -> None:
-    sent = block(4)
-    sent["n2"].flip(erratic=True)
-    sent["n2"].weights = "other"
-    judgement = judge_block(members(sent))
-    assert (set(judgement.failed), cleared(judgement)) == ({"n2"}, ("n0", "n1", "n3"))
-
-
-def test_a_loss_that_is_no_number_is_explained_by_the_member_that_corrupts_or_not_at_all() -> None:
-    sent = block(3)
-    for each in sent.values():
-        each.loss = None
-    assert inconclusive(judge_block(members(sent))) == {key: {Lack.LOSS_NOT_FINITE} for key in sent}
-    sent["n1"].flip("gpu1", erratic=True)
-    judgement = judge_block(members(sent))
-    assert set(judgement.failed) == {"n1"}
-    assert cleared(judgement) == ("n0", "n2")
-
-
-@pytest.mark.parametrize("loss", [False, True])
-def test_a_member_that_fails_for_its_pace_explains_no_wrong_sum(loss: bool) -> None:
-    sent = block(4)
-    for each in sent.values():
-        each.loss = None if loss else each.loss
-        each.wait = 0.001 if each.name == "n1" else 2.0
-    sent["n3"].weights = "w" if loss else "other"
-    sent["n1"].compute["gpu0"] = 3.0
-    judgement = judge_block(members(sent))
-    assert set(judgement.failed) == {"n1"}
-    assert inconclusive(judgement) == {
-        key: {Lack.LOSS_NOT_FINITE if loss else Lack.WRONG_SUM} for key in ("n0", "n2", "n3")
-    }
-
-
-def test_wrong_payloads_of_a_member_explain_different_weights() -> None:
-    sent = block(4)
-    for name in ("n0", "n2", "n3"):
-        sent[name].mismatches["all_to_all", "n1"] = 3.0
-    sent["n1"].weights = "other"
-    judgement = judge_block(members(sent))
-    assert (set(judgement.failed), cleared(judgement)) == ({"n1"}, ("n0", "n2", "n3"))
-
-
 @FEW
 @given(st.data(), st.integers(3, 7))
 def test_a_lost_member_is_named_and_no_node_passes(data: Any, count: int) -> None:
@@ -376,6 +323,18 @@ def test_values_that_travel_are_frozen() -> None:
     judgement = judge_block(members(block(2)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         judgement.members = {}  # type: ignore[misc]
+
+
+def test_what_is_found_of_a_member_is_bounded() -> None:
+    results = members(block(2))
+    known = [evidence_finding(Evidence("uncommanded_reboot", f"Restart {at}.")) for at in range(FINDINGS_MAX + 9)]
+    results[1] = dataclasses.replace(results[1], known=tuple(known))
+    assert len(judge_block(results).members["n1"].findings) == FINDINGS_MAX + 1
+    found = BlockFindings()
+    for at in range(REASONS_MAX + 9):
+        found.suspect(["n1"], Lack.REFUSED, f"reason {at}")
+        found.note(f"note {at}")
+    assert len(found.suspected["n1"]) == len(found.notes) == REASONS_MAX
 
 
 def test_what_the_controller_knows_of_a_member_is_judged_with_the_block() -> None:

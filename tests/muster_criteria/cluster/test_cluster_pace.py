@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_criteria.cluster.model import COLLECTIVES, MemberResult
+from muster_criteria.measured import parse_result
 from muster_criteria.model import Lack, Verdict
-from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members
+from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 from tests.support.examples import examples
 
@@ -142,6 +145,20 @@ def test_who_comes_late_to_most_collectives_is_warned_of() -> None:
     assert (name, member.verdict, member.findings[0].rule) == ("n2", Verdict.WARN, "late")
     sent["n2"].lags["all_reduce"] = sent["n2"].lags["all_gather"] = sent["n2"].lags["send_recv"] = 0.0
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
+
+
+def test_collectives_that_one_member_names_alone_make_it_no_less_late() -> None:
+    sent = block(3)
+    sent["n2"].lags = dict.fromkeys(OPS, 0.4)
+    raws = {name: each.raw() for name, each in sent.items()}
+    for at in range(2 * len(OPS)):
+        labels = {"op": f"op{at}", "bytes": "1024"}
+        raws["n2"]["measurements"] += [
+            row(COLLECTIVES, "arrival_lag", value=0.0, labels=labels),
+            row(COLLECTIVES, "collective_time", value=0.001, labels=labels),
+        ]
+    judgement = judge_block([MemberResult(name, parse_result(json.dumps(raw).encode())) for name, raw in raws.items()])
+    assert [each.rule for each in judgement.members["n2"].findings] == ["late"]
 
 
 def test_one_member_that_reports_false_times_gets_no_other_failed() -> None:

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.topology import from_groups, unknown
-from muster_criteria.cluster.fabric.verdict import Rounds
 from muster_criteria.cluster.judge import judge_block
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.cluster.ports import COMMON_MIN, judge_ports, port_limits

@@ -11,9 +11,9 @@ from muster_criteria.cluster import judge
 from muster_criteria.cluster.model import TRAINING, ClusterJudgement, Earlier, Measurements, MemberResult
 from muster_criteria.cluster.training import EARLIER_MIN, dense_peaks, mfu_of
 from muster_criteria.measured import StageResult, parse_result
-from muster_criteria.model import Severity, Verdict
+from muster_criteria.model import Lack, Severity, Verdict
 from muster_criteria.sku_files.skus import list_skus, load_sku
-from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members
+from tests.muster_criteria.cluster_results import PROGRAMME, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 
 
@@ -82,6 +82,41 @@ def test_a_straggler_explains_no_more_than_it_costs() -> None:
     assert all(found[name] == ["scaling", "step_p95_to_p50"] for name in set(sent) - {"n2"})
 
 
+@pytest.mark.parametrize(("spread", "explains"), [(0.004, False), (0.4, True)])
+def test_a_straggler_explains_irregular_steps_as_far_as_it_is_irregular(spread: float, explains: bool) -> None:
+    """What is slow in every step moves the median of the steps as it moves their p95."""
+    sent = block(8)
+    sent["n2"].compute["gpu1"], sent["n2"].spread = 1.3, spread
+    for name, each in sent.items():
+        each.training["step_p95_to_p50"] = 1.28
+        each.wait = 0.02 if name == "n2" else 0.32
+    found = rules(real(sent))
+    assert found.pop("n2") == ["straggler", *([] if explains else ["step_p95_to_p50"])]
+    assert list(found.values()) == [[] if explains else ["step_p95_to_p50"]] * 7
+
+
+@pytest.mark.parametrize(("share", "explains"), [(0.8, True), (0.4, False)])
+def test_a_slow_path_explains_no_more_than_it_costs(share: float, explains: bool) -> None:
+    """A path at two thirds of the others' rate lowers the block to two thirds at most."""
+    sent = block(8)
+    sent["n2"].path_rate = 40.0 * 2 / 3
+    rate = Measurements(parsed(sent["n0"].raw())).value(TRAINING, "tokens_per_s", scope="block")
+    assert rate is not None
+    for each in sent.values():
+        each.training["scaling"] = share
+    found = rules(real(sent, Earlier(rate / 16 / share, EARLIER_MIN)))
+    assert all(rows == ([] if explains else ["scaling", "tokens_per_s"]) for name, rows in found.items()
+               if name not in ("n1", "n2"))  # fmt: skip
+
+
+def test_a_straggler_explains_what_a_slow_path_does_not() -> None:
+    sent = block(8)
+    sent["n2"].compute["gpu1"], sent["n5"].path_rate = 2.0, 40.0 * 2 / 3
+    for name, each in sent.items():
+        each.training["scaling"], each.wait = 0.5, 0.02 if name == "n2" else 1.02
+    assert rules(real(sent))["n0"] == []
+
+
 def test_a_member_that_took_no_part_explains_nothing() -> None:
     sent = block(4)
     for name in ("n0", "n1", "n3"):
@@ -128,6 +163,27 @@ def test_a_path_without_a_rate_costs_the_others_nothing() -> None:
     sent = block(4)
     sent["n2"].path_rate = None
     assert {"n0", "n1", "n3"} <= set(cleared(real(sent)))
+
+
+@pytest.mark.parametrize(("senders", "devices"), [(("n6",), range(2, 60)), (("n0", "n1", "n2"), range(2))])
+@pytest.mark.parametrize("rate", [20.0, 4000.0])
+def test_a_member_that_invents_paths_hides_none_and_is_the_only_suspect(
+    senders: tuple[str, ...], devices: range, rate: float
+) -> None:
+    sent = block(8)
+    sent["n3"].path_rate = 20.0
+    results = {name: each.raw() for name, each in sent.items()}
+    results["n7"]["measurements"] += [
+        row(TRAINING, "path_rate", f"gpu{at}", value=rate, labels={"sender": sender})
+        for sender in senders for at in devices
+    ]  # fmt: skip
+    raws = {name: {**raw, "simulated": False} for name, raw in results.items()}
+    judgement = judge_block([MemberResult(name, parsed(raw)) for name, raw in raws.items()], PROGRAMME)
+    assert {name for name, found in rules(judgement).items() if "slow_path" in found} == {"n2", "n3"}
+    refused = {
+        name for name, each in judgement.members.items() if Lack.REFUSED in {g.code for g in each.coverage.missing}
+    }
+    assert refused == {"n7"}
 
 
 @pytest.mark.parametrize(("beyond", "found"), [(-0.1, False), (0.1, True)])
@@ -218,10 +274,32 @@ def test_mfu_is_counted_as_published() -> None:
         }
     )
     measured = Measurements(parsed(rows))
-    alone, together = mfu_of(measured, {"bfloat16": (989.4e12, "NVIDIA's data sheet")})
+    peaks = {"bfloat16": (989.4e12, "NVIDIA's data sheet")}
+    alone, together = mfu_of(measured, peaks, 4)
     assert alone.value == pytest.approx(100 * 744 / 989.4, rel=0.001)
-    assert together.value == pytest.approx(0.97 * float(alone.value or 0.0))
-    assert mfu_of(measured, {"float16": (1.0, "")}) == ()
+    assert together.value == pytest.approx(float(alone.value or 0.0) / 2)  # two nodes' rate over four devices
+    assert [each.labels for each in mfu_of(measured, peaks, 0)] == [(("scope", "node"),)]
+    assert mfu_of(measured, {"float16": (1.0, "")}, 2) == ()
+
+
+def test_the_mfu_of_a_block_is_that_of_its_tokens_whichever_member_is_slow_and_needs_all_devices() -> None:
+    sent = block(4)
+    for each in sent.values():
+        each.training["flop_per_token"] = 1e9
+        each.storage.append({"probe": TRAINING, "metric": "training_recipe", "device": "node", "unit": "text",
+                             "text": "8b, bfloat16"})  # fmt: skip
+    sent["n3"].alone *= 0.5
+
+    def mfu() -> dict[str, float]:
+        given = [MemberResult(name, parsed(each.raw()), peaks={"bfloat16": (1e14, "")}) for name, each in sent.items()]
+        return {
+            name: row.value or 0.0 for name, one in judge_block(given).members.items() for row in one.observations
+            if (row.metric, row.labels) == ("mfu", (("scope", "block"),))
+        }  # fmt: skip
+
+    assert mfu() == pytest.approx({"n0": 1.0, "n1": 1.0, "n2": 1.0, "n3": 0.5})  # 1,000 of 100,000 tokens/s a device
+    del sent["n3"].training["training_devices"]
+    assert mfu() == {}
 
 
 @pytest.mark.parametrize("name", [name for name in list_skus() if name != "cpu-generic"])

@@ -8,11 +8,10 @@ import pytest
 
 from muster_criteria.cluster.model import BlockFindings, Measurements
 from muster_criteria.cluster.watched import COMMON_MIN, PROBE, judge_watched, watch_limits
-from muster_criteria.measured import Measured
+from muster_criteria.measured import NOT_SUPPORTED, Measured
 from muster_criteria.model import Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.skus import load_sku
-from muster_criteria.stage.coverage import NOT_SUPPORTED
 from tests.muster_criteria.cluster_results import Sent
 
 LIMITS = watch_limits(load_sku("h100-sxm-8").limits)

@@ -101,6 +101,17 @@ def test_a_promised_sensor_without_a_reading_is_missing_for_the_true_reason(case
     assert (gap.code, gap.what, gap.device) == (Lack.PROBE_ENDED, "inlet_temperature", "inlet")
 
 
+@pytest.mark.parametrize(("state", "verdict"), [("ok", Verdict.PASS), ("critical", Verdict.FAIL)])
+def test_of_an_incomplete_list_what_it_has_counts_and_the_reason_is_reported(
+    case: MakeCase, state: str, verdict: Verdict
+) -> None:
+    listed = promised(case).end("chassis", "skipped", "ipmitool ended with status 1")
+    listed.add("chassis", "inlet_temperature", "inlet", 24.0, "°C", labels=IPMI)
+    judgement = listed.add("chassis", "fan_state", "fan1", state, "text", labels=IPMI).judge()
+    assert judgement.verdict is verdict
+    assert any("status 1" in note for note in judgement.notes)
+
+
 def test_a_sensor_that_is_not_promised_is_not_missed_but_reported(case: MakeCase) -> None:
     silent = case("thermal").end("chassis", "skipped", "the BMC at https://b was not to be read").judge()
     assert silent.verdict is Verdict.PASS

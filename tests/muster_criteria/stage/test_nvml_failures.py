@@ -58,6 +58,7 @@ FAILURES: dict[str, Fail] = {
     "not supported": _refused(pynvml.NVML_ERROR_NOT_SUPPORTED),
     "no permission": _refused(pynvml.NVML_ERROR_NO_PERMISSION),
     "lost": _refused(pynvml.NVML_ERROR_GPU_IS_LOST),
+    "reset required": _refused(pynvml.NVML_ERROR_RESET_REQUIRED),
     "time-out": _refused(pynvml.NVML_ERROR_TIMEOUT),
     "unknown": _refused(pynvml.NVML_ERROR_UNKNOWN),
     "hangs": _hangs,
@@ -181,6 +182,24 @@ def test_a_gpu_that_says_that_it_is_bad_fails_intake(
     assert judgement.verdict is Verdict.FAIL
     assert {(each.metric, each.fault_class, each.action) for each in judgement.findings} == found
     assert {each.device for each in judgement.findings} == {GPU}
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "found"),
+    [
+        (pynvml.NVML_ERROR_RESET_REQUIRED, Verdict.FAIL, {("gpu_lost", "inspect"), ("recovery_action", "reset")}),
+        (pynvml.NVML_ERROR_UNKNOWN, Verdict.INCONCLUSIVE, set()),
+    ],
+)
+def test_a_gpu_that_answers_who_it_is_and_refuses_the_rest_does_not_pass_intake(
+    case: MakeCase, code: int, verdict: Verdict, found: set[tuple[str, str]]
+) -> None:
+    board = Failing("", _hangs)
+    board.only_identity[INDEX] = code
+    judgement = _judged(case("intake"), board, "inventory")
+    assert judgement.verdict is verdict
+    assert {(each.metric, each.action) for each in judgement.findings if each.device == GPU} == found
+    assert {each.device for each in (*judgement.findings, *judgement.coverage.missing)} <= {GPU, "node"}
 
 
 def test_links_that_came_back_under_load_warn_of_their_gpu(case: MakeCase) -> None:

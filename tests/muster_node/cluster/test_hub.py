@@ -51,12 +51,12 @@ class Rig:
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self.marks = dict.fromkeys(NAMES, 0)
 
-    def join(self, *names: str) -> None:
+    def join(self, *names: str, **said: Any) -> None:
         for name in names:
             connection = socket.create_connection(("127.0.0.1", self.block.master_port))
             self.links[name], self.messages[name] = Link(connection), []
             hello = {"session": "secret", "name": name, "rank": NAMES.index(name), "terms": self.block.terms}
-            self.links[name].send("hello", **hello)
+            self.links[name].send("hello", **hello, **said)
             while not self.received(name, "welcome"):
                 self.hub._step()
             self.links[name].send("arrive", phase="join")
@@ -127,9 +127,8 @@ def test_a_member_that_does_not_join_is_left_out_and_named_to_those_that_begin(r
 
 
 @pytest.mark.parametrize(
-    "hello", [{"session": "\ud800"}, {"session": ["secret"]}, {"session": "secret", "name": ["n1"], "rank": 1},
-              {"session": "secret", "name": "n1", "rank": 1, "waited": "long"}],
-)  # fmt: skip
+    "hello", [{"session": "\ud800"}, {"session": ["secret"]}, {"session": "secret", "name": ["n1"], "rank": 1}]
+)
 def test_a_stranger_s_odd_words_are_refused_and_end_no_block(rig: Rig, hello: dict[str, Any]) -> None:
     rig.join("n0")
     connection = socket.create_connection(("127.0.0.1", rig.block.master_port))
@@ -205,6 +204,17 @@ def test_a_member_waits_for_what_it_has_to_send_and_sleeps_again(rig: Rig, monke
     member.group.close()
     for each in (ours, theirs):
         each.close()
+
+
+def test_no_member_s_word_shortens_the_time_that_the_others_have(rig: Rig) -> None:
+    rig.join("n0")
+    rig.join("n1", waited=1e9)
+    rig.pass_time(58, n0={}, n1={})
+    assert not rig.received("n0", "go")
+    rig.join("n2")
+    rig.pass_time(1, n0={}, n1={}, n2={})
+    (go,) = rig.received("n2", "go")
+    assert not go["absent"]
 
 
 def test_one_member_alone_is_no_block(rig: Rig) -> None:

@@ -25,6 +25,7 @@ from muster_node.hardware import open_hardware
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import cluster_training
 from muster_node.probes.cluster_training import ClusterTraining
+from muster_node.tools.output import BadOutput
 
 PACKAGES = Path(muster_node.__file__).parent.parent
 
@@ -59,10 +60,10 @@ def measured(group: Group, path: Path) -> list[shared_path.Rate]:
 
 
 def test_the_first_node_is_alone_and_then_all_are_at_it(tmp_path: Path) -> None:
-    first, second = (measured(Group(rank), tmp_path) for rank in (0, 1))
+    first, second = (measured(Group(rank), tmp_path)[:-1] for rank in (0, 1))
     assert {each.labels["nodes"] for each in first} == {"one", "all"}
     assert {each.labels["nodes"] for each in second} == {"all"}
-    assert all(each.value > 0 for each in (*first, *second))
+    assert all(each.value and each.value > 0 for each in (*first, *second))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,6 +93,30 @@ def test_fio_measures_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert dict(shared_path.fio(tmp_path, 4)) == {"write": 2.0, "read": 2.0}
     assert not (tmp_path / "fio").exists()
+
+
+def test_fio_that_measures_nothing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = BadOutput("timeout", "did not end within 65 s")
+
+    def fails(folder: Path, mib: int) -> list[tuple[str, float]]:
+        (folder / "fio").touch()
+        raise ended
+
+    def why(*, simulated: bool) -> str:
+        group = Group(0)
+        group.simulated = simulated
+        (told,) = (each for each in measured(group, tmp_path) if each.metric == "shared_fio")
+        assert told.value is None
+        assert list(tmp_path.iterdir()) == []
+        return told.note
+
+    monkeypatch.setattr(shared_path, "fio", fails)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    reasons = {why(simulated=True), why(simulated=False)}
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    hung = why(simulated=False)
+    assert str(ended) in hung
+    assert len(reasons - {"", hung}) == 2
 
 
 def test_a_path_answers_unless_it_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

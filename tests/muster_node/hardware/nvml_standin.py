@@ -38,15 +38,23 @@ NOT_ON_HOPPER = (
 )
 
 
+IDENTITY = {
+    "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial",
+    "nvmlDeviceGetPciInfo",
+}  # fmt: skip
+
+
 class FakeNvml:
     """NVML as a healthy 8-GPU board answers it; ``refuse`` maps a function's name to the error that it raises.
 
     Handles are NVML indices. Constants and error classes are the real binding's. ``before`` is called with the name and
     the arguments of every call before its answer, and may raise instead. ``lost_after`` maps a GPU to the number of
-    calls that it answers before it is lost; ``fields`` goes before FIELDS; ``fabric_version`` is the newest fabric
-    structure that the driver accepts (3 since driver 580). Events are as the comments of nvml.h define them:
-    ``happens`` queues one for each set with which its GPU is registered by then, in the order of time; a wait that
-    finds none raises TIMEOUT.
+    calls that it answers before it is lost; ``only_identity`` maps one to the error with which it refuses all calls but
+    those of IDENTITY, as gpud's mocks of a GPU that needs a reset do (leptonai/gpud, pull request 1133; ``nvidia-smi``
+    shows "[GPU requires reset]" for 16, and "ERR!" for 999); ``fields`` goes before FIELDS; ``fabric_version`` is the
+    newest fabric structure that the driver accepts (3 since driver 580). Events are as the comments of nvml.h define
+    them: ``happens`` queues one for each set with which its GPU is registered by then, in the order of time; a wait
+    that finds none raises TIMEOUT.
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
@@ -61,6 +69,7 @@ class FakeNvml:
         self._registered: set[tuple[int, str]] = set()
         self.refuse: dict[str, int] = {}
         self.refuse_gpu: dict[int, int] = {}
+        self.only_identity: dict[int, int] = {}
         self.hang: dict[str, int | None] = {}
         self.before: Callable[[str, tuple[Any, ...]], None] = lambda name, arguments: None
         self.module_ids = [8, 6, 5, 7, 4, 2, 1, 3][:count]
@@ -125,6 +134,9 @@ class FakeNvml:
                 raise pynvml.NVMLError(self.refuse[name])
             if arguments and name.startswith("nvmlDevice") and arguments[0] in self.refuse_gpu:
                 raise pynvml.NVMLError(self.refuse_gpu[arguments[0]])
+            device = arguments and name.startswith("nvmlDevice")
+            if device and name not in IDENTITY and arguments[0] in self.only_identity:
+                raise pynvml.NVMLError(self.only_identity[arguments[0]])
             if arguments and arguments[0] in self.lost_after and name.startswith("nvmlDevice"):
                 self._calls[arguments[0]] = self._calls.get(arguments[0], 0) + 1
                 if self._calls[arguments[0]] > self.lost_after[arguments[0]]:

@@ -24,6 +24,27 @@ def test_a_volume_is_told_from_a_disk(tmp_path: Path, transport: str, model: str
     assert (found.text, found.labels.get("attached")) == ("live", attached)
 
 
+def errors(written: str) -> float | None:
+    log = f'{{"critical_warning": 0, {written}}}'.encode()
+    return next(each.value for each in disks.parse("nvme0", log) if each.name == "nvme_media_errors")
+
+
+@pytest.mark.parametrize(("written", "count"), [
+    ('"media_errors": 1204', 1204), ('"media_errors": {"value": 1204}', 1204), ('"media_errors": "0"', 0),
+    ('"media_errors": "1,204"', 1204), ('"media_errors": "1.234.567"', 1_234_567),
+    ('"media_errors": "12\\u202f345"', 12_345), ('"media_err": 1204', None),
+])  # fmt: skip
+def test_a_count_of_a_smart_log_is_read_in_any_locale(written: str, count: float | None) -> None:
+    """As nvme-cli writes it: 1.16 a number, 2 a number or a text, whose separator is the locale's."""
+    assert errors(written) == count
+
+
+@pytest.mark.parametrize("value", ['"12,04"', '"1.2e3"', '"-"', '""', "null", "true", "[]", '{"raw": 1}'])
+def test_a_count_that_is_no_number_is_no_count_that_is_missing(value: str) -> None:
+    with pytest.raises(OSError):
+        errors(f'"media_errors": {value}')
+
+
 def scsi(root: Path, name: str, place: str, address: str) -> None:
     """A SCSI disk at ``place`` of the machine."""
     device = root / "sys/devices/pci0000:00" / place / address

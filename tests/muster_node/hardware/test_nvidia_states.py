@@ -50,6 +50,29 @@ def test_what_the_driver_says_that_a_gpu_needs_is_reported() -> None:
     assert _of(nvml)["recovery_action", ""].text == "reboot of the node"
 
 
+@pytest.mark.parametrize(
+    ("code", "needs"), [(pynvml.NVML_ERROR_RESET_REQUIRED, "reset of the GPU"), (pynvml.NVML_ERROR_GPU_IS_LOST, None)]
+)
+def test_a_gpu_that_refuses_until_it_is_reset_is_lost_by_whichever_call_says_so(code: int, needs: str | None) -> None:
+    """Also by the error of one field of a call that succeeds."""
+    nvml = FakeNvml()
+    nvml.refuse[f"field {pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION}"] = code
+    facts = _of(nvml)
+    assert (facts["gpu_lost", ""].value, facts["recovery_action", ""].text) == (1.0, needs)
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNKNOWN])
+def test_no_process_can_use_a_gpu_until_it_is_reset_and_of_one_with_an_unknown_error_nothing_is_known(
+    code: int,
+) -> None:
+    nvml = FakeNvml()
+    nvml.only_identity[5] = code  # NVML index 5 sits in slot 1
+    gpus = NvidiaGpus(nvml)
+    use, resets = gpus.processes(), code == pynvml.NVML_ERROR_RESET_REQUIRED
+    assert (use.processes, len(use.unknown)) == ((), 0 if resets else 1)
+    assert [gpu.id for gpu in gpus.devices() if gpus.lost(gpu)] == (["gpu1"] if resets else [])
+
+
 @pytest.mark.parametrize("ones", ALL_ONES)
 def test_all_ones_are_a_missing_measurement_of_that_gpu(ones: int) -> None:
     """Of a counter, of one inside a structure, and of a sensor."""

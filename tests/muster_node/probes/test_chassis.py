@@ -115,6 +115,26 @@ def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ip
         run_probe(Chassis, Machine())
 
 
+def test_what_ipmitool_lists_before_and_after_a_record_that_fails_is_reported_and_incomplete(run_probe, ipmitool):
+    """As ``ipmi_sdr_print_sdr`` of ipmitool 1.8.18 ends: it prints all others, an error for the one, and gives 1."""
+    ipmitool(
+        script="""cat <<'END'
+FAN1             | 41h | ok  | 29.1 | 9800 RPM
+FAN2             | 42h | cr  | 29.2 | 0 RPM
+END
+echo 'ipmitool: ipmi_sdr_get_record() failed' >&2
+echo 'PS2 Status | C9h | ok | 10.2 | Presence detected, Power Supply AC lost'
+exit 1"""
+    )
+    listed = []
+    with pytest.raises(Skip):
+        run_probe(Chassis, Machine(), into=listed)
+    assert values(listed) == {
+        ("fan_speed", "fan0"): 9800.0, ("fan_state", "fan0"): "ok",
+        ("fan_speed", "fan1"): 0.0, ("fan_state", "fan1"): "critical", ("psu_state", "psu0"): "critical",
+    }  # fmt: skip
+
+
 def test_a_bmc_that_hangs_is_an_error(run_probe, ipmitool):
     ipmitool(script="exec sleep 60")
     with pytest.raises(RuntimeError):

@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.model import TRAINING, ZERO, BlockFindings, Measurements, fault_of
+from muster_criteria.cluster.model import PAYLOAD, TRAINING, ZERO, BlockFindings, Measurements, fault_of
 from muster_criteria.devices import natural
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
@@ -188,20 +188,22 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
 
 
 def judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Suspects all members where the final weights of one shard differ, and no member was found that corrupts.
+    """Suspects all members where the final weights of one shard differ, also without those found to corrupt.
 
     All ranks add the same sums to the same weights. A ring forwards a sum that was corrupted on its way, so that those
-    with other weights need not be those that corrupted it.
+    with other weights need not be those that corrupted it. One that computes wrong explains its own weights only: what
+    it adds to a sum all get alike. One that corrupts payloads explains those of all.
     """
+    others = {name: measured for name, measured in members.items() if name not in block.corrupting()}
     shards: dict[str, set[str]] = {}
-    for measured in members.values():
+    for measured in others.values():
         for row in measured.rows(TRAINING, "weights_digest"):
             if row.text and row.device != "node":
                 shards.setdefault(row.labels.get("shard", ""), set()).add(row.text)
-    if block.corrupts(members) or all(len(digests) < 2 for digests in shards.values()):
+    if block.corrupting({PAYLOAD}) or all(len(digests) < 2 for digests in shards.values()):
         return
     why = (
         "the ranks of the block ended with different weights after the same sums, which does not show who corrupted one"
     )
-    block.suspect(members, Lack.WRONG_SUM, why)
+    block.suspect(others, Lack.WRONG_SUM, why)
     block.note(why)

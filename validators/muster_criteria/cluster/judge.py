@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from muster_criteria.cluster.digests import judge_digests, judge_weights
 from muster_criteria.cluster.domains import judge_domains
 from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
+from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.verdict import count_rails, judge_fabric
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,
@@ -42,7 +43,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.sku_files.programme import Need
 from muster_criteria.stage.coverage import Tally
-from muster_criteria.stage.findings import in_order
+from muster_criteria.stage.findings import bounded, in_order
 from muster_criteria.stage.verdict import verdict_of
 
 log = logging.getLogger(__name__)
@@ -145,13 +146,18 @@ def _rows(result: StageResult | None) -> Sequence[Measured]:
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """A loss that is not finite makes members suspects, unless one that corrupts explains it: all share its sums."""
-    unusable = [
-        name
-        for name, measured in members.items()
-        if any(row.value is None and row.text is None for row in measured.rows(TRAINING, "loss"))
-    ]
-    if unusable and not block.corrupts(members):
+    """A loss that is not finite makes members suspects. One that corrupts explains its own, and those of a step in
+    which no member's is finite: all share its sums, but each loss is of the member's own batch."""
+    finite: dict[str, dict[str, bool]] = {}
+    for name, measured in members.items():
+        for row in measured.rows(TRAINING, "loss"):
+            by_name = finite.setdefault(row.labels.get("step", ""), {})
+            by_name[name] = by_name.get(name, True) and not (row.value is None and row.text is None)
+    corrupting = block.corrupting()
+    for by_name in finite.values():
+        if corrupting and len(by_name) == len(members) and not any(by_name.values()):
+            continue
+        unusable = [name for name, good in by_name.items() if not good and name not in corrupting]
         why = "the loss was not a finite number, and no member was found that caused it"
         block.suspect(unusable, Lack.LOSS_NOT_FINITE, why)
 
@@ -184,9 +190,9 @@ def _judgement(
     if count_pairs is not None:
         count_pairs(member.name, counted)
     counted.unjudged += block.unjudged.get(member.name, ())
-    coverage, findings = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
-    verdict, reason = verdict_of(findings, coverage)
-    broken = {(finding.metric, finding.device) for finding in findings}
+    coverage, every = counted.coverage(), in_order((*member.known, *block.findings.get(member.name, ())))
+    verdict, reason = verdict_of(every, coverage)
+    broken = {(finding.metric, finding.device) for finding in every}
     result = member.result
     rows = result.measurements if result is not None else ()
     return Judgement(
@@ -195,10 +201,10 @@ def _judgement(
         verdict=verdict,
         reason=reason,
         coverage=coverage,
-        findings=findings,
+        findings=bounded(every),
         observations=(
             *(_observation(row, broken, limits) for row in rows if row.metric != "step_digest"),
-            *mfu_of(measured, member.peaks),
+            *mfu_of(measured, member.peaks, block.training_devices),
         ),
         simulated=result is not None and result.simulated,
         sku=member.sku,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from muster_criteria.cluster.fabric.found import FabricJudgement
@@ -26,11 +26,15 @@ ZERO = {
     "member_missing": "by definition: each member takes part in everything that the block does together",
 }
 """Metrics of which anything but 0 is found, and why."""
-CORRUPTION = frozenset({"repeats_itself", "same_batch", "payload"})
+PAYLOAD = "payload"
+"""The rule of findings on a member that corrupts what it exchanges, so that others get it from it."""
+CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
+REASONS_MAX = 200
+"""Reasons why a member cannot pass, and sentences about a block, that are kept: a node may report labels at will."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +115,14 @@ class ClusterJudgement:
 class BlockFindings:
     """Findings so far, by member. ``suspected``: why a member cannot pass; ``unjudged``: what was measured and compared
     with nothing. ``slower``: members that could not be compared, and compute for longer than a comparable one may.
+    ``training_devices``: those of all members, 0 where one does not say.
     """
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
     suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     unjudged: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
     slower: set[str] = dataclasses.field(default_factory=set)
+    training_devices: float = 0.0
     missing: set[str] = dataclasses.field(default_factory=set)
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -129,18 +135,21 @@ class BlockFindings:
         gap = Gap(code, why)
         for member in members:
             rows = self.suspected.setdefault(member, [])
-            if gap not in rows:
+            if len(rows) < REASONS_MAX and gap not in rows:
                 rows.append(gap)
 
     def note(self, sentence: str) -> None:
         """Add a sentence about the whole block."""
-        if sentence not in self.notes:
+        if len(self.notes) < REASONS_MAX and sentence not in self.notes:
             self.notes.append(sentence)
 
-    def corrupts(self, members: Iterable[str]) -> bool:
-        """Returns whether any of these members fails so far because it corrupts data."""
-        found = (finding for member in members for finding in self.findings.get(member, ()))
-        return any(finding.severity is Severity.CRITICAL and finding.rule in CORRUPTION for finding in found)
+    def corrupting(self, rules: Collection[str] = CORRUPTION) -> set[str]:
+        """Returns the members that fail so far because they corrupt data, by these rules."""
+        return {
+            member
+            for member, found in self.findings.items()
+            if any(each.severity is Severity.CRITICAL and each.rule in rules for each in found)
+        }
 
 
 class Measurements:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster_criteria.cluster.model import COLLECTIVES, ZERO, BlockFindings, Measurements
+from muster_criteria.cluster.model import COLLECTIVES, PAYLOAD, ZERO, BlockFindings, Measurements
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.words import listed
 
@@ -94,7 +94,7 @@ def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: Bloc
 
 def _finding(observed: str, elements: float, fault: FaultClass) -> Finding:
     return Finding(
-        rule="payload",
+        rule=PAYLOAD,
         metric="collective_mismatches",
         device="node",
         severity=Severity.CRITICAL,

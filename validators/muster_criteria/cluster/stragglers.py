@@ -135,6 +135,8 @@ def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: Bl
             if row.value is not None and seconds is not None:
                 key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
                 lags.setdefault(key, {})[name] = (row.value, seconds)
+    # What most took part in: a member may name as many others as it likes.
+    lags = {key: rows for key, rows in lags.items() if 2 * len(rows) > len(members)}
     for name in members:
         late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, number_of(limit))]
         if lags and 2 * len(late) > len(lags):

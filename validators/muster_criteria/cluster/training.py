@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from muster_criteria.cluster.domains import domain_of
 from muster_criteria.cluster.model import (
@@ -22,7 +22,7 @@ from muster_criteria.cluster.model import (
 )
 from muster_criteria.cluster.storage import judge_path, judge_rates
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Extent, Observation
+from muster_criteria.model import Extent, Lack, Observation
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
@@ -32,7 +32,8 @@ EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
 
 EXPLAINING = frozenset({"straggler", "slow_alone"})
-"""Rules of findings that explain why a block does not scale, or steps irregularly: as far as that member is slower."""
+"""Rules of findings that explain why a block does not scale, as far as that member is slower, or steps irregularly, as
+far as its compute is irregular."""
 
 
 def judge_training(
@@ -40,16 +41,19 @@ def judge_training(
     block: BlockFindings,
 ) -> None:  # fmt: skip
     """Judges what the training measured besides its pace; no times of ``simulated`` members, which are a host's."""
+    devices = values_of(members, "training_devices")
+    if len(devices) == len(members):  # those of a member that sent no result are in the block's rate
+        block.training_devices = sum(devices.values())
     judge_path(members, block)
     if simulated:
         if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
             block.note("Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's.")
         return
     _judge_alone(programme.limit("alone_drop", "warn"), members, block)
-    _judge_paths(programme.limit("path_drop", "warn"), members, block)
-    _judge_scaling(programme.limit("scaling", "warn"), members, block)
+    slow_path = _judge_paths(programme.limit("path_drop", "warn"), members, block)
+    _judge_scaling(programme.limit("scaling", "warn"), slow_path, members, block)
     _judge_regularity(programme.limit("step_p95_to_p50", "warn"), members, block)
-    _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, members, block)
+    _judge_earlier(programme.limit("earlier_drop", "warn"), earlier, slow_path, members, block)
     judge_rates(programme, earlier, members, block)
 
 
@@ -70,24 +74,22 @@ def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:
     }
 
 
-def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tuple[Observation, ...]:
+def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]], of_block: float) -> tuple[Observation, ...]:
     """MFU = tokens/s of a device × FLOP per token ÷ dense peak of the number format, alone and together, in %.
 
-    The formula of PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); its terms are in the note. Empty where no
-    peak is known for the format.
+    ``of_block``: how many devices train together, 0 if that is not known. The formula of PaLM (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B); its terms are in the note. Empty where no peak is known for the format.
     """
     flop, recipe = measured.value(TRAINING, "flop_per_token"), measured.text(TRAINING, "training_recipe")
-    devices = measured.value(TRAINING, "training_devices")
     dtype = next((name for name in peaks if name in (recipe or "").split(", ")), "")
-    if flop is None or not devices or not dtype:
+    if flop is None or not dtype:
         return ()
     peak, source = peaks[dtype]
     found = []
-    scaling = measured.value(TRAINING, "scaling")
-    alone = measured.value(TRAINING, "tokens_per_s", scope="node")
-    rates = {"node": alone and alone / devices, "block": alone and scaling and alone / devices * scaling}
-    for scope, rate in rates.items():
-        if rate:
+    for scope, devices in (("node", measured.value(TRAINING, "training_devices")), ("block", of_block)):
+        together = measured.value(TRAINING, "tokens_per_s", scope=scope)
+        if together and devices:
+            rate = together / devices
             note = (
                 f"{figure(rate, 'tokens/s')} a device × {flop:.4g} FLOP ÷ {peak / 1e12:g} TFLOPS ({source}); {recipe}"
             )
@@ -99,16 +101,23 @@ def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]]) -> tu
     return tuple(found)
 
 
-def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float) -> str:
-    """Members of which something explains a block that is so many ``times`` worse than its limit; "" without any.
+def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float, slow_path: float) -> str:
+    """Members of which something explains a block that is so many ``times`` slower than its limit; "" without any.
 
-    All wait for the slowest: one that is slower by a tenth costs the block a tenth. What a slow path costs depends on
-    what goes over it.
+    All wait for the slowest: one that is slower by a tenth costs the block a tenth. A path that is ``slow_path`` times
+    slower than the others costs as much where a step is nothing but communication, and never more.
     """
-    rules = {name: {each.rule for each in found} for name, found in block.findings.items()}
-    paths = sorted(name for name, found in rules.items() if "slow_path" in found)
-    slow = sorted({name for name, found in rules.items() if found & EXPLAINING} | block.slower)
-    return listed(paths or slow) if paths or times <= _slowest(members) else ""
+    if times <= slow_path:
+        return listed(_with_rule(block, frozenset({"slow_path"})))
+    return listed(_slow(block)) if times <= _slowest(members) else ""
+
+
+def _slow(block: BlockFindings) -> list[str]:
+    return sorted({*_with_rule(block, EXPLAINING), *block.slower})
+
+
+def _with_rule(block: BlockFindings, rules: Collection[str]) -> list[str]:
+    return sorted(name for name, found in block.findings.items() if any(each.rule in rules for each in found))
 
 
 def _slowest(members: Mapping[str, Measurements]) -> float:
@@ -120,13 +129,13 @@ def _slowest(members: Mapping[str, Measurements]) -> float:
     return max(times, default=1.0)
 
 
-def _judge_scaling(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def _judge_scaling(limit: Limit, slow_path: float, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     values = values_of(members, "scaling")
     if not values or min(values.values()) >= number_of(limit):
         return
     value = min(values.values())
     observed = f"{value:.3f} of its nodes' own throughput together"
-    culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf)
+    culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf, slow_path)
     _warn_all(limit, "scaling", values, observed, f"≥ {number_of(limit):g}", "The block scales badly", culprits, block)
 
 
@@ -136,16 +145,23 @@ def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: 
         return
     observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
     expected = f"≤ {number_of(limit):g} times"
-    culprits = _explained(members, block, max(values.values()) / number_of(limit))
+    # What is slow in every step moves p95 and median alike: only a member irregular by as much explains it.
+    times = max(values.values()) / number_of(limit)
+    culprits = listed([name for name in _slow(block) if 1.0 + _irregular(members[name]) >= times])
     _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
 
 
+def _irregular(measured: Measurements) -> float:
+    """The widest spread of its devices' compute from step to step, as a share of the median."""
+    return max((row.spread or 0.0 for row in measured.rows(TRAINING, "step_compute")), default=0.0)
+
+
 def _judge_earlier(
-    limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
+    limit: Limit, earlier: Earlier | None, slow_path: float, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
     """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
     together = values_of(members, "tokens_per_s", scope="block")
-    devices = sum(values_of(members, "training_devices").values())
+    devices = block.training_devices
     if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
         return
     rate = statistics.median(together.values()) / devices
@@ -157,7 +173,7 @@ def _judge_earlier(
         f"{figure(rate, 'tokens/s')} a device, {drop:.0f} % less than the median of {earlier.blocks} earlier blocks "
         "with this recipe"
     )
-    culprits = _explained(members, block, least / rate if rate > 0 else math.inf)
+    culprits = _explained(members, block, least / rate if rate > 0 else math.inf, slow_path)
     what = "The block trains more slowly than earlier ones"
     _warn_all(limit, "tokens_per_s", together, observed, f"≥ {figure(least, 'tokens/s')}", what, culprits, block)
 
@@ -188,21 +204,18 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
         block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
 
 
-def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
+def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> float:
     """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends.
 
     What goes over the NVLinks of a domain is compared with such paths alone, what goes over the network with the rest.
+    Returns how many times slower than the others the slowest path is that was named, 1 without any.
     """
     domains = {name: domain_of(measured) for name, measured in members.items()}
-    rates = {
-        (row.labels["sender"], name, row.device): row.value
-        for name, measured in members.items()
-        for row in measured.rows(TRAINING, "path_rate")
-        if row.value is not None and row.labels.get("sender") in members
-    }
+    rates = _path_rates(members, block)
     kinds = {path: _kind_of(domains[path[0]], domains[path[1]], any(domains.values())) for path in rates}
     known = {path: rate for path, rate in rates.items() if kinds[path]}
-    for (sender, receiver, device), low in low_rates(limit, known, kinds).items():
+    slow = low_rates(limit, known, kinds)
+    for (sender, receiver, device), low in slow.items():
         what = f"{figure(low.rate, 'GB/s')} from {sender} to {device} of {receiver}"
         observed = f"{what}, {low.drop:.0f} % less than other paths"
         expected = f"≥ {figure(low.least, 'GB/s')}"
@@ -210,6 +223,31 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         extent = Extent(low.rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
+    return max((low.usual / low.rate if low.rate > 0 else math.inf for low in slow.values()), default=1.0)
+
+
+def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> dict[tuple[str, str, str], float]:
+    """By sender, receiver and its device. In a ring one node sends to each, so that a member that names several of
+    them, or more devices than most do, is a suspect, and counts for no other.
+    """
+    known = {
+        name: [
+            (row.labels.get("sender", ""), row.device, row.value)
+            for row in measured.rows(TRAINING, "path_rate")
+            if row.value is not None
+        ]
+        for name, measured in members.items()
+    }
+    devices = {name: len({device for _, device, _ in rows}) for name, rows in known.items() if rows}
+    rates: dict[tuple[str, str, str], float] = {}
+    for name, most in devices.items():
+        senders = {sender for sender, _, _ in known[name]}
+        if len(senders) > 1 or most > statistics.median_high(devices.values()):
+            why = f"it names {len(senders)} nodes that send to it, and {most} devices that receive (path_rate)"
+            block.suspect([name], Lack.REFUSED, why)
+        else:
+            rates |= {(sender, name, device): rate for sender, device, rate in known[name] if sender in members}
+    return rates
 
 
 def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from muster_criteria.cluster.fabric.nodes import MOST
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
 from muster_criteria.devices import kind_of
-from muster_criteria.measured import Measured
+from muster_criteria.measured import NOT_SUPPORTED, Measured
 from muster_criteria.model import Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.stage.coverage import NOT_SUPPORTED
 from muster_criteria.words import figure, listed
 
 PROBE = "gpu_watch"

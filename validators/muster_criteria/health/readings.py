@@ -26,6 +26,7 @@ from muster_criteria.device_events.policy import (
 from muster_criteria.health import presence
 from muster_criteria.health.counters import Count, believable, gone_on, leaps, rises
 from muster_criteria.health.presence import UNREAD, UP
+from muster_criteria.measured import NOT_SUPPORTED
 from muster_criteria.text import one_line
 from muster_criteria.written import problem_of
 
@@ -180,7 +181,7 @@ def read(
     """
     counters: dict[str, float] = {}
     known = before.counters
-    found = list(_facts(swept, before, counters))
+    found = [*_facts(swept, before, counters), *_refused(swept.facts)]
     unread = {*swept.failed, *swept.hung}
     found += [Reading(*each[:3], bad=each.bad) for each in presence.states(swept.facts, unread, known, counters)]
     count = next((fact.value for fact in swept.facts if fact.name == "gpus"), None)
@@ -230,6 +231,20 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
         yield from _rises(swept, before, before.seconds, believed)
 
 
+def _refused(facts: Sequence[Fact]) -> Iterator[Reading]:
+    """By GPU, whether any of its states was refused: what it does not say is not good. What it does not have is no
+    state, here as in a test's coverage.
+    """
+    refused: dict[str, str] = {}
+    for fact in facts:
+        if fact.name in _FLAGS or fact.name in _TOLD:
+            silent = fact.value is None and not fact.text and not fact.note.startswith(NOT_SUPPORTED)
+            why = f"{fact.name}: {one_line(fact.note)[:200] or 'no reason given'}" if silent else ""
+            refused[fact.device] = refused.get(fact.device) or why
+    for device, why in refused.items():
+        yield Reading("unread/states", device, why, bad=bool(why))
+
+
 def _rises(swept: Swept, before: Before, seconds: float, counts: Sequence[Count]) -> Iterator[Reading]:
     same = swept.boot_id == before.boot_id
     loaded_at, up = swept.kernel.loaded if swept.kernel else None, swept.uptime_s
@@ -265,6 +280,8 @@ _FLAGS = frozenset({
     "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
     "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
 })  # fmt: skip
+_TOLD = frozenset({"recovery_action", "fabric_healthy"})
+"""The other states of a GPU that say by themselves whether they are bad."""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
               16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip

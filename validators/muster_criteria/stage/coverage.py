@@ -9,7 +9,7 @@ import numpy as np
 
 from muster_criteria.devices import kind_of, natural
 from muster_criteria.labels import Labels, labelled
-from muster_criteria.measured import ProbeEnd, StageResult
+from muster_criteria.measured import NOT_SUPPORTED, ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import COUNTED_BY, DEVICES_MAX, PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
 from muster_criteria.sku_files.model import Sku
@@ -18,8 +18,6 @@ from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
-NOT_SUPPORTED = "not supported"
-"""The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
 AT_REST = "no reading found the GPU at work"
 """The note of what is read under load only, as ``muster_node.workloads.under_load`` writes it: it is no sign of a fault
 that siblings were found at work."""

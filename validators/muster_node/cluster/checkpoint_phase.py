@@ -45,7 +45,7 @@ def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Map
                 _emit_saved(group, saved, limit_s)
             files = SharedPath(group, pathlib.Path(path), checkpoints.folder, mib, together, until)
             for rate in files.measure():
-                group.emit(rate.metric, "node", value=rate.value, labels=rate.labels)
+                group.emit(rate.metric, "node", value=rate.value, labels=rate.labels, note=rate.note)
     except PathTrouble as trouble:
         troubles = trouble.found
     if group.local == 0:

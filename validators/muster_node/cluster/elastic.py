@@ -32,7 +32,7 @@ def main() -> None:
     rank, local = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
     folder = pathlib.Path(task["folder"])
     folder.mkdir(exist_ok=True)
-    log = Log(folder, rank)
+    log = Log(folder, rank, task["node"])
     threading.Thread(target=_end_when_told, args=(log,), daemon=True).start()
     torch.set_num_threads(1)
     on_gpu = torch.cuda.is_available()
@@ -88,13 +88,13 @@ def _end_when_told(log: Log) -> None:
 class Log:
     """What one rank did when: a file of its own, since no lock reaches across nodes, and a line as a sign of life."""
 
-    def __init__(self, folder: pathlib.Path, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, folder: pathlib.Path, rank: int, node: str) -> None:
+        self._of = {"rank": rank, "node": node}
         self._file = (folder / f"events-{rank}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int = -1) -> None:
         """Writes an event; it is in the file when this returns."""
-        line = json.dumps({"at": RealClock().wall(), "kind": kind, "rank": self._rank, "step": step})
+        line = json.dumps({"at": RealClock().wall(), "kind": kind, "step": step, **self._of})
         self._file.write(line + "\n")
         self._file.flush()
         print(line, flush=True)

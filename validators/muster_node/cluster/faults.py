@@ -131,7 +131,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def events_of(folder: pathlib.Path) -> list[Event]:
-    """The lines of all ranks, in order of time."""
+    """The lines of all ranks, in order of time, each by the clock of its node."""
     events = []
     for file in sorted(folder.glob("events-*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -145,20 +145,26 @@ def events_of(folder: pathlib.Path) -> list[Event]:
 def measured(events: Sequence[Event]) -> Mapping[str, list[float]]:
     """By metric, a value for each death: seconds until another rank was told, until the next step, and lost work.
 
-    An event is {"at": epoch seconds, "kind", "rank", "step"}: "step" after each step, "killed" just before a death,
-    "told" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed.
+    An event is {"at": epoch seconds, "kind", "rank", "node", "step"}: "step" after each step, "killed" just before a
+    death, "told" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed. All
+    is by the clock of the node of the death, but where another node alone was told: then between death and restart.
     """
     found: dict[str, list[float]] = {"fault_detect": [], "fault_restart": [], "fault_lost_work": []}
     for death in (event for event in events if event["kind"] == "killed"):
-        after = [event for event in events if event["at"] > death["at"]]
-        told = next((event for event in after if event["kind"] == "told"), None)
+        node = death["node"]
+        own = [event for event in events if event["node"] == node]
+        after = [event for event in own if event["at"] > death["at"]]
         started = next((event for event in after if event["kind"] == "resumed"), None)
-        steps = [event for event in after if event["kind"] == "step" and started and event["at"] > started["at"]]
-        if told is not None:
-            found["fault_detect"].append(told["at"] - death["at"])
-        if started is not None and steps:
+        if started is None:
+            continue
+        told = [each for each in events if each["kind"] == "told" and death["at"] < each["at"] < started["at"]]
+        if told:
+            first = min(told, key=lambda each: (each["node"] != node, each["at"]))
+            found["fault_detect"].append(first["at"] - death["at"])
+        steps = [event for event in after if event["kind"] == "step" and event["at"] > started["at"]]
+        if steps:
             found["fault_restart"].append(steps[0]["at"] - death["at"])
-            lost = [event for event in events if event["kind"] == "step" and event["at"] <= death["at"]]
+            lost = [event for event in own if event["kind"] == "step" and event["at"] <= death["at"]]
             kept = [event["at"] for event in lost if event["step"] < started["step"]]
             found["fault_lost_work"].append(death["at"] - (max(kept) if kept else lost[0]["at"]))
     return {metric: values for metric, values in found.items() if values}

@@ -196,7 +196,7 @@ class Hub(threading.Thread):
                 unknown_peer.link.send("refused", why=refusal)
             unknown_peer.link.close()
             return
-        self._admit(messages[0]["name"], unknown_peer.link, float(messages[0].get("waited") or 0.0))
+        self._admit(messages[0]["name"], unknown_peer.link)
 
     def _refusal(self, hello: Message) -> str:
         """Why this peer is refused; empty if it is admitted."""
@@ -204,8 +204,8 @@ class Hub(threading.Thread):
         if hello["kind"] != "hello" or not hmac.compare_digest(session, self._session.encode()):
             return "this is another session"
         name, rank = hello.get("name"), hello.get("rank")
-        if not isinstance(name, str) or not isinstance(hello.get("waited", 0.0), (int, float)):
-            return "it does not say who it is, or how long it has waited"
+        if not isinstance(name, str):
+            return "it does not say who it is"
         if name in self._absent:
             return BEGUN
         if (rank, name) not in list(enumerate(self._block.members)):
@@ -216,12 +216,10 @@ class Hub(threading.Thread):
             return f"{name} is here already"
         return ""
 
-    def _admit(self, name: str, link: Link, waited_s: float) -> None:
+    def _admit(self, name: str, link: Link) -> None:
         now = self._clock.now()
         link.line_max = LINE_MAX
         self._peers[name] = _Peer(name, link, link.own_address, joined_at=now, message_at=now, moved_at=now)
-        # The limit counts from the member that has waited longest, with a moment for the others to come.
-        self._join_until = min(self._join_until, now + max(1.0, self._block.join_timeout_s - waited_s))
         self._send(self._peers[name], line_of("welcome"))
 
     def _handle(self, peer: _Peer, message: Message) -> None:

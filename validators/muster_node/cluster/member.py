@@ -181,7 +181,7 @@ class Member:
         why = "no answer"
         while self._clock.now() - begun < self._block.join_timeout_s:
             try:
-                self._link = self._connect(self._clock.now() - begun)
+                self._link = self._connect()
                 self._message_at = self._clock.now()
                 self._progress(f"joined at {self._block.master}, waiting for the others")
                 return None
@@ -196,14 +196,14 @@ class Member:
         sentence = f"it could not be joined at {place} within {self._block.join_timeout_s:.0f} s: {why}"
         return ExitStatus("join", missing=(Lost(self._block.master, sentence),))
 
-    def _connect(self, waited_s: float) -> Link:
+    def _connect(self) -> Link:
         # The master reaches its own hub even if the network does not route its own address back to it.
         address = "127.0.0.1" if self._block.rank == 0 else self._block.master_addr
         connection = socket.create_connection((address, self._block.master_port), timeout=_CONNECT_S)
         link = Link(connection)
         try:
             terms, block = self._block.terms, self._block
-            link.send("hello", session=self._session, name=block.name, rank=block.rank, terms=terms, waited=waited_s)
+            link.send("hello", session=self._session, name=block.name, rank=block.rank, terms=terms)
             message = self._await_answer(link)
             if message["kind"] != "welcome":
                 why = str(message.get("why", "it gave no reason"))[:200]

@@ -35,11 +35,15 @@ _CHUNK = 4 * MIB
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """One figure of the path on this node. ``labels`` say which, and whether ``one`` node or ``all`` were at it."""
+    """One figure of the path on this node. ``labels`` say which, and whether ``one`` node or ``all`` were at it.
+
+    ``value``: None where it was not measured, and ``note`` says why.
+    """
 
     metric: str
-    value: float
+    value: float | None
     labels: dict[str, str]
+    note: str = ""
 
 
 def large_files(folder: pathlib.Path, mib: int) -> Iterator[tuple[str, float]]:
@@ -111,7 +115,7 @@ class SharedPath:
         group, found = self._group, []
         for nodes, here in ((ONE, group.rank == 0), (ALL, group.local == 0)):
             found += self._at_once(here, lambda nodes=nodes: self._files(nodes))  # type: ignore[misc]
-        return found + self._at_once(group.local == 0 and self._has_fio(), self._fio)
+        return found + self._at_once(group.local == 0, self._fio)
 
     def _at_once(self, here: bool, work: Callable[[], list[Rate]]) -> list[Rate]:
         found: list[Rate] = []
@@ -141,14 +145,14 @@ class SharedPath:
         ]
         return rates + [Rate("small_files", rate, {"op": op, "nodes": nodes}) for op, rate in small_files(self._folder)]
 
-    def _has_fio(self) -> bool:
-        return shutil.which("fio") is not None and not self._group.hardware.simulated
-
     def _fio(self) -> list[Rate]:
+        if self._group.hardware.simulated:
+            return [Rate("shared_fio", None, {}, "it is not run on simulated nodes")]
+        if shutil.which("fio") is None:
+            return [Rate("shared_fio", None, {}, "it is not installed")]
         try:
             return [Rate("shared_fio", rate, {"direction": pattern}) for pattern, rate in fio(self._folder, self._mib)]
         except BadOutput as error:
-            self._group.progress(f"fio on the shared path: {error}")
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir()
-            return []
+            return [Rate("shared_fio", None, {}, f"it {error}"[:400])]

@@ -389,7 +389,9 @@ class Hardware(abc.ABC):
         return None
 
     def lost(self, device: Device) -> bool:
-        """Whether the driver reports a GPU as lost (fallen off the bus). False where it does not answer at all."""
+        """Whether the driver reports a GPU as lost (fallen off the bus), or refuses to use it until it is reset. False
+        where it does not answer at all.
+        """
         return False
 
     def loading(self, devices: list[Device]) -> AbstractContextManager[None]:

@@ -87,7 +87,7 @@ class ClusterTraining(Probe):
         "resume_equal": Metric("bool", "whether weights, moments and loss are to the last bit those that were saved"),
         "checkpoint_own": Metric("s", "median time of a rank's own saves, of which the slowest is checkpoint_save"),
         "shared_rate": Metric("GB/s", "large file in the shared path, by direction, one node alone or all at once"),
-        "shared_fio": Metric("GB/s", "the same by fio, where it is installed, all nodes at once, by direction"),
+        "shared_fio": Metric("GB/s", "the same by fio, all nodes at once, by direction; the note says why not"),
         "small_files": Metric("1/s", "operations on small files in the shared path, by op, one node or all at once"),
         "shared_path": Metric(
             "bool",

@@ -93,7 +93,7 @@ def _emit_lost(context: Context, gpu: Device, how: str, last: _LastReadings) -> 
     lost = context.hardware.lost(gpu)
     if how and not lost:
         lost = all(sample.device != gpu.id for sample in context.hardware.telemetry())
-    notes = [how or ("NVML: the GPU is lost" if lost else ""), last.of(gpu) if how or lost else ""]
+    notes = [how or ("NVML: the GPU is lost, or needs a reset" if lost else ""), last.of(gpu) if how or lost else ""]
     value = 1.0 if lost else None if how else 0.0
     context.emit("gpu_lost", gpu.id, value=value, note="; ".join(filter(None, notes)))
 

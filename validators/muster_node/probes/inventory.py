@@ -55,7 +55,7 @@ class Inventory(Probe):
         "unlike_siblings": Metric(
             "count", "facts of model, firmware and memory that differ from most of its siblings", on="gpu"
         ),
-        "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost (off the bus)", on="gpu"),
+        "gpu_lost": Metric("bool", "whether the driver reports the GPU as lost, or in need of a reset", on="gpu"),
         "hbm_total": Metric("GiB", "GPU memory", on="gpu"),
         "ecc_uncorrected": Metric("count", "uncorrected ECC errors, by scope", on="gpu"),
         "ecc_corrected": Metric("count", "corrected ECC errors, by scope", on="gpu"),

@@ -138,7 +138,7 @@ def _emit_lost(context: Context, gpu: Device, error: str, record: Record) -> Non
     reported = any(device == gpu.id for _, device in record.series)
     silent = error and reported and all(sample.device != gpu.id for sample in context.hardware.telemetry())
     if context.hardware.lost(gpu) or silent:
-        context.emit("gpu_lost", gpu.id, value=1.0, note=error or "NVML: the GPU is lost")
+        context.emit("gpu_lost", gpu.id, value=1.0, note=error or "NVML: the GPU is lost, or needs a reset")
     else:
         context.emit("gpu_lost", gpu.id, value=None if error else 0.0, note=error)
 

@@ -67,7 +67,7 @@ METRICS = {
         "count", "clocks, limits and modes that were set otherwise than before the load", on="gpu"
     ),
     "inlet_temperature": Metric("°C", "median inlet temperature, where the node reads one: what a hot hall did"),
-    "gpu_lost": Metric("bool", "whether the driver called the GPU lost at any time", on="gpu"),
+    "gpu_lost": Metric("bool", "whether the driver called the GPU lost, or in need of a reset, at any time", on="gpu"),
     **STATES,
 }
 

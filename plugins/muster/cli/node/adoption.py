@@ -64,7 +64,7 @@ def replace(
     The history stays with the old machine's serials: see `muster node part SERIAL`.
     """
     from muster import store
-    from muster.admission import service
+    from muster.admission import changes, service
     from muster.rules.preview import risks_of_move
 
     before, described = store.nodes.get(name), _bmc(bmc)
@@ -79,6 +79,8 @@ def replace(
             risks(name, [*risks_of_move(before.state, node.state), "its earlier verdicts no longer count"])
     if not dry_run and (trouble := service.carry_out(name)):
         typer.echo(f"{name}: {WITHDRAWN} waits: {trouble}")
+    if lacks := changes.placeless(before):
+        typer.echo(f"{name}: {lacks}")
     if node.bmc and described is None:
         typer.echo(
             f"{name}: its BMC is still {node.bmc['url']}; if that is the old machine's, give the new one's: "

@@ -147,7 +147,8 @@ def show_(name: Name, json: AsJson = False) -> None:
             "observations": observed, "bmc_read_at": bmc_read_at,
         })  # fmt: skip
         return
-    _show_facts(node, lease, waivers, bmc_read_at)
+    why_held = store.runs.get(node.held_run, node=name).why_held if node.held_run else ""
+    _show_facts(node, lease, waivers, bmc_read_at, why_held)
     if findings:
         typer.echo()
         show.findings([found.finding for found in findings])
@@ -171,7 +172,7 @@ def show_(name: Name, json: AsJson = False) -> None:
 
 
 def _show_facts(
-    node: Node, lease: Lease | None, waivers: Iterable[Waiver], bmc_read_at: datetime.datetime | None
+    node: Node, lease: Lease | None, waivers: Iterable[Waiver], bmc_read_at: datetime.datetime | None, why_held: str
 ) -> None:
     show.facts(
         {
@@ -182,8 +183,7 @@ def _show_facts(
             "simulated": "yes" if node.simulated else "", "enrolled": show.when(node.added_at),
             "replaced": show.when(node.machine_since) if node.machine_since != node.added_at else "",
             "shadow": "tested and reported, never withdrawn: adopted, not verified" if node.shadow else "",
-            "held": node.held_run
-            and f"the circuit breaker holds the verdict of {node.held_run}; see `muster status`",
+            "held": f"the verdict of {node.held_run}: {why_held}; see `muster status`" if node.held_run else "",
             "tests": node.pause or "",
             "lemon": node.lemon or "",
             "answered": show.when(node.contact_at),

@@ -254,12 +254,13 @@ def wanted() -> list[dict[str, Any]]:
 def _next_fault(node: Node) -> dict[str, str] | None:
     """The conf of a run of the DAG repair for the node; None if none is to begin now.
 
-    A person is asked about an incident that is open where the node is out of service for something else.
+    A person is asked, once, about an incident that is open where the node is out of service for something else. What
+    was asked about one keeps no other fault from its repair.
     """
     known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
-    if any(each.asks for each in known):
-        return None
     ours = [each for each in known if store.repairs.out_for(each)]
+    if any(each.asks for each in ours):
+        return None
     for found in ours:
         if found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
             store.repairs.wait(found.id, step.why)
@@ -273,7 +274,7 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     if seen and ladder:  # however long ago: no sweep reads a node that is out of service
         part = seen.part if " " in seen.part else ""
         return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence}
-    if known and not ours:
+    if known and not ours and not known[0].asks:
         _ask(known[0], "the node is out of service for something else (see `muster node history`), or the part of this "
              "incident was replaced")  # fmt: skip
     return None

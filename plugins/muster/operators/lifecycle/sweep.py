@@ -163,20 +163,24 @@ def act() -> list[str]:
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
     seen = store.health.open_in_service(now - rules.EVENTS_FOR)
-    shared = rules.common(seen, list(nodes.values()), policy, now)
+    shared = rules.common(seen, list(nodes.values()), policy)
     for place in shared:
         log.warning("%s", place.sentence)
         notices.notify(f"place {place.place}/{place.check}", place.sentence)
-    due = rules.due(rules.theirs(seen, shared), nodes)
-    _tell_of_ports(seen)
+    theirs = rules.theirs(seen, shared)
+    due = rules.due(theirs, nodes)
+    _tell_of_ports(theirs)
     done: list[str] = []
+    held: list[tuple[Observation, str, Refusal]] = []
     for name, each in due.items():
         with apart(name, done):
-            done += _withdraw(each, nodes[name])
-    return done + upkeep.replace_nodes()
+            done += _withdraw(each, nodes[name], held)
+    _tell_of_held(held)
+    return done + [sentence for _, sentence, _ in held] + upkeep.replace_nodes()
 
 
-def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
+def _withdraw(seen: Observation, node: Node, held: list[tuple[Observation, str, Refusal]]) -> Iterator[str]:
+    """Yields what was done. ``held`` gets the observation of a node that stays, with a sentence and what keeps it."""
     simulated = "[simulated] " if node.simulated else ""
     why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
     try:
@@ -185,8 +189,7 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
         log.info("%s: %s", node.name, error)
         if error.code in (Refusal.BREAKER, Refusal.SHADOW):
             sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
-            notices.notify(f"held observation/{node.name}", sentence)
-            yield sentence
+            held.append((seen, sentence, error.code))
         return
     trouble = service.carry_out(node.name)
     waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""
@@ -199,6 +202,24 @@ def _withdraw(seen: Observation, node: Node) -> Iterator[str]:
         sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
     notices.notify(f"observed/{node.name}", sentence, each=True)
     yield sentence
+
+
+def _tell_of_held(held: Sequence[tuple[Observation, str, Refusal]]) -> None:
+    """Send one notice a day of what the circuit breaker holds, and of nodes in shadow mode one of what is new."""
+    by_breaker = [sentence for _, sentence, code in held if code is Refusal.BREAKER]
+    in_shadow = [(seen, sentence) for seen, sentence, code in held if code is Refusal.SHADOW]
+    _tell_of_all("held observations", by_breaker)
+    if in_shadow:
+        _tell_of_all(f"observations in shadow mode/{in_shadow[0][0].id}", [sentence for _, sentence in in_shadow])
+    for seen, _ in in_shadow:
+        store.health.note_acted(seen, ASKED)
+
+
+def _tell_of_all(about: str, sentences: Sequence[str]) -> None:
+    if len(sentences) == 1:
+        notices.notify(about, sentences[0])
+    elif sentences:
+        notices.notify(about, f"{len(sentences)} nodes would leave service, and stay", lines=sentences)
 
 
 def _tell_of_ports(seen: Sequence[Observation]) -> None:

@@ -85,14 +85,13 @@ def _claim(
             )
         for name in names:
             store.runs.begin_stage(key, STAGE, node=name)
-        if why := rounds.outdated(key):
-            log.info("the rounds are made again: %s", why)
-            store.rounds.forget(key)
+        outdated = rounds.outdate(key)
         store.rounds.reopen(key)  # what was prevented once is tried again
     # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
     drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
     block = {
         **fabric,
+        **outdated,
         "asked": dataclasses.asdict(asked),
         "claimed_at": store.clock.now().isoformat(),
         "differences": differences,
@@ -126,11 +125,12 @@ def judge(key: RunKey) -> None:
     from muster_criteria.cluster.judge import judge_block
     from muster_criteria.cluster.training import recipe_of
 
-    block_of, unable = store.attempts.block_of(key), faults.of_run(key)
+    block_of = store.attempts.block_of(key)
     left_out = {str(name): str(why) for name, why in block_of.get("untested", {}).items()}
     lost, pairs = rounds.left_out(store.rounds.sides(key)).lost, rounds.evidence_of(key)
     names = rounds.members_of(key)
     since = block_results.met_since(key, names, datetime.datetime.fromisoformat(block_of["claimed_at"]))
+    unable = {**block_results.late(key, names, since), **faults.of_run(key)}
     collected = {
         name: Collected(left_out=left_out[name]) if name in left_out
         else block_results.collect(key, name, unable.get(name, ""), lost.get(name, ""), since)

@@ -13,6 +13,7 @@ from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
 from muster.rules.certificate import WATCHED
+from muster_criteria.cluster.plan import JOIN_TIMEOUT_S
 from muster_criteria.model import EVIDENCE, Action, Evidence, FaultClass, Finding, Severity
 from muster_criteria.sku_files.model import Sku
 
@@ -52,6 +53,16 @@ def met_since(key: RunKey, names: Sequence[str], claimed_at: datetime.datetime) 
     """
     begun = [job.started_at for name in names if (job := store.runs.get_job(key, STAGE, node=name))]
     return claimed_at if any(at and at >= claimed_at for at in begun) else None
+
+
+def late(key: RunKey, names: Sequence[str], since: datetime.datetime | None) -> dict[str, str]:
+    """{member: why} of those whose job the controller began when the others, that met ``since``, waited no more."""
+    if since is None:
+        return {}
+    jobs = {name: store.runs.get_job(key, STAGE, node=name) for name in names}
+    begun = {name: job.started_at for name, job in jobs.items() if job and job.started_at and job.started_at >= since}
+    after = {name: (at - min(begun.values())).total_seconds() for name, at in begun.items()}
+    return {name: f"its task began {s:.0f} s after the others'" for name, s in after.items() if s > JOIN_TIMEOUT_S}
 
 
 def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datetime | None) -> Collected:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.model.rounds import Outcome, PlannedRound, Side
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NotMeasured(AirflowFailException):
-    """The side is recorded, and not measured."""
+    """The side is recorded, and not measured, or the node has no pair."""
 
 
 class MusterPairOperator(RemoteJobOperator):
@@ -61,7 +61,8 @@ class MusterPairOperator(RemoteJobOperator):
         if not planned or planned[-1].pair_of(self.member) is None:
             # A person has cleared the task of a node that was left out since its pair had been prevented.
             store.rounds.reopen(RunKey.of(ti), self.member)
-            raise AirflowSkipException(f"{self.member} has no pair in the latest round of this run")
+            # No skip, which would skip the next round, where it has a pair again.
+            raise NotMeasured(f"{self.member} has no pair in the latest round of this run")
         self.stage = ROUND_STAGES[planned[-1].number - 1]
         return planned[-1]
 
@@ -81,7 +82,7 @@ class MusterPairOperator(RemoteJobOperator):
                 self._note(context, Side(self.member, Outcome.UNMEASURED, str(error)))
             raise
         except Exception as error:
-            if self._is_last_try(context) and not isinstance(error, AirflowSkipException):
+            if self._is_last_try(context):
                 self._note(context, Side(self.member, Outcome.UNMEASURED, str(error)))
             raise
 

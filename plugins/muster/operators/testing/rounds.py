@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,18 @@ from muster_criteria.model import Evidence, Finding
 from muster_criteria.sku_files.model import BlockProgramme, Sku
 
 if TYPE_CHECKING:
+    from muster_criteria.cluster.fabric.made import Missed, Rounds
     from muster_criteria.cluster.fabric.observed import Place
     from muster_criteria.cluster.fabric.rounds import Round, RoundResult
     from muster_criteria.cluster.fabric.topology import Topology
-    from muster_criteria.cluster.fabric.verdict import Rounds
 
 log = logging.getLogger(__name__)
+
+HELD_SINCE = "another run has held the node since: clear plan_1 too"
+"""Why a round says nothing of a node any more."""
+
+MISSED_MAX = 3
+"""Rounds that a node may miss before it is in no later one: its partner of the last one then still meets another."""
 
 
 def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
@@ -68,21 +74,22 @@ def places_loaded(fabric: Mapping[str, Any], *, simulated: bool) -> tuple[str, .
     return topology.loaded() if topology is not None and (topology.known or not simulated) else ()
 
 
-def outdated(key: RunKey) -> str:
-    """Why the rounds that a run has made say nothing of its nodes any more, "" if they do, or if there are none.
+def outdate(key: RunKey) -> dict[str, Any]:
+    """Returns what a claim keeps where the rounds that its run has made are to be made again; {} if not.
 
-    After a repair nothing is judged by what was measured before it. Rounds that found nothing stay, for a run that was
-    interrupted or whose training is repeated.
+    They are forgotten when new ones follow (``next_round``), since a person may have cleared the training alone, or its
+    judgement; until then a node that another run has held does not pass by them. After a repair nothing is judged by
+    what was measured before it: then they are forgotten at once. Rounds that found nothing stay, for a run that was
+    interrupted.
     """
     if not store.rounds.planned(key):
-        return ""
-    if between := store.leases.taken_between(key):
-        return f"another run has held {', '.join(between)} since"
+        return {}
     if broken := store.rounds.broken_since(key):
-        return f"{', '.join(broken)} was out of service since"
-    if parts := store.rounds.parts(key):
-        return f"they were judged, and named {parts[0].title}; a person who clears it has removed the cause"
-    return ""
+        log.info("the rounds are made again: %s was out of service since", ", ".join(broken))
+        store.rounds.forget(key)
+        return {}
+    held, claimed_so = store.leases.taken_between(key), "outdated" in store.attempts.block_of(key)
+    return {"outdated": {"held": held}} if held or claimed_so or store.rounds.parts(key) else {}
 
 
 def address_of(node: Node) -> str:
@@ -121,28 +128,36 @@ def _read(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def next_round(key: RunKey) -> list[dict[str, str]]:
+def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
     """Plan the next round, or the rest of one that was interrupted. Returns the operator's arguments for each side.
 
     Empty when nothing is left to find out: the block has no rounds, all suspects are decided, or too few nodes are
-    left. Partners are next to each other, so that they start at about the same time.
+    left. Partners are next to each other, so that they start at about the same time. ``first``: all rounds follow, so
+    that those that are outdated are forgotten.
     """
+    from muster_criteria.cluster.fabric.made import unmade
     from muster_criteria.cluster.fabric.planner import next_round as planner
-    from muster_criteria.cluster.fabric.verdict import unmade
 
     block = store.attempts.block_of(key)
     if "topology" not in block:
         return []
+    if first and block.pop("outdated", None):
+        log.info("the rounds of before the claim are made again")
+        store.rounds.forget(key)
+        store.attempts.keep_block(key, block)
     planned, sides = store.rounds.planned(key), store.rounds.sides(key)
     if planned and (rest := _unfinished(planned[-1], sides.get(planned[-1].number, {}))):
         return _arguments(planned[-1], rest)
     known, gone = rounds_of(key, block), left_out(sides)
     assert known is not None
     topology = known.topology
+    over = {name for name, missed in known.missed.items() if len(missed) >= MISSED_MAX}
+    short = {topology.index[name]: unmade(known, name) for name in known.missed}
     plan = planner(
         topology, known.results, block["seed"], variants=int(block["pairs"].get("variants", 1)),
-        gone=[node for node, name in enumerate(topology.nodes) if name in gone],
-        short=[node for node, name in enumerate(topology.nodes) if unmade(known, name)],
+        gone=[node for node, name in enumerate(topology.nodes) if name in gone or name in over],
+        short=[node for node, missed in short.items() if missed],
+        across=[node for node, missed in short.items() if any(each.across for each in missed)],
     )  # fmt: skip
     if plan is None:
         return []
@@ -195,15 +210,16 @@ def left_out(sides: Mapping[int, Mapping[str, Side]]) -> LeftOut:
 
 def rounds_of(key: RunKey, block: Mapping[str, Any]) -> Rounds | None:
     """What the rounds of a run measured; None for a block without rounds."""
+    from muster_criteria.cluster.fabric.made import Rounds
     from muster_criteria.cluster.fabric.topology import from_records
-    from muster_criteria.cluster.fabric.verdict import Rounds
 
     if "topology" not in block:
         return None
     topology, sides = from_records(block["topology"]), store.rounds.sides(key)
     results = [_result(topology, each, sides.get(each.number, {})) for each in store.rounds.planned(key)]
     why = {name: said for number in sorted(sides) for name, side in sides[number].items() if (said := _why_unmet(side))}
-    return Rounds(topology, places_in(block), tuple(results), why, _prevented(key, sides))
+    held = block.get("outdated", {}).get("held", ())
+    return Rounds(topology, places_in(block), tuple(results), why, _missed(key, topology, sides, held))
 
 
 def _why_unmet(side: Side) -> str:
@@ -212,29 +228,40 @@ def _why_unmet(side: Side) -> str:
     return side.why or next(missed, "")
 
 
-def _prevented(key: RunKey, sides: Mapping[int, Mapping[str, Side]]) -> dict[str, list[tuple[int, str]]]:
-    """{node: (round, why)} of the pairs that the controller or a scheduler prevented."""
-    found: dict[str, list[tuple[int, str]]] = {}
+def _missed(
+    key: RunKey, topology: Topology, sides: Mapping[int, Mapping[str, Side]], held: Collection[str]
+) -> dict[str, list[Missed]]:
+    """{node: its rounds that show less than was planned}: the pair was prevented, or broke, or a side is unknown, or
+    another run has ``held`` the node since.
+    """
+    from muster_criteria.cluster.fabric.made import Missed
+
+    leaves = dict(zip(topology.nodes, topology.leaf_of, strict=True))
+    found: dict[str, list[Missed]] = {}
     for planned in store.rounds.planned(key):
         known = sides.get(planned.number, {})
         for pair in planned.pairs:
-            if _counts(known, pair):
-                continue
-            whys = (f"{name}: {known[name].why}" for name in pair if _is_unmeasured(known.get(name)))
-            why = next(whys, "its task ended before it began")
+            across = leaves[pair[0]] != leaves[pair[1]]
+            said = "; ".join(f"{name}: {known[name].why}" for name in pair if name in known and known[name].why)
+            said = said or "its task ended before it began"
+            why = f"the pair {' – '.join(pair)} was not measured to its end ({said})"
             for name in pair:
-                found.setdefault(name, []).append(
-                    (planned.number, f"the pair {' – '.join(pair)} was prevented ({why})")
-                )
+                if name in held:
+                    found.setdefault(name, []).append(Missed(planned.number, HELD_SINCE, across))
+                elif not _is_whole(known, pair):
+                    found.setdefault(name, []).append(Missed(planned.number, why, across))
     return found
 
 
-def _is_unmeasured(side: Side | None) -> bool:
-    return side is not None and side.outcome is Outcome.UNMEASURED
+def _is_whole(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:
+    """Whether a pair was measured to its end, so that it shows all that it was planned for."""
+    known = [sides[node] for node in pair if node in sides]
+    return len(known) == 2 and all(side.outcome is Outcome.MEASURED and not side.why for side in known)
 
 
 def _counts(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:
-    return all(node in sides and not _is_unmeasured(sides[node]) for node in pair)
+    """Whether what came of a pair is looked at: all but one that was prevented. A broken one measured some rails."""
+    return all(node in sides and sides[node].outcome is not Outcome.UNMEASURED for node in pair)
 
 
 def evidence_of(key: RunKey) -> dict[str, list[Finding]]:

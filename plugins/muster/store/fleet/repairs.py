@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 from collections.abc import Sequence
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,7 @@ from muster.rules import repair as rules
 from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
-from muster.store.database.models import LeaseRow, NodeRow, StageRow
+from muster.store.database.models import EventRow, LeaseRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions import incidents
 from muster.store.decisions.current import current_verdicts
@@ -38,8 +38,9 @@ PROOF_BEGINS = datetime.timedelta(hours=6)
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
     """Return the node's open incident of that fault, or open one. Raises UnknownNode.
 
-    One of a part that was replaced is closed: the fault of the new part is another. ``prove``: the stages that have to
-    pass, at ``level`` at least, before a repair counts.
+    One of a part that was replaced is closed: the fault of the new part is another. Of a fault that came back, evidence
+    is due again: what was taken shows another machine, or was taken before the node served again. ``prove``: the stages
+    that have to pass, at ``level`` at least, before a repair counts.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -58,6 +59,9 @@ def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), 
             session.add(found)
             session.flush()
             text = f"({fault.fault_class})"
+        elif found.bundle and _outdated(session, row, found):
+            found.bundle, found.bundle_sha256, found.bundle_bytes, found.missing = "", "", 0, []
+            found.why = why[:TEXT_MAX]
         if not incidents.out_for(session, row, found):
             evidence = {"incident": found.id, "repair": incidents.taken_up(found)}
             access.remark(session, row, ACTOR, f"incident {found.id} {text}: {why}", evidence)
@@ -328,6 +332,15 @@ def _open(session: Session, node: NodeRow, fault: Fault) -> list[IncidentRow]:
     """The open incidents of that class and device of the node's machine, of another part each."""
     same = (fault.fault_class, fault.device)
     return [each for each in incidents.open_now(session, node) if (each.fault_class, each.device) == same]
+
+
+def _outdated(session: Session, node: NodeRow, incident: IncidentRow) -> bool:
+    """Whether the incident's evidence was not taken of the node, or the node entered service since."""
+    here = EventRow.node == node.name
+    taken = select(func.max(EventRow.id)).where(here, EventRow.evidence["bundle"].as_string() == incident.bundle)
+    last = session.scalar(taken)
+    entered = select(EventRow.id).where(here, EventRow.id > (last or 0), access.COMES, ~access.GOES).limit(1)
+    return last is None or session.scalar(entered) is not None
 
 
 def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: str) -> None:

@@ -16,6 +16,7 @@ from muster.model.health import Observation
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
+from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster.store.database import access
@@ -23,6 +24,7 @@ from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
+from muster.store.database.repairs import IncidentRow
 from muster.store.decisions import questions, replacing
 from muster.store.fleet import repairs, signs
 from muster.store.fleet.measured import NOT_PEERS
@@ -53,19 +55,23 @@ def collect(
     )  # fmt: skip
     if rows is None:
         asked = select(QuestionRow.node).where(QuestionRow.answered_at.is_(None))
+        unproved = select(IncidentRow.node).where(IncidentRow.closed_at.is_(None), IncidentRow.level != "")
         quiet = NodeRow.state.in_([State.PRODUCTION, State.RETIRED])
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
-            NodeRow.name.in_(leaving),
+            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved),
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
+    broken = {row.node for row in rows if row.state in REPAIRABLE}
+    incidents = repairs.find(limit=OPEN_MAX, still_open=True)
     known = attention.Known(
         places={each.node: each for each in schedulers.places(where=odd)},
         questions={each.node: (each, until) for each, until in questions.waiting()},
         leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
-        incidents=repairs.find(limit=OPEN_MAX, still_open=True), obstacles=runs.obstacles(),
+        incidents=[each for each in incidents if each.node not in broken or repairs.out_for(each)],
+        obstacles=runs.obstacles(),
         untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())

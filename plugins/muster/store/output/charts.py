@@ -11,7 +11,7 @@ import re
 import statistics
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from muster_criteria.measured import DEVICE_NAME
@@ -61,38 +61,56 @@ class Row(NamedTuple):
     value: float | None
 
 
+class _Bucket(NamedTuple):
+    """Neighbouring samples of one series: their mean second and value, and the extremes, which a mean would hide."""
+
+    second: float
+    least: float
+    mean: float
+    greatest: float
+
+    @classmethod
+    def of(cls, parts: Sequence[_Bucket]) -> _Bucket:
+        """Several as one; each has as many samples as the others."""
+        seconds, least, means, greatest = zip(*parts, strict=True)
+        return cls(statistics.fmean(seconds), min(least), statistics.fmean(means), max(greatest))
+
+
 @dataclasses.dataclass
 class _Track:
     """One series in buckets of equal numbers of samples; when they are full, neighbours merge."""
 
     width: int = 1
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    values: list[float] = dataclasses.field(default_factory=list)
-    pending: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    buckets: list[_Bucket] = dataclasses.field(default_factory=list)
+    pending: list[_Bucket] = dataclasses.field(default_factory=list)
 
     def add(self, second: float, value: float) -> None:
-        self.pending.append((second, value))
-        if len(self.pending) < self.width:
-            return
-        self._close()
-        if len(self.values) == 2 * POINTS:
+        if len(self.buckets) == POINTS:
             self.width *= 2
-            self.seconds = [statistics.fmean(self.seconds[i : i + 2]) for i in range(0, 2 * POINTS, 2)]
-            self.values = [statistics.fmean(self.values[i : i + 2]) for i in range(0, 2 * POINTS, 2)]
+            self.buckets = self._merged(2)
+        self.pending.append(_Bucket(second, value, value, value))
+        if len(self.pending) == self.width:
+            self._close()
 
     def points(self) -> tuple[list[float], list[float]]:
-        """At most ``POINTS`` (seconds, values)."""
+        """At most ``POINTS`` (seconds, values): all samples, or least, mean and greatest of each bucket, so that the
+        least, the median and the greatest of the values are those of the series.
+        """
         if self.pending:
             self._close()
-        step = math.ceil(len(self.values) / POINTS) or 1
-        return (
-            [round(statistics.fmean(self.seconds[i : i + step]), 2) for i in range(0, len(self.seconds), step)],
-            [round(statistics.fmean(self.values[i : i + step]), 3) for i in range(0, len(self.values), step)],
-        )
+        step = 1 if self.width == 1 else math.ceil(len(self.buckets) / (POINTS // 3))
+        drawn = [
+            (round(each.second, 2), round(value, 3))
+            for each in self._merged(step)
+            for value in dict.fromkeys((each.least, each.mean, each.greatest))
+        ]
+        return [second for second, _ in drawn], [value for _, value in drawn]
+
+    def _merged(self, count: int) -> list[_Bucket]:
+        return [_Bucket.of(self.buckets[at : at + count]) for at in range(0, len(self.buckets), count)]
 
     def _close(self) -> None:
-        self.seconds.append(statistics.fmean(second for second, _ in self.pending))
-        self.values.append(statistics.fmean(value for _, value in self.pending))
+        self.buckets.append(_Bucket.of(self.pending))
         self.pending.clear()
 
 

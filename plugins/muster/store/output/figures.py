@@ -65,13 +65,15 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             at=now, nodes=nodes, breakers={kind: breaker_now(session, simulated=kind) for kind in kinds},
             findings=_counts(
                 session,
-                select(Stage.stage, FindingRow.fault_class, FindingRow.severity, func.count())
+                select(Stage.stage, FindingRow.fault_class, FindingRow.severity, RunRow.simulated, func.count())
                 .join(Stage, FindingRow.stage == Stage.id)
+                .join(RunRow, RunRow.id == Stage.run)
                 .where(recorded, FindingRow.waived == ""),
             ),
             corrupting=_corrupting(session, recorded, reported),
             stage_durations=_spread(
-                session, DURATIONS_S, Stage.started_at, Stage.ended_at, recorded, Stage.stage, Stage.level
+                session, DURATIONS_S, Stage.started_at, Stage.ended_at,
+                and_(recorded, RunRow.id == Stage.run), Stage.stage, Stage.level, RunRow.simulated,
             ),
             run_durations=_spread(
                 session, DURATIONS_S, RunRow.started_at, RunRow.ended_at,
@@ -210,20 +212,22 @@ def _waiting(
     return Waiting({_labels(row[:-2]): row[-2] for row in rows}, oldest)
 
 
-def _pools(session: Session) -> dict[str, datetime.datetime]:
-    """{pool in which new nodes wait for their first job: when a new node began one there last, or since they wait}."""
-    pool = case((NodeRow.pool == "", BURN_POOL), else_=NodeRow.pool)
-    held = select(pool, func.min(LeaseRow.acquired_at)).join(NodeRow, NodeRow.name == LeaseRow.node).group_by(pool)
+def _pools(session: Session) -> dict[tuple[str, ...], datetime.datetime]:
+    """{(pool in which new nodes wait for their first job, whether they are simulated): when a new node began one there
+    last, or since they wait}.
+    """
+    of = case((NodeRow.pool == "", BURN_POOL), else_=NodeRow.pool), NodeRow.simulated
+    held = select(*of, func.min(LeaseRow.acquired_at)).join(NodeRow, NodeRow.name == LeaseRow.node).group_by(*of)
     queued = held.where(LeaseRow.released_at.is_(None), leases.under_way_since().is_(None))
-    waiting: dict[str, datetime.datetime] = {row[0]: row[1] for row in session.execute(queued)}
+    waiting = {_labels(row[:2]): row[2] for row in session.execute(queued)}
     if not waiting:
         return {}
     # A run that had ended before they came began no job since then.
     lately = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= min(waiting.values()))
-    jobs = select(pool, func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run)
+    jobs = select(*of, func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run)
     begun = jobs.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.dag_id == NODE_QUALIFICATION, lately)
-    last = {name: at for name, at in session.execute(begun.group_by(pool)) if at is not None}
-    return {name: max(since, last.get(name, since)) for name, since in waiting.items()}
+    last = {_labels(row[:2]): row[2] for row in session.execute(begun.group_by(*of)) if row[2] is not None}
+    return {key: max(since, last.get(key, since)) for key, since in waiting.items()}
 
 
 def _spread(

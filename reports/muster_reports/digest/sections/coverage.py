@@ -23,7 +23,8 @@ def section(facts: Facts) -> Section | None:
     stale = sorted(serving, key=lambda node: (node.last_pass or NEVER, node.name))
     return Section(
         TITLE,
-        f"{len(fresh)} of {plural(len(serving), 'node')} in service passed each stage in the last 7 days. The stalest:",
+        f"{len(fresh)} of {plural(len(serving), 'node')} in service passed each stage in the last 7 days. "
+        "WARN counts as passed. The stalest:",
         ("node", "rack", "each stage passed since"),
         tuple(_row(node) for node in stale[:5]),
         columns=("node", "rack", "each stage passed since"),

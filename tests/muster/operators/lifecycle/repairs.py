@@ -110,6 +110,14 @@ def bench(tmp_path: Path, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> It
         yield Bench(tmp_path, server)
 
 
+def by_themselves(bench: Bench) -> None:
+    """Let the sweep start repairs."""
+    policy, mode = (SHIPPED / "policies" / "health.yaml").read_text(), "\nmode: quarantine"
+    assert policy.count(mode) == 1
+    groups = f"{mode}\ngroups: [{{label: repair, value: auto, mode: repair}}]"
+    (bench.folder / "skus" / "policies" / "health.yaml").write_text(policy.replace(mode, groups))
+
+
 def begun(fault: dict[str, str] | None = None) -> int:
     """A repair whose evidence was taken."""
     incident = repair.claim(KEY, fault or FAULT)

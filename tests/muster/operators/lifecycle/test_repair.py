@@ -26,9 +26,8 @@ from muster.store.database import access
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import FaultClass, Finding, Verdict
 from muster_criteria.repair.ladder import Rung
-from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
-from tests.muster.operators.lifecycle.repairs import FAULT, KEY, Bench, act, begun
+from tests.muster.operators.lifecycle.repairs import FAULT, KEY, Bench, act, begun, by_themselves
 from tests.support import lives
 
 pytestmark = pytest.mark.needs_sshd
@@ -162,14 +161,6 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
     assert bench.calls == []
     assert store.repairs.history(store.repairs.get_incident(incident)) == []
     assert "slurmctld does not answer" in store.repairs.get_incident(incident).waits, "it is not known to be in use"
-
-
-def by_themselves(bench: Bench) -> None:
-    """Let the sweep start repairs."""
-    policy, mode = (SHIPPED / "policies" / "health.yaml").read_text(), "\nmode: quarantine"
-    assert policy.count(mode) == 1
-    groups = f"{mode}\ngroups: [{{label: repair, value: auto, mode: repair}}]"
-    (bench.folder / "skus" / "policies" / "health.yaml").write_text(policy.replace(mode, groups))
 
 
 def test_an_open_incident_is_not_gone_on_with_where_a_person_took_the_node_out(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import logging
 from collections.abc import Collection
@@ -227,6 +228,22 @@ def test_a_person_who_clears_one_member_alone_charges_no_other() -> None:
     assert {name: store.runs.get(RUN, node=name).verdict for name in FOUR} == dict.fromkeys(FOUR, Verdict.SKIPPED)
     assert [store.nodes.get(name).inconclusive for name in FOUR] == [0] * len(FOUR)
     assert all(block_results.NOT_AGAIN in str(judged(name)) for name in FOUR if name != "n2")
+
+
+@pytest.mark.parametrize(("after_s", "charged"), [(0, True), (130, False)])
+def test_a_member_whose_task_began_when_the_others_waited_no_more_is_not_charged(after_s: int, charged: bool) -> None:
+    """Its first worker was killed."""
+    for name in FOUR:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    meets(1, only=FOUR[:3])
+    begun = store.clock.now() + datetime.timedelta(seconds=after_s)
+    store.runs.record_job(
+        Job(RUN.dag_id, RUN.run_id, block.STAGE, "1.0", outcome.RUNNING, "", node="n3", started_at=begun)
+    )
+    block.judge(RUN)
+    assert store.nodes.get("n3").inconclusive == int(charged)
+    assert [store.nodes.get(name).inconclusive for name in FOUR[:3]] == [0, 0, 0]
 
 
 def test_a_block_whose_judgement_alone_is_made_again_is_judged_by_what_it_returned() -> None:

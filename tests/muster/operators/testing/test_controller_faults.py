@@ -18,7 +18,8 @@ from muster.errors import ControllerFault, DatabaseNotReady
 from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
-from muster.operators.testing import block, faults, qualification, remote_job, stage
+from muster.operators.testing import block, faults, qualification, remote_job
+from muster.operators.testing.stage import MusterStageOperator
 from muster.remote import jobs, outcome, ssh
 from muster.remote.attempt import Finished
 from muster.remote.outcome import Ended, Kind
@@ -208,7 +209,7 @@ def test_a_sku_file_that_changed_while_its_probes_ran_is_no_fault_of_the_node(
     instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8, xcom_push=lambda **_: None)
     context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
     with pytest.raises(remote_job.Inconclusive):
-        stage.MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
+        MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
     assert bool(store.runs.stages(RUN)) is not changed
     job = store.runs.get_job(RUN, "intake")
     assert job

@@ -51,6 +51,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, **seen: Any) -> None:
         ({"foreign": "drained by slurm: gres/gpu count reported lower than configured", "foreign_since": LATER}, False),
         ({"foreign": "drained by ada: muster:verify", "foreign_since": BEFORE}, False),
         ({"ours": True, "apart": "down"}, False),  # as a node is that crashed
+        ({"foreign": "set to FAIL by ada: GPU fell off the bus", "apart": "failing", "kept": "failing"}, False),
         ({"ours": True}, False),
     ],
 )

@@ -1,16 +1,20 @@
-"""Pairs that the controller or a scheduler prevented: made up for, else a gap, and measured again once cleared."""
+"""Pairs that were prevented, or broke: made up for, else a gap; what was prevented is measured again once cleared."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.model.rounds import Outcome, Side
+from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.states import State
 from muster.operators.testing import block, rounds
+from muster.operators.testing.pair import MusterPairOperator, NotMeasured
 from muster_criteria.cluster.plan import PAIRS
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict
@@ -44,6 +48,25 @@ def left_out(*names: str) -> None:
     """The rounds are over, and these nodes were left out of what follows."""
     untested = dict.fromkeys(names, "left out after round 2: the controller was busy")
     store.attempts.keep_block(RUN, {**store.attempts.block_of(RUN), "untested": untested})
+
+
+def across(pair: tuple[str, str]) -> bool:
+    """Whether its nodes, as ``enrol`` names them, are on two leaves of four."""
+    return len({int(name.removeprefix("gpu-")) // 4 for name in pair}) == 2
+
+
+def broken(breaks: Callable[[PlannedRound, tuple[str, str]], bool], silent: str = "") -> int:
+    """All rounds, of which these pairs break before any rail was measured, or one is ``silent``. Returns how many."""
+    while rounds.next_round(RUN):
+        planned = store.rounds.planned(RUN)[-1]
+        for pair in planned.pairs:
+            for name, other in (pair, pair[::-1]):
+                side = Side(name, Outcome.MEASURED, "", figures(other, {"r0": 100.0}))
+                if breaks(planned, pair):
+                    lost = Outcome.SILENT if name == silent else Outcome.MEASURED
+                    side = Side(name, lost, "the connection was closed")
+                store.rounds.record(RUN, planned.number, side)
+    return len(store.rounds.planned(RUN))
 
 
 def gaps(name: str) -> list[str]:
@@ -86,6 +109,70 @@ def test_a_round_that_was_prevented_and_not_made_up_for_is_a_gap_of_both() -> No
     assert gaps(partner) == [f"round 1 of {PAIRS}"]
     other = next(name for name in names if name not in (partner, names[2]))
     assert gaps(other) == []
+
+
+@pytest.mark.parametrize(("silent", "made"), [("", 5), ("gpu-0000", 4)])
+def test_a_node_whose_pairs_break_under_one_kind_of_load_does_not_pass_and_its_partners_do(
+    silent: str, made: int
+) -> None:
+    names = enrol(16, rails="r0@10.1.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    assert broken(lambda planned, pair: names[0] in pair and across(pair), silent) == made
+    block.judge(RUN)
+    assert len(gaps(names[0])) == made - 2
+    assert [name for name in names[1:] if gaps(name)] == []
+    last = store.rounds.planned(RUN)[-1]
+    assert not last.pair_of(names[0])
+    lost = [pair for each in store.rounds.planned(RUN)[1:] for pair in each.pairs if names[0] in pair]
+    assert all(across(last.pair_of(name) or pair) for pair in lost[-1:] for name in set(pair) - {names[0]})
+
+
+def test_a_pair_that_broke_once_is_made_up_for_by_both_and_what_it_had_measured_stays() -> None:
+    names = enrol(16, rails="r0@10.1.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    assert broken(lambda planned, pair: planned.number == 2 and names[0] in pair) == 4
+    second, last = (store.rounds.planned(RUN)[at] for at in (1, 3))
+    pair = second.pair_of(names[0])
+    assert pair is not None
+    assert across(pair)
+    again = [last.pair_of(name) for name in pair]
+    assert all(each and each != pair and across(each) for each in again)
+    block.judge(RUN)
+    assert [gaps(name) for name in pair] == [[], []]
+
+
+def test_what_a_pair_measured_before_it_broke_still_counts() -> None:
+    names = enrol(2, rails="r0@10.1.0.{at} r1@10.2.0.{at}")
+    claim(names)
+    rounds.next_round(RUN)
+    for name, other in (names, names[::-1]):
+        figure = figures(other, {"r0": 100.0})
+        store.rounds.record(RUN, 1, Side(name, Outcome.MEASURED, "the connection was closed", figure))
+    known = rounds.rounds_of(RUN, store.attempts.block_of(RUN))
+    assert known is not None
+    assert known.results[0].alone[0, 0, 0] == 100.0
+    block.judge(RUN)
+    assert [gaps(name) for name in names] == [[f"round 1 of {PAIRS}"]] * 2
+
+
+def test_the_task_of_a_node_without_a_pair_fails_so_that_the_next_round_is_planned() -> None:
+    names = enrol(8)
+    claim(names)
+    rounds.next_round(RUN)
+    prevent(1, names[2])
+    rounds.next_round(RUN)
+    ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id)
+    with pytest.raises(NotMeasured):
+        MusterPairOperator(task_id="pairs_2", member=names[2]).execute(cast("Any", {"ti": ti}))
+    assert names[2] not in rounds.left_out(store.rounds.sides(RUN))
+
+
+def test_a_block_whose_every_pair_breaks_ends() -> None:
+    names = enrol(16, rails="r0@10.1.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    assert broken(lambda planned, pair: True) == rounds.MISSED_MAX
+    block.judge(RUN)
+    assert all(gaps(name) for name in names)
 
 
 def test_what_was_prevented_is_measured_again_once_a_person_clears_it() -> None:

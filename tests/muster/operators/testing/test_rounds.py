@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -270,23 +269,31 @@ def test_rounds_are_kept_over_a_clear_unless_another_run_has_held_a_node_since()
     store.leases.acquire(names[0], other)
     store.leases.release(other, "over")
     claim(names, 4)
-    assert store.rounds.planned(RUN) == []
+    claim(names, 5)  # its worker was killed
+    assert len(store.rounds.planned(RUN)) == made
+    missed = rounds.rounds_of(RUN, store.attempts.block_of(RUN))
+    assert missed is not None
+    assert {name: len(found) for name, found in missed.missed.items()} == {names[0]: made}
+    assert rounds.next_round(RUN, first=True)
+    assert len(store.rounds.planned(RUN)) == 1
     assert store.rounds.sides(RUN) == {}
 
 
-def test_rounds_that_held_something_against_a_part_are_not_judged_again_after_a_clear() -> None:
-    """Whoever clears such a run has repaired the part: an uplink, of which the records learn nothing."""
+def test_rounds_that_held_something_against_a_part_are_made_again_after_a_clear_of_all() -> None:
+    """Who clears such a run has repaired the part: an uplink, of which the records learn nothing. Who clears only its
+    judgement wants it judged by what was measured."""
     names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
     claim(names)
-    measure({(names[5], "r1"): 0.4})
-    claim(names, 2)
-    assert store.rounds.planned(RUN), "a retry before the judge goes on with them"
-    store.rounds.keep_parts(RUN, [dataclasses.replace(UPLINK, touches=tuple(names[:4]))])
+    measure({})
+    store.rounds.keep_parts(RUN, [UPLINK])
     qualification.release(RUN)
-    claim(names, 3)
-    assert store.rounds.planned(RUN) == []
-    assert store.rounds.parts(RUN) == []
-    assert rounds.next_round(RUN)
+    claim(names, 2)
+    claim(names, 3)  # its worker was killed
+    block.judge(RUN)
+    (stage,) = store.reporting.run(RUN, node=names[0]).stages
+    assert not [gap for gap in stage.judgement.coverage.missing if PAIRS in gap.what]
+    assert rounds.next_round(RUN, first=True)
+    assert len(store.rounds.planned(RUN)) == 1
 
 
 def test_nor_are_rounds_since_which_a_node_was_broken() -> None:
@@ -297,7 +304,8 @@ def test_nor_are_rounds_since_which_a_node_was_broken() -> None:
     store.nodes.move(names[3], State.QUARANTINE, "Ada", "its cable is loose")
     for state in (State.REPAIR, State.REGISTERED):
         store.nodes.move(names[3], state, "Ada", "mended")
-    assert rounds.outdated(RUN)
+    assert rounds.outdate(RUN) == {}
+    assert store.rounds.planned(RUN) == []
 
 
 def uplinks(at: str) -> str:

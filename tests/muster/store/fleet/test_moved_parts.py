@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster import store
+from muster.model.attention import Turn
 from muster.model.repairs import Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -73,6 +74,19 @@ def test_a_part_that_was_not_repaired_has_its_incident_in_the_node_that_it_is_pu
     passed(B, LEVEL, "again")
     assert store.repairs.prove(B) == [known.id]
     assert proved(known) == [None], "the reset failed: something else helped"
+
+
+def test_a_part_that_was_not_repaired_is_a_persons_in_the_serving_node_that_it_is_put_into() -> None:
+    fleet.qualify(B, level="short")
+    store.nodes.move(B, State.PRODUCTION, "Ada", "needed now")
+    assert [each.node for each in store.attention.collect()] == [A]
+    known = repaired(Outcome.PERMANENT)
+    sits(X, B)
+    shown = next(each for each in store.attention.collect() if each.node == B)
+    assert (shown.turn, shown.serving) == (Turn.PERSON, True)
+    assert shown.command.startswith(f"muster revalidate {B} --level {LEVEL} ")
+    store.repairs.close(known.id, "the vendor has tested it")
+    assert [each.node for each in store.attention.collect()] == [A]
 
 
 def test_a_part_that_was_replaced_proves_no_repair() -> None:

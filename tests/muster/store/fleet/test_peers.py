@@ -109,7 +109,7 @@ class TestReadings:
             store.runs.begin_stage(lease.key, stage)
             fleet.record(lease.key, parsed, judgement, raw)
         frame = store.measured.fleet_readings(SKU, "short", [RATE], WORK["short"], simulated=False)
-        found = {value: group for value, group in zip(frame["value"], frame["group"], strict=True)}
+        found = dict(zip(frame["value"], frame["group"], strict=True))
         assert {value: f"driver={value:.0f}" in group for value, group in found.items()} == {570.0: True, 580.0: True}
 
     def test_the_latest_visits_of_each_node_count(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import statistics
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -160,6 +161,16 @@ class TestCharts:
         assert series.seconds[-1] > 0.98 * seconds
         assert list(series.seconds) == sorted(series.seconds)
         assert sum(series.values) / len(series.values) == pytest.approx(64.5, abs=1.0)
+
+    @pytest.mark.parametrize("seconds", [600, 40_000])
+    def test_thinned_telemetry_keeps_its_extremes_and_its_median(self, seconds: int) -> None:
+        brief = {seconds // 3: 97.0, seconds // 2: 12.0}
+        rows = (
+            json.dumps({"t": t, "series": "temperature", "device": "gpu0", "value": brief.get(t, 64.0)})
+            for t in range(seconds)
+        )
+        (series,) = chart_series(gzip.compress("\n".join(rows).encode()))
+        assert (min(series.values), statistics.median(series.values), max(series.values)) == (12.0, 64.0, 97.0)
 
     def test_of_many_devices_the_odd_ones_are_kept(self) -> None:
         shown = chart_series(fleet.telemetry(10, devices=[f"cpu{index}" for index in range(64)]))

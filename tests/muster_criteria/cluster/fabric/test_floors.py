@@ -7,15 +7,16 @@ import datetime
 
 import pytest
 
+from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.observed import Place, Port, round_result
 from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
-from muster_criteria.cluster.fabric.verdict import Rounds, count_rails, judge_fabric
+from muster_criteria.cluster.fabric.verdict import count_rails, judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
-from tests.muster_criteria.cluster.fabric.worlds import Small, flat, places, unjudged, without_perftest
+from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, places, unjudged, without_perftest
 
 FLOOR = Limit.model_validate({
     "metric": "pair_bandwidth", "device": "node", "labels": {"backend": "ib_write_bw"}, "unit": "Gb/s", "floor": 90.0,
@@ -23,8 +24,8 @@ FLOOR = Limit.model_validate({
 })  # fmt: skip
 
 
-def by_rdma(world: Small, backend: str = "ib_write_bw") -> Rounds:
-    results = [dataclasses.replace(each, backend=backend) for each in world.isolate()[0]]
+def by_rdma(world: Small, backend: str = "ib_write_bw", rate: float = 1.0) -> Rounds:
+    results = [dataclasses.replace(each, backend=backend, alone=each.alone * rate) for each in world.isolate()[0]]
     return Rounds(world.topology, places(world.topology), tuple(results))
 
 
@@ -92,3 +93,31 @@ def test_a_floor_adds_nothing_to_what_is_found_already(part: Part) -> None:
     rounds, block = by_rdma(Small(flat(16), {part: 0.5})), BlockFindings()
     judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
     assert {name: [each.rule for each in rows] for name, rows in block.findings.items()} == {"n5": ["rounds"]}
+
+
+def below(rounds: Rounds) -> set[tuple[str, str]]:
+    """(Node, rail) with a finding by the floor."""
+    block = BlockFindings()
+    judge_fabric(rounds, block, dict.fromkeys(rounds.topology.nodes, (FLOOR,)))
+    found = ((name, each) for name, rows in block.findings.items() for each in rows if each.rule == "floor")
+    return {(name, dict(each.labels)["rail"]) for name, each in found}
+
+
+@pytest.mark.parametrize("part", [
+    Part(PartKind.LEAF, 1, rail=2), Part(PartKind.UPLINK, 1, rail=2), Part(PartKind.PATH, 0, 2, rail=2),
+    Part(PartKind.CONGESTION, 3),
+])  # fmt: skip
+@pytest.mark.parametrize("rate", [1.0, 0.8])
+def test_a_part_of_the_fabric_explains_a_floor_as_far_as_it_lowers_all_cells_of_the_rail(
+    part: Part, rate: float
+) -> None:
+    """With five nodes a leaf one of them has partners on other leaves only. At 0.8 every rail is below its floor."""
+    world = Small(fabric(6, 5), {} if part.kind is PartKind.CONGESTION else {part: 0.5})
+    world.together = {part.a: 0.5} if part.kind is PartKind.CONGESTION else {}
+    rounds = by_rdma(world, rate=rate)
+    every = {(name, rail) for name in rounds.topology.nodes for rail in rounds.topology.rails}
+    assert below(rounds) == (set() if rate == 1.0 else every)
+
+
+def test_a_rail_that_is_slow_for_all_is_below_no_floor_for_it() -> None:
+    assert below(by_rdma(Small(flat(16), {Part(PartKind.NIC, node, rail=1): 0.5 for node in range(16)}))) == set()

@@ -113,8 +113,9 @@ def _not_covered(figures: Figures, members: Sequence[Member], trained: Sequence[
     if figures.value("fault_restart") is None:
         why = next(iter(figures.notes("fault_run")), "it is done at level long, or with fault_run")
         yield f"No rank was killed on purpose ({why}), so detection and restart were not measured in this block."
-    if figures.value("checkpoint_save", stat="p50") is not None and figures.value("shared_fio") is None:
-        yield "The shared path was not measured by fio: it is not installed on the nodes."
+    some = " on some nodes" if figures.values("shared_fio") else ""
+    for note in dict.fromkeys(figures.notes("shared_fio")):
+        yield f"The shared path was not measured by fio{some}: {note}."
 
 
 def _published(sku: str) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ class Cells:
 
     ``partner``: shape (rounds, nodes), -1 for a node without a partner; ``chosen``: it was chosen to confirm something,
     and is no reference. ``share``, ``low``, ``good``, ``wrong``: shape
-    (rounds, nodes, rails). ``explained``: low because of a part that was found already; changed by the decoder.
+    (rounds, nodes, rails). ``explained``: low because of a part that was found already. The decoder changes it, and
+    calls good what reached all that a slow switch leaves to its nodes.
     """
 
     topology: Topology

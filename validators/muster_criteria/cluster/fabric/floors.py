@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,13 +30,13 @@ def judge_floors(
     topology: Topology,
     results: Sequence[RoundResult],
     limits: Mapping[str, Sequence[Limit]],
-    explained: Collection[At],
+    left: Callable[[int, int, Sequence[int]], float],
     block: BlockFindings,
 ) -> set[At]:
     """Warns of each rail of a node that is below its floor with every partner. Returns the rails that were judged.
 
-    ``limits``: by member. ``explained``: rails against which, or against whose fabric, something is found already. A
-    floor fails no node: either end of a pair may be slow, or all that lies between.
+    ``limits``: by member. ``left``: by node, rail and its partners, the share of the floor that is still owed after
+    what was found already. A floor fails no node: either end of a pair may be slow, or all that lies between.
     """
     judged: set[At] = set()
     for node, name in enumerate(topology.nodes):
@@ -46,8 +46,8 @@ def judge_floors(
                 if at not in best:
                     continue
                 judged.add((name, rail))
-                rate, partners = best[at]
-                if 0.0 < rate < float(limit.value) and (name, rail) not in explained:
+                (rate, partners), floor = best[at], float(limit.value)
+                if 0.0 < rate < floor and rate < floor * left(node, at, partners):
                     block.add(name, _finding(limit, rail, rate, [topology.nodes[each] for each in partners]))
     return judged
 

@@ -96,10 +96,19 @@ class RailMatrix:
 class Fabric:
     """What a report shows of a block's rounds: parts, what was not covered, and a matrix for each rail.
 
-    ``rounds``: how many were made.
+    ``rounds``: how many were made. ``complete``: whether ``parts`` are all that were found, those of others included.
     """
 
     rounds: int
     parts: tuple[FaultyPart, ...]
     notes: tuple[str, ...]
     matrices: tuple[RailMatrix, ...]
+    complete: bool = True
+
+    @property
+    def headline(self) -> str:
+        """How many rounds, and what they found that is not among ``parts``."""
+        made = f"{self.rounds} round{'' if self.rounds == 1 else 's'} of pairs"
+        if not self.complete:
+            return f"{made}. Parts of other nodes are not shown."
+        return f"{made}." if self.parts else f"{made}: no part was found at fault."

@@ -36,11 +36,13 @@ def next_round(
     variants: int = VARIANTS,
     gone: Collection[int] = (),
     short: Collection[int] = (),
+    across: Collection[int] = (),
 ) -> Round | None:
     """The round after these; None when nothing is left to find out, or after so many rounds.
 
     ``variants``: flows over which a round of confirmation measures each rail. ``gone``: nodes that can be in no round
-    any more. ``short``: nodes of which a pair was prevented, so that they are measured once more.
+    any more. ``short``: nodes of which a pair was not measured to its end, so that they are measured once more;
+    ``across``: those of them that need a partner on another leaf for it.
     """
     first = screening(topology, seed)
     if len(results) < len(first):
@@ -50,7 +52,8 @@ def next_round(
     diagnosis = decode(topology, results)
     if not diagnosis.suspects and not diagnosis.uncovered and not set(short) - set(gone):
         return None
-    return _Confirmation(topology, results, diagnosis, seed, frozenset(gone)).round(variants, short)
+    lacking = frozenset(short) - frozenset(gone)
+    return _Confirmation(topology, results, diagnosis, seed, frozenset(gone), lacking).round(variants, across)
 
 
 def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
@@ -73,9 +76,10 @@ class _Confirmation:
     """One round of confirmation: nodes and their rails first, then paths, switches, and paths that faults covered."""
 
     def __init__(
-        self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int, gone: frozenset[int]
-    ) -> None:
-        self.gone = gone
+        self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int,
+        gone: frozenset[int], short: frozenset[int],
+    ) -> None:  # fmt: skip
+        self.gone, self.short = gone, short
         self.topology, self.results, self.diagnosis = topology, results, diagnosis
         self.draw = random.Random(f"{seed}/{len(results)}")
         self.pairs: list[tuple[int, int]] = []
@@ -94,7 +98,8 @@ class _Confirmation:
         bad |= {node for each in every if each.part.kind is PartKind.SHARED for node in each.touches}
         bad |= gone
         self.good = [
-            self.draw.sample(members, len(members))
+            # Last those whose own pairs broke: they may be why.
+            sorted(self.draw.sample(members, len(members)), key=short.__contains__)
             for members in (tuple(n for n in nodes if n not in bad and n in self.met) for nodes in topology.members)
         ]
         self.slow_leaves = {each.part.a for each in every if each.part.kind in (PartKind.UPLINK, PartKind.LEAF)}
@@ -106,7 +111,7 @@ class _Confirmation:
         """Which pairs can be compared with enough others of this round: within leaves (False), between them (True)."""
         self.one_kind = kept < REFERENCES
 
-    def round(self, variants: int, short: Iterable[int] = ()) -> Round | None:
+    def round(self, variants: int, across: Collection[int]) -> Round | None:
         """The round; None where no pair could be made for any suspect, nor for those that were measured too seldom."""
         suspects = self.diagnosis.suspects
         for node in self._suspected_nodes(suspects):
@@ -122,8 +127,8 @@ class _Confirmation:
                 self._from_leaf(each.part.a)
         for one, other in dict.fromkeys((one, other) for one, other, _ in self.diagnosis.uncovered):
             self._between(one, other)
-        for node in sorted(set(short) - self.gone):
-            self._with_good(node)
+        for node in sorted(self.short):
+            self._with_good(node, across=node in across)
         if not self.pairs:
             return None
         references = self._references()
@@ -147,17 +152,20 @@ class _Confirmation:
         self.room -= 1
         return True
 
-    def _with_good(self, node: int) -> None:
-        """Pairs a suspect with a good node that it was not confirmed with: of its own leaf first, then of another."""
+    def _with_good(self, node: int, across: bool = False) -> None:
+        """Pairs a suspect with a good node that it was not confirmed with: of its own leaf first, then of another.
+
+        ``across``: of another alone; it is to be measured at all, so that it needs no others to compare it with.
+        """
         own = self.topology.leaf_of[node]
         seen = {self.topology.leaf_of[other] for other in self.chosen[node]}
-        leaves = [*self._leaves(own, own not in seen, seen)]
+        leaves = [leaf for leaf in self._leaves(own, own not in seen, seen) if not across or leaf != own]
         wanted = [(known, leaf) for known in (self.met[node], self.chosen[node]) for leaf in leaves]
         if own in self.slow_leaves:
             # Behind a slow uplink only partners of the own leaf show anything of the node, also those that it has met.
             wanted.sort(key=lambda each: each[1] != own)
         # The only node of a leaf meets others in any case: what is as fast as pairs within leaves clears it.
-        any_kind = True not in self.comparable and not set(self.good[own]) - {node}
+        any_kind = across or (True not in self.comparable and not set(self.good[own]) - {node})
         for known, leaf in wanted:
             for other in self.good[leaf]:
                 if other not in known and self._pair(node, other, any_kind):
@@ -206,7 +214,7 @@ class _Confirmation:
         """Pairs of good nodes: half of them between leaves, or all where the others are, and where none are left."""
         leaf = self.topology.leaf_of
         kinds = {leaf[a] != leaf[b] for a, b in self.pairs}
-        free = [[node for node in nodes if node not in self.used] for nodes in self.good]
+        free = [[node for node in nodes if node not in self.used | self.short] for nodes in self.good]
         order = self.draw.sample(range(len(free)), len(free))
         most = REFERENCES // len(kinds) if True in kinds else 0
         found = across([free[at] for at in order if at not in self.slow_leaves], most)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from muster_criteria.cluster.fabric.cells import Cells
+from muster_criteria.cluster.fabric.levels import EFFECT_MIN
 from muster_criteria.cluster.fabric.nodes import MOST, NODES_MIN, symptom_of
 from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Figures, Flags
@@ -36,10 +37,12 @@ def low_switches(cells: Cells) -> list[Evidence]:
     if not cells.topology.known:
         return []
     found: list[Evidence] = []
+    unfound = np.ones((len(cells.topology.leaves), len(cells.topology.rails)))
     while True:
         counts = _count(cells)
         leaf_score, uplink_score = _leaf_score(counts), _uplink_score(counts)
-        score = np.maximum(leaf_score, uplink_score)
+        # What stays low behind a switch that was found is not the switch.
+        score = np.maximum(leaf_score, uplink_score) * unfound
         if not score.size or score.max() <= 0.0:
             return found
         # Cells of different rails do not explain each other, so one of each rail can be accepted at a time.
@@ -47,6 +50,7 @@ def low_switches(cells: Cells) -> list[Evidence]:
             leaf = int(np.argmax(score[:, rail]))
             kind = PartKind.LEAF if leaf_score[leaf, rail] >= uplink_score[leaf, rail] else PartKind.UPLINK
             found.append(_accept(cells, kind, leaf, rail))
+            unfound[leaf, rail] = 0.0
 
 
 def _leaf_score(counts: _Counts) -> Figures:
@@ -89,20 +93,37 @@ def _count(cells: Cells) -> _Counts:
 
 
 def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
-    """Evidence of the part; explains all cells that went over it."""
+    """Evidence of the part; explains what it can have caused (``_explain``)."""
     here = (cells.topology.leaf_array == leaf)[None, :]
     over = here & (cells.partner >= 0) & (cells.cross() if kind is PartKind.UPLINK else True)
     low = over & cells.open_low()[:, :, rail]
     rounds, nodes = np.nonzero(low)
     share = float(np.median(cells.share[rounds, nodes, rail]))
-    # Below a slow switch one rail of a node may corrupt as well: rails of nodes are explained after the switches.
-    wrong = bool(cells.wrong[rounds, nodes, rail].all())
+    # Below a slow switch one rail of a node may corrupt as well, and below one that corrupts one may be dead.
+    wrong = bool(np.median(cells.wrong[rounds, nodes, rail]) == 1.0)
     numbers = tuple(cells.numbers[at] for at in sorted(set(map(int, rounds))))
     partners = tuple(sorted(set(map(int, cells.partner[rounds, nodes]))))
     confirmed = len({int(at) for at in rounds if cells.confirms[at]})
-    over_rounds, over_nodes = np.nonzero(over)
-    cells.explain(over_rounds, over_nodes, rail)
+    _explain(cells, over, low, rail)
     part = Part(kind, leaf, rail=rail)
     return Evidence(
         part, symptom_of(share, wrong), share, numbers, partners, confirmed, cells.topology.members[leaf]
     )  # fmt: skip
+
+
+def _explain(cells: Cells, over: Flags, low: Flags, rail: int) -> None:
+    """Explains the cells ``over`` a switch, of which these are ``low``, and calls those good from then on that reached
+    what it leaves them. Of a node that never did, something else is lower: as seen from it, its cells stay open."""
+    share, cross = cells.share[:, :, rail], cells.cross()
+    reached = np.zeros_like(over)
+    for kind in (cross, ~cross):
+        if (low & kind).any():
+            # The median of nodes, as in ``_Counts``: a bad port is measured again and again.
+            best = np.fmax.reduce(np.where(low & kind, share, np.nan), axis=0)
+            with np.errstate(invalid="ignore"):
+                reached |= over & kind & (share >= (1.0 - EFFECT_MIN) * np.nanmedian(best))
+    worse = over & ~(reached | cells.good[:, :, rail]).any(axis=0) & ~cells.explained[:, :, rail]
+    rounds, nodes = np.nonzero(over)
+    cells.explain(rounds, nodes, rail)
+    cells.explained[:, :, rail] &= ~worse
+    cells.good[:, :, rail] |= reached & (share > 0.0)

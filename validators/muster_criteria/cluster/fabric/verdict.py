@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from muster_criteria.cluster.fabric.causes import goes_over, stops
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
 from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.made import Rounds, unmade
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.observed import PROBE, Place
+from muster_criteria.cluster.fabric.observed import PROBE
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
+from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
@@ -44,21 +47,6 @@ _ONLY_ONE = (
 _FAULT = {PartKind.NODE: FaultClass.NODE, PartKind.GPU: FaultClass.GPU, PartKind.NIC: FaultClass.NIC}
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounds:
-    """The rounds of a block: its topology and places, and what each round measured.
-
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``prevented``: by node, for
-    each round in which its pair could not be measured through no fault of either node, which, and why.
-    """
-
-    topology: Topology
-    places: Mapping[str, Place]
-    results: tuple[RoundResult, ...]
-    why_unmet: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    prevented: Mapping[str, Sequence[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-
-
 def judge_fabric(
     rounds: Rounds, block: BlockFindings, floors: Mapping[str, Sequence[Limit]] | None = None
 ) -> FabricJudgement:
@@ -77,14 +65,17 @@ def judge_fabric(
     for part in parts:
         if part.node:
             _against(part, rounds, block)
-        elif _is_undecided(part):
+        elif _is_undecided(part.kind, part.touches):
             doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
     carried = _carried(rounds)
     _never_carried(rounds, parts, carried, block)
-    _unexplained(rounds, parts, carried, block)
-    explained = {(name, rail) for part in parts for name in _names(part) for rail in _rails_of(part, rounds.topology)}
-    by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, explained, block)
+    _unexplained(rounds, diagnosis.named, carried, block)
+
+    def left(node: int, rail: int, partners: Sequence[int]) -> float:
+        return _left(rounds.topology, diagnosis, node, rail, partners)
+
+    by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, left, block)
     names, rails = rounds.topology.nodes, rounds.topology.rails
     noisy = _too_noisy(diagnosis)
     compared = set() if noisy else {(names[node], rails[rail]) for node, rail in diagnosis.compared}
@@ -93,17 +84,24 @@ def judge_fabric(
     return FabricJudgement(tuple(parts), notes, frozenset(compared | by_floor), noisy, by_sockets)
 
 
-def _is_undecided(part: FaultyPart) -> bool:
+def _is_undecided(kind: PartKind, touches: Collection[object]) -> bool:
     """Whether it is either a switch or a part of each of the few nodes behind it, which look alike."""
-    return part.kind is PartKind.SHARED or (part.kind is PartKind.LEAF and len(part.touches) <= LEAF_NODES_MIN)
+    return kind is PartKind.SHARED or (kind is PartKind.LEAF and len(touches) <= LEAF_NODES_MIN)
 
 
-def _names(part: FaultyPart) -> tuple[str, ...]:
-    return (part.node, *part.touches)
+def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partners: Sequence[int]) -> float:
+    """As of ``judge_floors``: nothing of a rail against which, or against what it may share, something is held; else
+    what a confirmed part of the fabric leaves, if the node's cells with all partners went over it."""
 
+    def holds(each: Evidence) -> bool:
+        return each.part.kind in OF_THE_NODE or _is_undecided(each.part.kind, each.touches)
 
-def _rails_of(part: FaultyPart, topology: Topology) -> tuple[str, ...]:
-    return (part.rail,) if part.rail else topology.rails
+    every = (*diagnosis.named, *diagnosis.suspects)
+    if any(holds(each) and node in each.touches and each.part.rail in (-1, rail) for each in every):
+        return 0.0
+    cells = [(node, partner) for partner in partners]
+    over = [each for each in diagnosis.named if all(goes_over(topology, each, cell, rail) for cell in cells)]
+    return min((each.share for each in over if not holds(each)), default=1.0)
 
 
 def count_rails(
@@ -114,8 +112,8 @@ def count_rails(
     Rates of ``simulated`` members are a host's and need no judgement.
     """
     node = rounds.topology.index.get(member)
-    for number, why in unmade(rounds, member):
-        counted.miss(Gap(Lack.NOT_REPORTED, why, f"round {number} of {PROBE}"))
+    for each in unmade(rounds, member):
+        counted.miss(Gap(Lack.NOT_REPORTED, each.why, f"round {each.number} of {PROBE}"))
     for at, rail in enumerate(rounds.topology.rails):
         seen = any(
             node in pair and not np.isnan(result.alone[row, at]).all()
@@ -132,15 +130,6 @@ def count_rails(
         else:
             why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
             counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
-
-
-def unmade(rounds: Rounds, member: str) -> Sequence[tuple[int, str]]:
-    """The rounds that were prevented for a member and that no later round made up for, with the reason."""
-    prevented, node = rounds.prevented.get(member, ()), rounds.topology.index.get(member)
-    made_up = sum(
-        each.round.kind is Kind.CONFIRM and any(node in pair for pair in each.round.pairs) for each in rounds.results
-    )
-    return prevented[made_up:]
 
 
 def _not_compared(rounds: Rounds, noisy: str) -> str:
@@ -304,10 +293,11 @@ def _never_carried(
     never = {(node, at) for result, row, at in _bad_cells(rounds) for node in result.round.pairs[row]}
     for node, at in sorted(never - set(carried)):
         name, rail = topology.nodes[node], topology.rails[at]
-        over = [part for part in parts if name in _names(part) and part.rail in (rail, "")]
-        if any(part.node == name or _is_undecided(part) for part in over):
+        over = [part for part in parts if name in part.touches and part.rail in (rail, "")]
+        if any(part.node == name or _is_undecided(part.kind, part.touches) for part in over):
             continue
-        why = listed([part.title for part in over if _explains_dead(part)]) or "test again, with other partners"
+        why = listed([part.title for part in over if stops(part.symptom, wrong=False)])
+        why = why or "test again, with other partners"
         what = f"no byte, or only wrong bytes, ever arrived over rail {rail}{_said_of(rounds, node, at)}"
         block.suspect([name], Lack.UNDECIDED, f"{what}: {why}")
 
@@ -325,26 +315,26 @@ def _said_of(rounds: Rounds, node: int, rail: int) -> str:
 
 
 def _unexplained(
-    rounds: Rounds, parts: Sequence[FaultyPart], carried: Collection[tuple[int, int]], block: BlockFindings
+    rounds: Rounds, named: Sequence[Evidence], carried: Collection[tuple[int, int]], block: BlockFindings
 ) -> None:
     """Suspects both nodes of a cell that carried nothing or wrong bytes, of which either may be at fault: both carried
-    something elsewhere, and no part explains it."""
-    explains = [part for part in parts if _explains_dead(part) and (part.confirmed or not part.node)]
-    blamed = {(name, part.rail) for part in explains for name in _names(part)}
+    something elsewhere, and no confirmed part that the cell went over can have caused it."""
+    failed_with: dict[tuple[int, int], set[int]] = defaultdict(set)
     for result, row, at in _bad_cells(rounds):
-        nodes, rail = result.round.pairs[row], rounds.topology.rails[at]
-        names = [rounds.topology.nodes[node] for node in nodes]
-        if any((name, on) in blamed for name in names for on in (rail, "")):
+        for own, other in itertools.permutations(result.round.pairs[row]):
+            failed_with[own, at].add(other)
+    for result, row, at in _bad_cells(rounds):
+        nodes, rail, wrong = result.round.pairs[row], rounds.topology.rails[at], bool(result.wrong[row, at])
+        over = [each for each in named if goes_over(rounds.topology, each, nodes, at)]
+        # A port that is slow most of the time may also fail: another partner shows that it does.
+        failing = (each.part.kind in OF_THE_NODE and len(failed_with[each.part.a, at]) > 1 for each in over)
+        if any(failing) or any(stops(each.symptom, wrong) for each in over):
             continue
         if all((node, at) in carried for node in nodes):
-            what = "wrong bytes arrived" if result.wrong[row, at] else "nothing could be sent"
+            names = [rounds.topology.nodes[node] for node in nodes]
+            what = "wrong bytes arrived" if wrong else "nothing could be sent"
             where = f"between {' and '.join(names)} over rail {rail} in round {result.round.number}"
             block.suspect(names, Lack.UNDECIDED, f"{what} {where}, and no other pair tells whose fault it is")
-
-
-def _explains_dead(part: FaultyPart) -> bool:
-    """Whether cells that carried nothing may be due to it. A rail that is slower as a whole does carry something."""
-    return part.kind is not PartKind.CONGESTION and (part.kind is not PartKind.RAIL or part.symptom is Symptom.DEAD)
 
 
 def _notes(rounds: Rounds, diagnosis: Diagnosis, by_sockets: Collection[tuple[str, str]]) -> list[str]:

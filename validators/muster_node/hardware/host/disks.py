@@ -3,7 +3,8 @@
 Disks over USB, such as a BMC's virtual one, come and go: nothing is read of them, and what the kernel logs of them is
 no fault. That a disk is removable is no sign of it: a SATA disk in a bay for hot swapping is, too.
 
-The JSON is that of ``nvme smart-log`` of nvme-cli 1 and 2; bits of ``critical_warning`` are those of the NVMe Base
+The JSON is that of ``nvme smart-log`` of nvme-cli 1 and 2, of which some write counts as the locale does, as "1,204"
+(``uint128_t_to_l10n_string`` of its util/types.c); bits of ``critical_warning`` are those of the NVMe Base
 Specification 2.0 (log page 02h).
 """
 
@@ -30,6 +31,8 @@ NUMBERS = (
     ("percent_used", "nvme_used", "%"), ("avail_spare", "nvme_spare", "%"),
 )  # fmt: skip
 """(the log's name, the fact's name, its unit)."""
+_COUNT = re.compile(r"\d+|\d{1,3}(\D\d{3})+")
+"""A count in any locale: none has a fraction."""
 _HOST = re.compile(r"\bscsi host(\d+): (\S+)")
 """A SCSI host begins: its number, and its driver (a later one may have that number)."""
 _DISK = re.compile(r"\bsd (\d+):\d+:\d+:\d+: (?:\[(sd[a-z]+)\])?")
@@ -115,7 +118,9 @@ def smart(disk: str) -> list[Fact]:
 
 
 def parse(disk: str, out: bytes) -> Iterator[Fact]:
-    """The facts of a log; a number that it lacks is a fact with a note. Raises OSError for what is no JSON object."""
+    """The facts of a log; a number that it lacks is a fact with a note. Raises OSError for what is no JSON object, and
+    for a number that is none: a later nvme-cli may write it in another way.
+    """
     try:
         log = json.loads(out)
     except (ValueError, RecursionError):
@@ -126,5 +131,8 @@ def parse(disk: str, out: bytes) -> Iterator[Fact]:
         value = log.get(key)
         if isinstance(value, dict):  # the verbose form names each bit
             value = value.get("value")
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-        yield fact(name, "disk:" + disk, unit, number)
+        if isinstance(value, str) and _COUNT.fullmatch(value):
+            value = int(re.sub(r"\D", "", value))
+        if key in log and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise OSError(f"nvme smart-log gave no number for {key}: {str(log[key])[:40]!r}")
+        yield fact(name, "disk:" + disk, unit, None if value is None else float(value))

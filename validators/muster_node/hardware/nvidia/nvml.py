@@ -113,6 +113,7 @@ class Nvml:
         self._hung: list[tuple[Any, str]] = []
         self._slow: dict[Any, tuple[float, float]] = {}
         self._lost: set[int] = set()
+        self._need_reset: set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
         """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
@@ -135,10 +136,7 @@ class Nvml:
                 self._worker = None
                 return Answer(note="NVML: " + why, code=HUNG)
             except self._binding.NVMLError as error:
-                answer = self.refusal(error)
-                if answer.code == self.constant("NVML_ERROR_GPU_IS_LOST", 15):
-                    self._lost.update(map(id, arguments[:1]))
-                return answer
+                return self._refusal(error, *arguments[:1])
             except AttributeError:  # a function that the driver's library lacks, in some bindings
                 return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
@@ -158,8 +156,14 @@ class Nvml:
             self._slow[subject] = max(0.0, spent - SLOW_SHARE * (now - at)) + seconds, now
 
     def is_lost(self, handle: Any) -> bool:
-        """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus until a reset."""
-        return id(handle) in self._lost
+        """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST, since it is off the bus, or since it
+        needs a reset. Of either some calls may go on answering, such as those about its identity.
+        """
+        return id(handle) in self._lost or self.needs_reset(handle)
+
+    def needs_reset(self, handle: Any) -> bool:
+        """Whether any call about this GPU was refused with NVML_ERROR_RESET_REQUIRED: no process can use it before."""
+        return id(handle) in self._need_reset
 
     def _given_up(self, arguments: tuple[Any, ...]) -> str:
         hung = next((why for subject, why in self._hung if subject == arguments[:1]), "")
@@ -179,12 +183,16 @@ class Nvml:
         wanted = identifier if scope is None else (identifier, scope)
         answer = self.query("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
         if answer.value is not None and answer.value.nvmlReturn != 0:
-            return self.refusal(self._binding.NVMLError(answer.value.nvmlReturn))
+            return self._refusal(self._binding.NVMLError(answer.value.nvmlReturn), handle)
         return answer.map(_field_value).map(whole)
 
-    def refusal(self, error: Any) -> Answer:
-        """An NVMLError as an answer."""
+    def _refusal(self, error: Any, *subject: Any) -> Answer:
+        """An NVMLError as an answer. ``subject``: the handle of the GPU that the call was about, if of one."""
         code = int(error.value)
+        if code == self.constant("NVML_ERROR_GPU_IS_LOST", 15):
+            self._lost.update(map(id, subject))
+        if code == self.constant("NVML_ERROR_RESET_REQUIRED", 16):
+            self._need_reset.update(map(id, subject))
         unsupported = code in (
             self.constant("NVML_ERROR_NOT_SUPPORTED", 3),
             self.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),

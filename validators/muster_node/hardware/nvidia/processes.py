@@ -27,7 +27,7 @@ def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
 def unlisted(nvml: Nvml, gpu: Gpu) -> str:
     """Why it is not known which processes use this GPU, "" where it is.
 
-    No process can use a lost GPU until it is reset. One that does not answer may be waited for by a user's job.
+    No process can use a GPU that is lost, or needs a reset. One that does not answer may be waited for by a user's job.
     """
     for kind in KINDS:
         answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)

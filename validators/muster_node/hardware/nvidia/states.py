@@ -37,6 +37,8 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     ecc, mig = query("nvmlDeviceGetEccMode", handle), query("nvmlDeviceGetMigMode", handle)
     mode = query("nvmlDeviceGetComputeMode", handle)
     action = nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
+    if not action.value and nvml.needs_reset(handle):
+        action = Answer(nvml.constant("NVML_GPU_RECOVERY_ACTION_GPU_RESET", 1))
     yield text("compute_mode", device, mode.map(lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")))
     yield text("throttle_reason", device, throttle(nvml, gpu))
     yield text("recovery_action", device, action.map(lambda code: RECOVERY_ACTIONS.get(code, f"action {code}")))
@@ -104,7 +106,7 @@ def sram_threshold(nvml: Nvml, gpu: Gpu) -> Answer:
 
 
 def lost(nvml: Nvml, gpu: Gpu) -> Answer:
-    """1 if any query ever found the GPU off the bus, 0 if it still answers, no value where that is unknown."""
+    """1 if any query ever found the GPU lost (``Nvml.is_lost``), 0 if it answers, no value where that is unknown."""
     answer = nvml.query("nvmlDeviceGetUUID", gpu.handle)
     return Answer(1) if nvml.is_lost(gpu.handle) else answer.map(lambda _: 0)
 

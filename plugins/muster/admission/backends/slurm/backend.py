@@ -258,6 +258,7 @@ class Slurm(AdmissionBackend):
             foreign_since=_moment(node.reason_changed_at) if foreign else None,
             apart=node.apart,
             worked_on=node.worked_on,
+            kept=node.kept,
             used_by=(self._jobs(node.name, node.used) if named else used) or node.promised,
             unsure="" if node.drained else "Slurm may start a job on it at any moment",
             marked=FEATURE in node.features.split(","),

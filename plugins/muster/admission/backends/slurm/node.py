@@ -25,6 +25,8 @@ _WORKED_ON = {
     "REBOOT": "rebooting",
     "POWER": "powered down, or about to be",
     "UNKNOWN": "in an unknown state",
+}
+_KEPT = {
     "FAIL": "failing",
     "BLOCKED": "blocked by a job that has its part of the topology for itself",
 }
@@ -35,8 +37,8 @@ _AWAY = {
     "FUTURE": "a future node",
     _INVALID: "registered with other resources than slurm.conf gives it",
 }
-"""Beginnings of states and flags of nodes that are not opened, nor tested in service. On those of ``_WORKED_ON`` others
-may be at work, so that they are not free even drained.
+"""Beginnings of states and flags of nodes that are not opened, nor tested in service. Those of ``_WORKED_ON``, on which
+others may be at work, and of ``_KEPT`` are not free even drained.
 """
 
 _PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
@@ -127,15 +129,20 @@ class SlurmNode(pydantic.BaseModel):
     @property
     def worked_on(self) -> str:
         """Why others may be at work on it, "" if nothing says so; a state that Muster does not know does."""
-        known = (*_WORKED_ON, *_AWAY)
+        known = (*_WORKED_ON, *_KEPT, *_AWAY)
         unknown = [word for word in self.words if word not in _HARMLESS and not word.startswith(known)]
         text = f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else ""
         return self._first_of(_WORKED_ON) or text
 
     @property
+    def kept(self) -> str:
+        """Why it is not free even drained, though this restarts no node; "" if it is."""
+        return self._first_of(_KEPT)
+
+    @property
     def apart(self) -> str:
         """Why it is neither opened nor tested in service, "" if it may be."""
-        return self.worked_on or self._first_of(_AWAY)
+        return self.worked_on or self.kept or self._first_of(_AWAY)
 
     def _first_of(self, texts: Mapping[str, str]) -> str:
         return next((text for begin, text in texts.items() if self.shows(begin)), "")

@@ -160,3 +160,13 @@ def test_a_drained_node_that_is_down_is_free_and_not_idle(state: list[str], free
     assert seen.apart
     assert bool(seen.allocation) is not free
     assert not seen.idle.idle
+
+
+@pytest.mark.parametrize(
+    ("state", "explains"), [("MAINTENANCE", True), ("REBOOT_ISSUED", True), ("FAIL", False), ("BLOCKED", False)]
+)
+def test_what_keeps_a_node_from_being_free_explains_a_restart_only_where_others_may_be_at_work(
+    state: str, explains: bool
+) -> None:
+    seen = backend_with(Slurmctld(**OURS | {"state": [state, "DRAIN"]})).look(["n0"])["n0"]
+    assert (bool(seen.worked_on), bool(seen.taken), bool(seen.apart)) == (explains, True, True)

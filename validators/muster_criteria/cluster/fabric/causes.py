@@ -1,0 +1,29 @@
+"""What a part can have caused: cells that went over it, and only what its symptom explains."""
+
+from __future__ import annotations
+
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.topology import Topology
+
+
+def goes_over(topology: Topology, found: Evidence, pair: tuple[int, int], rail: int) -> bool:
+    """Whether this pair's cell of a rail goes over a part. None goes over congestion: each was good alone."""
+    part = found.part
+    if part.kind is PartKind.CONGESTION or part.rail not in (-1, rail):
+        return False
+    if part.kind is PartKind.RAIL:
+        return True
+    if part.kind in OF_THE_NODE or part.kind is PartKind.SHARED:
+        return not set(pair).isdisjoint(found.touches)
+    if part.between_nodes:
+        return set(pair) == {part.a, part.b}
+    leaves = {topology.leaf_of[node] for node in pair}
+    if part.kind is PartKind.PATH:
+        return leaves == {part.a, part.b}
+    return part.a in leaves and (part.kind is PartKind.LEAF or len(leaves) > 1)
+
+
+def stops(symptom: Symptom, wrong: bool) -> bool:
+    """Whether a part that fails so may let nothing through, or with ``wrong`` may be why wrong bytes arrived. What is
+    slow does carry something, and carries it unchanged."""
+    return symptom is Symptom.CORRUPTS or (symptom is Symptom.DEAD and not wrong)
