@@ -76,11 +76,6 @@ class Attempt:
         calls = [[call.probe, call.params] for call in self.plan.probes]
         return hashlib.sha256(json.dumps(calls, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def replanned(self) -> bool:
-        """Whether its probes have other work now than its job was started with."""
-        return self.job.work not in ("", self.work)
-
     def recorded_end(self) -> str | None:
         """Returns ``StageResult.end`` of the job's result if it is stored with a verdict; else None."""
         kept = store.raw.stage_bytes(self.task.key, self.task.stage, node=self.task.node)

@@ -273,12 +273,13 @@ def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
     assert remote.checked_result(attempt, jobs.Collected(None, None, ("too large",))) == (None, "too large")
 
 
-def test_it_is_known_that_the_probes_have_other_work_than_the_job_was_started_with(bench: Bench) -> None:
-    assert not bench.begin()[0].replanned
+def test_a_job_s_record_says_what_its_probes_had_to_do_when_it_was_started(bench: Bench) -> None:
+    assert bench.claim().job.work == ""
+    bench.begin()
     run, calls = store.runs.get(RUN), (CallSpec("gemm_rate", {"size": 512}, 60.0, 1),)
-    for now, replanned in (((), False), (calls, True)):
+    for now, same in (((), True), (calls, False)):
         attempt = remote.claim(TASK, run, load_sku(run.sku, ()), lambda *_, now=now: Programme(now, 60.0), begin=False)
-        assert attempt.replanned is replanned
+        assert (attempt.job.work == attempt.work) is same
 
 
 def test_what_was_left_out_on_the_way_is_a_note_of_the_result(bench: Bench) -> None:

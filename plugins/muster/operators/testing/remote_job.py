@@ -258,7 +258,8 @@ class RemoteJobOperator(BaseOperator):
         with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
             if isinstance(found, StillRunning):
                 self._defer(attempt, found.seen)
-            if found is not None and found.output.result is not None and attempt.replanned:
+            replanned = attempt.job.work not in ("", attempt.work)
+            if found is not None and found.output.result is not None and replanned:
                 # It would be judged, and compared with its peers, as what the file demands now.
                 remote.record_end(attempt, found.end, outcome.INCONCLUSIVE)
                 raise ControllerFault(f"the SKU file of {attempt.node.name} changed its probes while they ran")
