@@ -20,8 +20,9 @@ JUDGED = {"seconds": 6.0, "peak_mb": 1000.0, "one_node_seconds": 0.5, "times_dat
     ({"times_data_diagnosis": 4.99}, ["times_data_diagnosis"]),
     ({"seconds": 6.01, "peak_mb": 1001.0}, ["seconds", "peak_mb"]),
     ({"seconds": float("nan")}, ["seconds"]),
+    ({"seconds": None}, ["seconds"]),
 ])  # fmt: skip
-def test_a_figure_beyond_its_bar_makes_the_status_1(changed: dict[str, float], missed: list[str]) -> None:
+def test_a_figure_beyond_its_bar_makes_the_status_1(changed: dict[str, float | None], missed: list[str]) -> None:
     figures = JUDGED | changed
     assert bars.missed(figures, bars.JUDGE) == missed
     assert bars.status(figures, bars.JUDGE) == bool(missed)

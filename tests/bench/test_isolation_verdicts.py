@@ -8,6 +8,7 @@ import pytest
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.model import Verdict
+from tests.bench import bars
 from tests.bench.isolation.verdicts import (
     CLEAR,
     CORRUPT,
@@ -15,7 +16,6 @@ from tests.bench.isolation.verdicts import (
     FAULTS,
     NOTHING,
     OPEN,
-    PASSED_BAR,
     UNKNOWN,
     Tally,
     judged,
@@ -74,7 +74,7 @@ def test_small_blocks_fail_no_healthy_node_and_pass_no_dead_or_corrupt_rail() ->
 
 def test_healthy_nodes_pass_where_nothing_is_at_fault_and_it_is_known_what_is_usual() -> None:
     sound = tallies(1, [NOTHING]).sound
-    assert sound[CLEAR].healthy_passed >= PASSED_BAR * sound[CLEAR].healthy > 0
+    assert bars.CLEAR_PASSED.holds(sound[CLEAR].healthy_passed / sound[CLEAR].healthy)
     assert sound[OPEN].healthy == 2 * sum(UNKNOWN.values())  # with 1 and 8 rails
 
 

@@ -24,8 +24,9 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
+from tests.bench import bars
 from tests.bench.isolation import others
-from tests.bench.isolation.verdicts import CLEAR, PASSED_BAR, Tally, tallies, total
+from tests.bench.isolation.verdicts import CLEAR, Tally, tallies, total
 from tests.bench.isolation.world import HOT, NOISE, Counts, World, fabric
 
 ROUNDS_BAR, HEALTHY_BAR, SECONDS_BAR = 7, 4, 2.0
@@ -144,7 +145,7 @@ def main() -> int:
     print(json.dumps(answer))
     return int(
         found["missed"] + found["wrongly_named"] + len(healthy.named) + of_blocks.get("healthy_failed", 0) > 0
-        or of_blocks.get("clear_passed", 0) < PASSED_BAR * of_blocks.get("clear", 0)
+        or (of_blocks and not bars.CLEAR_PASSED.holds(of_blocks["clear_passed"] / of_blocks["clear"]))
         or outcome.rounds > ROUNDS_BAR
         or healthy.rounds > HEALTHY_BAR
         or max(outcome.plan_seconds, healthy.plan_seconds) > SECONDS_BAR

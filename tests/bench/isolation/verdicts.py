@@ -44,8 +44,6 @@ CLEAR = "nothing, leaves known or links whole"
 OPEN = "nothing, leaves unknown and links halved"
 """Without a fault. Links may be slow by design: where leaves are not known either, no rate is usual, and most such
 blocks are a person's."""
-PASSED_BAR = 0.99
-"""Of the healthy nodes in ``CLEAR``, how many pass: but for a node alone on its leaf, all do."""
 _ADMITTED = (Verdict.PASS, Verdict.WARN)
 
 
