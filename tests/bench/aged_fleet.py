@@ -32,7 +32,7 @@ from muster.store.database.base import Base
 from muster.store.database.engine import reading, writing
 from muster.store.database.retention import WITNESSES
 from muster_demo import watchdog
-from tests.bench import age
+from tests.bench import age, bars
 from tests.muster import fleet
 from tests.support.servers import postgresql, sshd
 
@@ -150,7 +150,7 @@ def measure(server: postgresql.PostgreSQL, folder: Path, nodes: int, runs: int) 
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """The command; status 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=12)
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> int:
         figures = measure(server, Path(name), chosen.nodes, chosen.runs)
         store.engine.dispose()
     print(json.dumps(figures))
-    return 0
+    return bars.status(figures, bars.AGED_FLEET)
 
 
 if __name__ == "__main__":
