@@ -1,9 +1,10 @@
 """``python -m tests.bench.aged_fleet --nodes N --runs R``: what a fleet costs after two years, on PostgreSQL.
 
 Each node has lived through R whole qualifications, evenly over two years; of each loaded stage there is telemetry.
-Timed: a back-up and its restore, the export of a run, the gate's decision and a node's page, and retention that keeps
-telemetry for 90 days, raw results and measurements for a year, and runs for 600 days. Checked: the restored records
-have as many rows in each table, what is too old is gone, and no node is. Prints one JSON object as its last line.
+Timed: a back-up and its restore, the export of a run, the gate's decision and a node's page, a scrape of the metrics,
+what is read to choose idle tests, and retention that keeps telemetry for 90 days, raw results and measurements for a
+year, and runs for 600 days. Checked: the restored records have as many rows in each table, what is too old is gone, and
+no node is. Prints one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -21,6 +23,8 @@ from pathlib import Path
 from sqlalchemy import BigInteger, Column, Integer, text
 
 from muster import store
+from muster.admission import idle_fleet
+from muster.judging import policies
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.settings import settings
@@ -28,7 +32,7 @@ from muster.store.database.base import Base
 from muster.store.database.engine import reading, writing
 from muster.store.database.retention import WITNESSES
 from muster_demo import watchdog
-from tests.bench import age
+from tests.bench import age, bars
 from tests.muster import fleet
 from tests.support.servers import postgresql, sshd
 
@@ -90,6 +94,16 @@ def older(table: str, column: str, days: int) -> int:
         return int(session.scalar(text(asked)) or 0)
 
 
+def scrape(_: int) -> object:
+    """The fleet in figures."""
+    return store.figures.fleet(policies.health())
+
+
+def planner(_: int) -> object:
+    """What the choice of idle tests knows of the fleet."""
+    return idle_fleet.known(store.nodes.find(), store.clock.now())
+
+
 def measure(server: postgresql.PostgreSQL, folder: Path, nodes: int, runs: int) -> dict[str, float]:
     """All figures; raises AssertionError where something is lost or kept too long."""
     figures: dict[str, float] = {"nodes": nodes, "runs_per_node": runs}
@@ -97,6 +111,9 @@ def measure(server: postgresql.PostgreSQL, folder: Path, nodes: int, runs: int) 
         age.first_run({stage: age.stage_of(stage, metrics=1, seconds=20) for stage in STAGES})
         age.grow(1, runs, YEARS_H / runs)
         multiply(nodes)
+    for name, ask in (("scrape_ms", scrape), ("planner_ms", planner)):
+        took, _ = age.measured(ask, age.REPEATS)
+        figures[name] = round(statistics.median(took), 1)
     before = rows()
     figures["rows"] = sum(before.values())
     gate, _ = age.measured(lambda _: store.admission.decision(f"{age.NODE}-1"), age.REPEATS)
@@ -133,7 +150,7 @@ def measure(server: postgresql.PostgreSQL, folder: Path, nodes: int, runs: int) 
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """The command; status 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=12)
@@ -148,7 +165,7 @@ def main(arguments: list[str]) -> int:
         figures = measure(server, Path(name), chosen.nodes, chosen.runs)
         store.engine.dispose()
     print(json.dumps(figures))
-    return 0
+    return bars.status(figures, bars.AGED_FLEET)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ drawn; beside them healthy nodes with ordinary spread. Every node goes through a
 unchanged probes, SKU files and judge, without peers or history: in one process, so without agent, SSH or Airflow.
 
 A fault is found if a finding, critical or warning, names its device by a measurement that this kind is known by; the
-device is right if no other device of the node was named. A hot inlet is found if the thermal stage says that it
-cannot judge. How many of the found were failed, by a critical finding, and how many only warned of is counted apart.
+device is right if no such finding names another device of the node. A hot inlet is found if the thermal stage says
+that it cannot judge. How many of the found were failed, by a critical finding, and how many only warned of is counted
+apart. Healthy nodes that are only warned of are counted and have no bar: a few outliers in 1,000 are a person's.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class Case:
 class Outcome:
     """The verdict on one node. ``found``: for each fault the finding that names it, "" if none does.
 
-    ``failed``: whether one of these is critical; ``wrongly_named``: devices without a fault that a critical finding
-    names; ``headline``: the verdict's own headline.
+    ``failed``: whether one of these is critical; ``wrongly_named``: devices without a fault that a finding names,
+    critical or warning; ``headline``: the verdict's own headline.
     """
 
     case: Case
@@ -199,9 +200,11 @@ def _has_failed(fault: Fault, findings: Iterable[Finding]) -> bool:
 
 
 def _wrongly_named(faults: Iterable[Fault], findings: Iterable[Finding]) -> set[str]:
-    """Devices without a fault that a critical finding names; a node's own findings tell of all its devices."""
+    """Devices without a fault that a finding names, a warning too, as it counts as found where there is a fault; a
+    node's own findings tell of all its devices.
+    """
     faulty = {fault.device for fault in faults} | {"node"}
-    return {finding.device for finding in findings if finding.severity is Severity.CRITICAL} - faulty
+    return {finding.device for finding in findings if finding.severity is not Severity.INFO} - faulty
 
 
 def rows(outcome: Outcome) -> list[str]:
@@ -243,6 +246,7 @@ def answer(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
         "only_warned": found - failed,
         "right_device": sum(bool(by) and not outcome.wrongly_named for outcome, _, by in planted),
         "healthy_failed": sum(_wrongly_failed(outcome) for outcome in well),
+        "healthy_warned": sum(bool(outcome.wrongly_named) and not _wrongly_failed(outcome) for outcome in well),
         "healthy": len(well),
         "missed": [f"{fault.kind} on {outcome.case.model} {fault.device}" for outcome, fault, by in planted if not by],
         "seconds": round(seconds, 1),

@@ -39,6 +39,7 @@ from muster_criteria.stage.prefilter import small_margins
 from muster_criteria.stage.rules import RULES
 from muster_criteria.stage.suite import unexpected_rows
 from muster_demo import watchdog
+from tests.bench import bars
 from tests.bench.sent import results_of
 from tests.muster_criteria.fleet_readings import DAY, GPUS, Fleet
 
@@ -50,7 +51,6 @@ themselves, and from the last visit of all nodes what is usual."""
 SLOWED = 100
 """One node in so many has a slow reading."""
 SKU, STAGE, LEVEL, PROBE = "h100-sxm-8", "performance", "short", "gemm_rate"
-BAR_S, BAR_MB, BAR_ONE_S, BAR_TIMES = 6.0, 1000.0, 0.5, 5.0
 DATA_DIAGNOSIS_S = 2.2e-3
 """CPU seconds a node of SuperBench's ``DataDiagnosis`` for 49 metrics, measured on one core when the bar was set.
 SuperBench is not run here, so the ratio holds for a machine as fast as that one only."""
@@ -208,9 +208,9 @@ def main() -> int:
     times = DATA_DIAGNOSIS_S * given.nodes / found["seconds"]
     print(f"\nPer node {times:.1f} times as fast as SuperBench's DataDiagnosis with 49 metrics.")
     kept = {name: round(found[name], 3) for name in ("seconds", "peak_mb", "one_node_seconds")}
-    print(json.dumps({"nodes": given.nodes, "seed": given.seed, **kept, "times_data_diagnosis": round(times, 2)}))
-    slow = found["seconds"] > BAR_S or found["one_node_seconds"] > BAR_ONE_S or times < BAR_TIMES
-    return int(slow or found["peak_mb"] > BAR_MB)
+    figures = {"nodes": given.nodes, "seed": given.seed, **kept, "times_data_diagnosis": round(times, 2)}
+    print(json.dumps(figures))
+    return bars.status(figures, bars.JUDGE)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from tests.bench import bars
 from tests.bench.record import FIGURES
 
 PAGE = FIGURES.parents[2] / "docs" / "benchmarks.md"
@@ -88,6 +89,7 @@ def render() -> str:
         "seed": seed,
         "thousands": lambda number: f"{number:,.0f}",
     }
+    environment.globals["bars"] = bars
     stored = records()
     return environment.get_template("benchmarks.md.j2").render(
         stored, measurements=stored, edges=edges, defects=defects

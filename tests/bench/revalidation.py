@@ -14,6 +14,8 @@ import datetime
 import json
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from muster.rules.idle.past import Learned, risk_of
 from muster.rules.idle.selection import Idle, Known
 from muster.settings import Settings
 from muster_criteria.stages import STAGES
+from tests.bench import bars
 
 COST = worth.cost_of(worth.usual_minutes())
 YEAR_H, STEP_H = 24 * 365, 2
@@ -42,8 +45,6 @@ IDLE_SHARE = 0.12
 """Of the nodes, in any step."""
 RELEARN = 24 * 14 // STEP_H
 """Steps after which the planner's model is learned again from the fleet's history."""
-PLAN_S = 2.0
-"""CPU seconds: the plan of a day takes no longer."""
 RACK = 8
 IMAGES = 6
 BATCHES = 4
@@ -87,6 +88,12 @@ def plan_seconds(nodes: int, seed: int) -> tuple[float, float]:
     return took, learning
 
 
+def true_chances(rng: np.random.Generator) -> Numbers:
+    """By group and stage: the chance to find a defect, off from what the planner takes it for."""
+    chances = worth.chances()
+    return np.clip(chances * np.exp(rng.normal(0.0, 0.3, chances.shape)), 0.0, 1.0)
+
+
 class World:
     """A fleet over a year. What the planner sees: passes, failures and repairs, batches. What it does not: frailty,
     images, defects, true hazards and chances.
@@ -98,8 +105,7 @@ class World:
         self.frailty = rng.gamma(0.5, 2.0, nodes)
         prior = hazard.public_prior().model.base
         self.hazards = prior * (worth.chances().max(axis=1) > 0.0) * np.exp(rng.normal(0.0, 0.6, len(GROUPS)))
-        chances = worth.chances()
-        self.chances = np.clip(chances * np.exp(rng.normal(0.0, 0.3, chances.shape)), 0.0, 1.0)
+        self.chances = true_chances(rng)
         self.age_h = rng.uniform(0.0, 3 * YEAR_H, nodes)
         self.since = rng.uniform(0.0, 7 * 24.0, nodes)[:, None] * np.ones(len(STAGES))
         self.defects = np.zeros((nodes, len(GROUPS)), dtype=bool)
@@ -268,10 +274,16 @@ def main() -> int:
         }
     timed = {"nodes": given.nodes, "plan_seconds": round(took, 2), "learn_seconds": round(learned, 2)}
     print(json.dumps(timed | {"share": given.share} | by_share[given.share] | {"by_share": by_share}))
-    bar = 0.5 if given.share == 0.004 else 1.0
-    ratios = by_share[given.share]["hidden_defect_hours_ratio"]
-    assert isinstance(ratios, dict)
-    return int(max(ratios.values()) > bar or took > PLAN_S)
+    return bars.status(*barred(timed, by_share, given.share))
+
+
+def barred(
+    timed: Mapping[str, float], by_share: Mapping[float, Mapping[str, Any]], share: float
+) -> tuple[dict[str, float], bars.Bars]:
+    """What has a bar, and the bars: seconds, the worst ratio at ``share``, and at shares with a bar of their own."""
+    shares = {each: bar for each, bar in ({share: bars.HIDDEN} | bars.THRIFTY).items() if each in by_share}
+    worst = {f"at {each:g}": max(by_share[each]["hidden_defect_hours_ratio"].values()) for each in shares}
+    return {**timed, **worst}, bars.REVALIDATION | {f"at {each:g}": bar for each, bar in shares.items()}
 
 
 def _ratios(values: dict[str, float]) -> dict[str, float]:

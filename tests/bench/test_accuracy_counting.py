@@ -43,7 +43,6 @@ def _row(cell: Cell, visit: str, hits: int, others: int = 0, located: int | None
     return Row(
         cell,
         visit,
-        found=Count(hits, 1000),
         shown=Count(hits, 1000),
         located=Count(hits if located is None else located, hits),
         warned=Count(),
@@ -168,7 +167,7 @@ def test_figures_take_the_minimum_over_the_classes_that_a_bar_is_about() -> None
     assert found["recall_first_visit_12pct"] == 0.991
     assert found["recall_discrete"] == 1.0
     assert found["false_fail_rate"] == 0.001
-    assert found["false_fail_upper95"] == pytest.approx(0.00556, rel=0.01)
+    assert found["false_fail_upper95"] == pytest.approx(limits_over(_parts(1))[1])
     assert found["localisation_min"] == pytest.approx((300 + 985) / (300 + 991)), "of a class, all severities together"
     assert found["healthy_judgements"] == 2000
     assert list(found) == list(GOOD)
@@ -222,6 +221,8 @@ def test_the_table_has_a_line_for_each_class_and_severity_and_one_for_each_judge
     rows = evaluate(5, Size(trials=20, healthy=60, tuning=200, fleets=2, fleet_nodes=100), silent, cells)
     assert len(rows) == 2 * (1 + len(cells))
     assert all(row.found == Count(0, 20) for row in rows if row.cell.fault)
+    assert [len(row.by_fleet[MUSTER]) for row in rows] == [2] * len(rows)
+    assert {row.found for row in rows if row.cell == HEALTHY} == {Count(0, 60 + 200)}
     text = tables(rows)
     assert "| slow clock | −12 % | 0.000 [0.000, 0.168]" in text
     assert "| −5 % of mean |" in text

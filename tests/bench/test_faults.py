@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -65,14 +66,15 @@ def test_a_finding_names_a_fault_by_measurement_and_device() -> None:
     assert not _found(hang, [_finding("xid", "gpu3", rule="device_event", kind="xid", code="79")])
 
 
-def test_a_device_without_fault_is_named_by_critical_findings_only() -> None:
+def test_what_counts_as_found_of_a_fault_counts_against_a_device_without_one() -> None:
     findings = [
         _finding("gemm_rate", "gpu3"),
         _finding("gpu_count", "node"),
-        _finding("gemm_rate", "gpu4", Severity.WARNING),
+        _finding("gemm_rate", "gpu4", Severity.INFO),
     ]
     assert _wrongly_named([SLOW], findings) == set()
-    assert _wrongly_named([SLOW], [*findings, _finding("gemm_rate", "gpu5")]) == {"gpu5"}
+    warned, failed = _finding("gemm_rate", "gpu5", Severity.WARNING), _finding("gemm_rate", "gpu6")
+    assert _wrongly_named([SLOW], [*findings, warned, failed]) == {"gpu5", "gpu6"}
 
 
 def test_ports_and_fans_are_devices_too() -> None:
@@ -108,6 +110,14 @@ def test_a_warning_counts_as_found_and_is_distinguished_from_a_failure() -> None
     assert (figures["found"], figures["convicted"], figures["only_warned"]) == (3, 1, 2)
     assert "warned" in rows(_outcome(warned=True))[0]
     assert "failed" in rows(_outcome())[0]
+
+
+def test_a_judge_that_only_warns_of_everything_is_not_perfect() -> None:
+    warned = dataclasses.replace(HEALTHY, verdict=Verdict.WARN, wrongly_named=("gpu5",))
+    figures = answer([_outcome(warned=True, wrongly_named=("gpu5",)), warned, HEALTHY], 1.0)
+    assert (figures["found"], figures["right_device"], figures["healthy_failed"]) == (1, 0, 0)
+    assert (figures["healthy_warned"], figures["healthy"]) == (1, 2)
+    assert not perfect(figures)
 
 
 def test_why_nothing_can_be_concluded_is_reported_in_the_table() -> None:

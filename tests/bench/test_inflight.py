@@ -30,9 +30,9 @@ def test_all_nodes_wait_at_once_and_each_that_ends_gets_its_verdict(tmp_path: Pa
 
 
 def test_what_bends_first_follows_from_the_growth() -> None:
-    rest = dict.fromkeys(("triggerers, MB", "page, ms", "sweep, s", "statistics, s", "records, MB"), 1.0)
+    rest = dict.fromkeys(("triggerers, MB", "page, ms", "sweep, s", "records, MB"), 1.0)
     half = dict.fromkeys(inflight.LIMITS, 0.1) | rest | {"nodes": 100}
-    full = half | {"nodes": 200, "scheduler's loop, s": 0.2, "sweep, CPU s": 6.0, "statistics, CPU s": 0.15}
+    full = half | {"nodes": 200, "scheduler's loop, s": 0.2, "sweep, CPU s": 6.0}
     found = inflight.figures(half, full, {"wall, s": 1.0, "records, MB": 1.0, "scheduler": 0.25})
     assert found["first_bend"] == "sweep, CPU s"
     assert (found["growth"]["sweep, CPU s"], found["growth"]["page, CPU s"]) == (5.91, 0)

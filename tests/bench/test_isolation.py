@@ -12,7 +12,7 @@ from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind
 from muster_criteria.cluster.fabric.topology import from_groups
 from tests.bench.isolation import others
 from tests.bench.isolation.__main__ import isolate, main, score
-from tests.bench.isolation.verdicts import Tally
+from tests.bench.isolation.verdicts import CLEAR, NOTHING, Tallies, Tally
 from tests.bench.isolation.world import Counts, World, fabric
 
 SMALL = Counts(nodes=2, nics=2, paths=1, leaves=1)
@@ -88,13 +88,20 @@ def test_a_node_named_for_its_nic_is_neither_right_nor_wrong() -> None:
     assert score(world, frozenset({Part(PartKind.NODE, nic.a + 1)}))["wrongly_named"] == 1
 
 
-def test_the_last_line_is_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("failed", "passed", "status"), [(0, 100, 0), (0, 99, 0), (0, 98, 1), (1, 99, 1)],
+    ids=["all pass", "at the bar", "too many abstentions", "a healthy node failed"],
+)  # fmt: skip
+def test_the_last_line_is_the_answer(
+    failed: int, passed: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["isolation", "--nodes", "256", "--rails", "4", "--bad", "1", "--nics", "1",
                                       "--links", "1", "--leaves", "1", "--blocks", "1"])  # fmt: skip
-    one = {"nothing": Tally(healthy=9, healthy_failed=1, healthy_passed=8)}
-    monkeypatch.setattr("tests.bench.isolation.__main__.tallies", lambda seeds: (one, one))
-    status = main()
+    one = Tally(healthy=100, healthy_failed=failed, healthy_passed=passed)
+    found = Tallies({NOTHING: one}, {"8 + 1": one}, {CLEAR: one})
+    monkeypatch.setattr("tests.bench.isolation.__main__.tallies", lambda seeds: found)
+    assert main() == status
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"rounds", "planted", "named", "missed", "wrongly_named", "plan_seconds"} <= set(answer)
-    assert (answer["bad_passed"], answer["healthy_failed"], answer["healthy"]) == (0, 1, 9)
-    assert status == 1, "a healthy node failed"
+    assert (answer["bad_passed"], answer["healthy_failed"], answer["healthy"]) == (0, failed, 100)
+    assert (answer["clear_passed"], answer["clear"]) == (passed, 100)

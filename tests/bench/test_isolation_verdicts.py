@@ -8,7 +8,21 @@ import pytest
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.model import Verdict
-from tests.bench.isolation.verdicts import CORRUPT, DEAD, FAULTS, Tally, judged, tallies, total, worlds
+from tests.bench import bars
+from tests.bench.isolation.verdicts import (
+    CLEAR,
+    CORRUPT,
+    DEAD,
+    FAULTS,
+    NOTHING,
+    OPEN,
+    UNKNOWN,
+    Tally,
+    judged,
+    tallies,
+    total,
+    worlds,
+)
 from tests.bench.isolation.world import Counts, World, fabric
 
 
@@ -52,10 +66,16 @@ def test_a_healthy_node_behind_slow_links_does_not_fail_where_leaves_are_unknown
 
 @pytest.mark.slow
 def test_small_blocks_fail_no_healthy_node_and_pass_no_dead_or_corrupt_rail() -> None:
-    by_fault, by_shape = tallies(2)
-    assert {name: each.healthy_failed for name, each in by_fault.items()} == dict.fromkeys(FAULTS, 0)
-    assert {name: each.healthy_failed for name, each in by_shape.items()} == dict.fromkeys(by_shape, 0)
-    assert [by_fault[fault].bad_passed for fault in (DEAD, CORRUPT)] == [0, 0]
+    found = tallies(2)
+    assert set(found.by_fault) == set(FAULTS)
+    assert {name: each.healthy_failed for name, each in found.rows.items()} == dict.fromkeys(found.rows, 0)
+    assert [found.by_fault[fault].bad_passed for fault in (DEAD, CORRUPT)] == [0, 0]
+
+
+def test_healthy_nodes_pass_where_nothing_is_at_fault_and_it_is_known_what_is_usual() -> None:
+    sound = tallies(1, [NOTHING]).sound
+    assert bars.CLEAR_PASSED.holds(sound[CLEAR].healthy_passed / sound[CLEAR].healthy)
+    assert sound[OPEN].healthy == 2 * sum(UNKNOWN.values())  # with 1 and 8 rails
 
 
 def test_tallies_count_both_wrong_verdicts() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from muster_criteria.cluster.goodput import Input, Inputs, forecast
 from muster_demo import watchdog
 from muster_node.workloads import llama
+from tests.bench import bars
 from tests.bench.processes import cpu_seconds
 from tests.muster_node.cluster import blocks
 
@@ -36,6 +37,7 @@ RSC_1 = 6.50e-3
 
 
 def main() -> int:
+    """The figures, and one JSON object on the last line; 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=4, help="in all, the same number on each node")
@@ -69,7 +71,7 @@ def main() -> int:
             interval, hours = each.interval_s / 60, each.mttf_s / 3600
             print(f"{each.gpus:6} GPUs  MTTF {hours:8.1f} h  save every {interval:6.1f} min  ETTR {each.ettr:.4f}")
     print(json.dumps(figures))
-    return 0
+    return bars.status(figures, bars.TRAINING)
 
 
 def _round(args: argparse.Namespace, number: int) -> dict[str, Any]:

@@ -16,9 +16,9 @@ a node has, so that hundreds of lives fit into hours; a faulty machine lacks a G
   next life begins.
 - ``faults``: one function a kind, a generator that strikes, yields what it struck, and lifts the fault. A new kind is
   one function in ``controller``, ``services``, ``nodes`` or ``people``.
-- ``observers``: pure functions from evidence to the defects that they find; ``evidence`` reads it with none of Muster's
-  code: the nodes' diaries, the mail sink's folder, the receiver's lines, SQL, psutil, and ``schedulers``: ``scontrol``
-  and the API server.
+- ``observers``: pure functions from evidence to the defects that they find, of so many that they examined; ``evidence``
+  reads it with none of Muster's code: the nodes' diaries, the mail sink's folder, the receiver's lines, SQL, psutil,
+  and ``schedulers``: ``scontrol`` and the API server.
 
 When time is up no fault is left and the fleet is given time to settle; what is wrong then, or was at any sample of
 a scheduler, counts. A run that a person of the campaign cleared, failed or deleted is not blamed for what it lost.

@@ -30,17 +30,26 @@ KEYS = ("faults", "lives", *OBSERVERS)
 
 def total(legs: Sequence[dict[str, Any]]) -> dict[str, int | None]:
     """The sum of each figure; None where a leg does not know it, or there is no leg."""
-    sums: dict[str, int | None] = {}
-    for key in KEYS:
-        each = [leg[key] for leg in legs]
-        sums[key] = None if not each or None in each else sum(each)
-    return sums
+    return {key: _sum([leg[key] for leg in legs]) for key in KEYS}
+
+
+def examined(legs: Sequence[dict[str, Any]]) -> dict[str, int | None]:
+    """Of how many the observers counted, in the same way."""
+    return {key: _sum([leg["examined"][key] for leg in legs]) for key in OBSERVERS}
+
+
+def _sum(each: Sequence[int | None]) -> int | None:
+    known = [one for one in each if one is not None]
+    return sum(known) if known and len(known) == len(each) else None
 
 
 def table(legs: Sequence[dict[str, Any]]) -> str:
     """The figures, and below them all that was counted."""
+    of = examined(legs)
     lines = [
-        f"{key.replace('_', ' '):<32}{'unknown' if value is None else value:>8}" for key, value in total(legs).items()
+        f"{key.replace('_', ' '):<32}{'unknown' if value is None else value:>8}"
+        + (f" of {of[key]}" if of.get(key) is not None else "")
+        for key, value in total(legs).items()
     ]
     for number, leg in enumerate(legs, start=1):
         lines += [f"leg {number}: {key}: {each}" for key in OBSERVERS for each in leg["found"][key] or ()]
@@ -84,7 +93,7 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float, only: 
         left -= length
     print(table(legs))
     figures = total(legs)
-    print(json.dumps({**figures, "seed": seed, "nodes": nodes, "legs": len(legs)}))
+    print(json.dumps({**figures, "examined": examined(legs), "seed": seed, "nodes": nodes, "legs": len(legs)}))
     return 1 if broken or any(figures[key] != 0 for key in OBSERVERS) else 0
 
 

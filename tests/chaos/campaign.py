@@ -73,7 +73,7 @@ class Leg:
         self._over = threading.Event()
         self._broken: list[Exception] = []
 
-    def run(self) -> dict[str, list[str] | None]:
+    def run(self) -> dict[str, observers.Count | None]:
         """Strike, settle and judge."""
         steps = [(functools.partial(self._sample, each), SAMPLE_S) for each in self.world.schedulers]
         steps += [(functools.partial(self._start, each), STEP_S) for each in self.schedules]
@@ -198,15 +198,18 @@ class Leg:
             "events_lost",
             "hung",
         )
-        return not gathered.unsent and not any(found[name] for name in pending)
+        return not gathered.unsent and not any((each := found[name]) is None or each.found for name in pending)
 
 
 def leg(
     folder: Path, nodes: int, seed: int, count: int, seconds: float, *, disks: bool, only: Collection[str] = ()
 ) -> dict[str, object]:
-    """One leg in a new folder: its figures, and ``found`` with what each counter counted."""
+    """One leg in a new folder: its figures, ``found`` with what each counter counted, and ``examined``: of how many."""
     names = tuple(f"n{number}" for number in range(nodes))
     with world.running(folder, names, seed, disks=disks) as here:
-        found = Leg(here, random.Random(seed), count, seconds, only).run()
+        counts = Leg(here, random.Random(seed), count, seconds, only).run()
+        found = {name: each and each.found for name, each in counts.items()}
         figures = {name: None if each is None else len(each) for name, each in found.items()}
-        return {"faults": here.ledger.faults, "lives": here.ledger.lives, **figures, "found": found}
+        examined = {name: each and each.examined for name, each in counts.items()}
+        lived = {"faults": here.ledger.faults, "lives": here.ledger.lives}
+        return {**lived, **figures, "found": found, "examined": examined}

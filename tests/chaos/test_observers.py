@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import __main__ as chaos
 from tests.chaos import observers, schedulers
 from tests.chaos.evidence import Evidence, Job, Line, Quarantined, Run, Sample, Stage
 from tests.chaos.ledger import Drain
@@ -59,8 +60,32 @@ TWICE = PLANTED["double_tests"] | {
 """Started again at 15, after the result of 12 was recorded, tidied up and forgotten."""
 
 
+def _found(name: str, **changed: Any) -> list[str]:
+    """What an observer counts of the calm fleet with these changes."""
+    count = observers.OBSERVERS[name](dataclasses.replace(CALM, **changed))
+    assert count is not None
+    return count.found
+
+
 def test_nothing_is_counted_of_a_fleet_to_which_nothing_bad_happened() -> None:
-    assert observers.judge(CALM) == {name: [] for name in observers.OBSERVERS}
+    assert {name: _found(name) for name in observers.OBSERVERS} == {name: [] for name in observers.OBSERVERS}
+
+
+def test_each_counter_says_of_how_many_it_counted() -> None:
+    counts = {name: count and count.examined for name, count in observers.judge(CALM).items()}
+    assert counts == {
+        "results_lost": 1, "false_admissions": 2, "false_quarantines": 1, "double_tests": 1, "leases_leaked": 1,
+        "processes_left_on_nodes": 1, "nodes_left_drained": 0, "foreign_drains_undone": 1, "mails_lost": 1,
+        "mails_doubled": 2, "events_lost": 2, "hung": 1,
+    }  # fmt: skip
+    nothing = observers.judge(Evidence())
+    assert {count and count.examined for count in nothing.values()} == {0}
+
+
+@pytest.mark.parametrize(("examined", "total"), [([], None), ([3], 3), ([3, 0], 3), ([3, None], None)])
+def test_what_the_legs_examined_adds_up_if_each_knows_it(examined: list[int | None], total: int | None) -> None:
+    legs = [{"examined": dict.fromkeys(observers.OBSERVERS, each)} for each in examined]
+    assert chaos.examined(legs) == dict.fromkeys(observers.OBSERVERS, total)
 
 
 def test_each_counter_has_a_planted_defect() -> None:
@@ -69,9 +94,7 @@ def test_each_counter_has_a_planted_defect() -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_raises_its_counter(name: str) -> None:
-    found = observers.OBSERVERS[name](dataclasses.replace(CALM, **PLANTED[name]))
-    assert found is not None
-    assert len(found) >= 1
+    assert len(_found(name, **PLANTED[name])) >= 1
 
 
 @pytest.mark.parametrize(
@@ -124,14 +147,12 @@ def _sampled(at: float, node: dict[str, Any], *, faulty: bool = False) -> Sample
     ids=["faulty", "open at the end", "returned", "tainted", "uncordoned", "tainted in its place"],
 )
 def test_a_defect_that_kubernetes_shows_raises_its_counter(name: str, changed: dict[str, Any]) -> None:
-    found = observers.OBSERVERS[name](dataclasses.replace(CALM, **changed))
-    assert found is not None
-    assert len(found) == 1
+    assert len(_found(name, **changed)) == 1
 
 
 @pytest.mark.parametrize("node", [CORDONED, BOTH], ids=["alone", "with Muster's taint"])
 def test_a_persons_cordon_in_kubernetes_is_no_defect(node: dict[str, Any]) -> None:
-    assert observers.foreign_drains_undone(dataclasses.replace(CALM, samples=(_sampled(45.0, node),))) == []
+    assert _found("foreign_drains_undone", samples=(_sampled(45.0, node),)) == []
 
 
 RETURNED = (
@@ -180,30 +201,26 @@ REBUILT = PLANTED["false_admissions"] | {"restores": ((90.0, 110.0),), "let_in":
     ],
 )
 def test_what_else_is_a_false_admission(changed: dict[str, Any]) -> None:
-    found = observers.false_admissions(dataclasses.replace(CALM, **changed))
-    assert found is not None
-    assert len(found) == 1
+    assert len(_found("false_admissions", **changed)) == 1
 
 
 def test_a_side_of_a_pair_is_lost_without_its_record() -> None:
     side = Job(RUN, "n0", "fabric_round_2")
-    measured = dataclasses.replace(
-        CALM,
-        jobs={**GOOD.jobs, "j2": side},
-        diary=(*GOOD.diary, Line("n0", 15.0, "measured", "j2", "cc")),  # type: ignore[misc,dict-item]
-    )
-    assert len(observers.results_lost(measured) or ()) == 1
-    assert observers.results_lost(dataclasses.replace(measured, sides=frozenset({side}))) == []
+    measured = {
+        "jobs": {**GOOD.jobs, "j2": side},  # type: ignore[dict-item]
+        "diary": (*GOOD.diary, Line("n0", 15.0, "measured", "j2", "cc")),  # type: ignore[misc]
+    }
+    assert len(_found("results_lost", **measured)) == 1
+    assert _found("results_lost", **measured, sides=frozenset({side})) == []
 
 
 def test_a_reboot_that_did_not_happen_explains_no_quarantine() -> None:
     reason = f"burn_in: the machine {observers.REBOOTED}"
-    other = dataclasses.replace(
-        CALM, quarantined=(Quarantined("n0", 30.0, "muster", reason),), reboots=(("n1", 25.0), ("n0", 35.0))
-    )
-    found = observers.false_quarantines(other)
-    assert found is not None
-    assert len(found) == 1
+    other = {
+        "quarantined": (Quarantined("n0", 30.0, "muster", reason),),
+        "reboots": (("n1", 25.0), ("n0", 35.0)),
+    }
+    assert len(_found("false_quarantines", **other)) == 1
 
 
 @pytest.mark.parametrize(
@@ -214,9 +231,7 @@ def test_a_reboot_that_did_not_happen_explains_no_quarantine() -> None:
 def test_what_else_is_a_double_test(added: Line) -> None:
     jobs = {"j1": Job(RUN, "n0", "intake"), "j2": Job(RUN, "n0", "intake")}
     assert CALM.diary is not None
-    found = observers.double_tests(dataclasses.replace(CALM, jobs=jobs, diary=(*CALM.diary, added)))
-    assert found is not None
-    assert len(found) == 1
+    assert len(_found("double_tests", jobs=jobs, diary=(*CALM.diary, added))) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,7 +251,7 @@ def test_what_else_is_a_double_test(added: Line) -> None:
     ids=["a job", "a result", "a mail", "a mail that was sent", "what condemned a machine", "a result that was tidied"],
 )
 def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[str, Any]) -> None:
-    assert observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) == []
+    assert _found(name, **changed) == []
 
 
 @pytest.mark.parametrize(
@@ -273,7 +288,7 @@ def test_what_a_restored_back_up_lacks_is_not_counted(name: str, changed: dict[s
     ],
 )
 def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, Any]) -> None:
-    assert len(observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) or ()) == 1
+    assert len(_found(name, **changed)) == 1
 
 
 @pytest.mark.parametrize(
@@ -317,4 +332,4 @@ def test_a_restored_back_up_explains_nothing_else(name: str, changed: dict[str, 
     ],
 )
 def test_what_a_person_or_a_fault_explains_is_not_counted(name: str, changed: dict[str, Any]) -> None:
-    assert observers.OBSERVERS[name](dataclasses.replace(CALM, **changed)) == []
+    assert _found(name, **changed) == []

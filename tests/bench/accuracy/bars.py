@@ -37,7 +37,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         ),
         "recall_discrete": _least(row.shown.rate for row in faulty if _is(row, "discrete") and row.shown.of),
         "false_fail_rate": worst.found.rate,
-        "false_fail_upper95": worst.found.high,
+        "false_fail_upper95": limits_over(worst.by_fleet[MUSTER])[1],
         "localisation_min": _least(located.rate for located in _located(faulty) if located.of),
         "worse_than_baseline": [_named(row, than) for row in faulty if (than := worse_than(row))],
         "worse_in_these_fleets": [_named(row, than) for row in faulty if (than := worse_in_these_fleets(row))],

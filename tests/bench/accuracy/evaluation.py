@@ -60,21 +60,25 @@ class Size:
 class Row:
     """One class at one severity, at one kind of visit; healthy nodes where it has no fault.
 
-    ``found``: nodes failed. ``shown``: the same among those in which a discrete fault showed at all. ``located``: of
-    the nodes failed, those of which no GPU was named but the faulty. ``warned``: nodes not failed, with a finding.
+    ``shown``: nodes failed among those in which a discrete fault showed at all. ``located``: of the nodes failed, those
+    of which no GPU was named but the faulty. ``warned``: nodes not failed, with a finding.
     ``retested``: nodes measured once more. ``minutes``: of load until the fault was known, all nodes failed together.
     ``by_fleet``: nodes failed by Muster (``MUSTER``) and by each baseline, of each fleet.
     """
 
     cell: Cell
     visit: str
-    found: Count
     shown: Count
     located: Count
     warned: Count
     retested: Count
     minutes: float
     by_fleet: Mapping[str, tuple[Count, ...]]
+
+    @property
+    def found(self) -> Count:
+        """Nodes that Muster failed."""
+        return sum(self.by_fleet[MUSTER], Count())
 
     @property
     def others(self) -> dict[str, Count]:
@@ -92,7 +96,6 @@ class Row:
         return Row(
             self.cell,
             self.visit,
-            self.found + other.found,
             self.shown + other.shown,
             self.located + other.located,
             self.warned + other.warned,
@@ -119,11 +122,13 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     lot = size.shared(size.tuning)
     false_fails = {}
     for visit in VISITS:
-        hits = sum(_failed(rng, fleet, lot, visit) for rng, fleet in zip(rngs, fleets, strict=True))
-        false_fails[visit] = Count(hits, lot * size.fleets)
+        false_fails[visit] = tuple(
+            Count(_failed(rng, fleet, lot, visit), lot) for rng, fleet in zip(rngs, fleets, strict=True)
+        )
     total: dict[tuple[Cell, str], Row] = {}
     for rng, fleet in zip(rngs, fleets, strict=True):
-        for visit, failed in false_fails.items():
+        for visit, by_fleet in false_fails.items():
+            failed = sum(by_fleet, Count())
             limits = table.at(max(failed.hits, 1) / failed.of)
             for row in _against(rng, size, fleet, visit, limits, cells):
                 key = (row.cell, row.visit)
@@ -131,11 +136,12 @@ def evaluate(seed: int, size: Size, new_judge: NewJudge, cells: Sequence[Cell] =
     return [_with_tuning(row, false_fails) for row in total.values()]
 
 
-def _with_tuning(row: Row, false_fails: Mapping[str, Count]) -> Row:
+def _with_tuning(row: Row, false_fails: Mapping[str, tuple[Count, ...]]) -> Row:
     """Of healthy nodes, those that the baselines were tuned by count too: the judge failed them in the same way."""
     if row.cell != HEALTHY:
         return row
-    return dataclasses.replace(row, found=row.found + false_fails[row.visit])
+    of = tuple(one + more for one, more in zip(row.by_fleet[MUSTER], false_fails[row.visit], strict=True))
+    return dataclasses.replace(row, by_fleet={**row.by_fleet, MUSTER: of})
 
 
 def _fleet(rng: np.random.Generator, size: Size, new_judge: NewJudge) -> _Compared:
@@ -178,7 +184,6 @@ def rows_of(trials: Trials, visit: str, verdicts: Verdicts, rivals: Mapping[str,
         yield Row(
             cell,
             visit,
-            found=count(verdicts.failed),
             shown=count(verdicts.failed, mine & showed),
             located=count(right, mine & verdicts.failed),
             warned=count(verdicts.warned),

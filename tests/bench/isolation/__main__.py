@@ -7,7 +7,8 @@ decoding the costliest round. Only what the rounds covered can be missed: of a l
 no pair went over are counted as not covered.
 
 Besides, ``--blocks`` seeds of each kind of small block (tests/bench/isolation/verdicts.py) are judged as production
-judges them: ``bad_passed`` of ``bad`` nodes would be admitted, ``healthy_failed`` of ``healthy`` ones failed.
+judges them: ``bad_passed`` of ``bad`` nodes would be admitted, ``healthy_failed`` of ``healthy`` ones failed. Of the
+``clear`` ones, in blocks without a fault whose leaves are known or whose links are whole, ``clear_passed`` pass: a bar.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
+from tests.bench import bars
 from tests.bench.isolation import others
-from tests.bench.isolation.verdicts import Tally, tallies, total
+from tests.bench.isolation.verdicts import CLEAR, Tally, tallies, total
 from tests.bench.isolation.world import HOT, NOISE, Counts, World, fabric
 
 ROUNDS_BAR, HEALTHY_BAR, SECONDS_BAR = 7, 4, 2.0
@@ -95,13 +97,16 @@ def blocks(seeds: int) -> dict[str, Any]:
     """Prints the verdicts in small blocks, and returns them; nothing for no seeds."""
     if not seeds:
         return {}
-    by_fault, by_shape = tallies(seeds)
+    found = tallies(seeds)
     columns = [field.name for field in dataclasses.fields(Tally)]
     print("\n| block, or what is at fault | " + " | ".join(columns) + " |\n|---|" + "--:|" * len(columns))
-    for name, each in {**by_fault, **by_shape}.items():
+    for name, each in found.rows.items():
         print(f"| {name} | " + " | ".join(f"{getattr(each, column):,}" for column in columns) + " |")
-    return dataclasses.asdict(total(by_fault.values())) | {
-        "verdicts": {name: dataclasses.asdict(each) for name, each in {**by_fault, **by_shape}.items()}
+    clear = found.sound[CLEAR]
+    return dataclasses.asdict(total(found.by_fault.values())) | {
+        "clear_passed": clear.healthy_passed,
+        "clear": clear.healthy,
+        "verdicts": {name: dataclasses.asdict(each) for name, each in found.rows.items()},
     }
 
 
@@ -140,6 +145,7 @@ def main() -> int:
     print(json.dumps(answer))
     return int(
         found["missed"] + found["wrongly_named"] + len(healthy.named) + of_blocks.get("healthy_failed", 0) > 0
+        or (of_blocks and not bars.CLEAR_PASSED.holds(of_blocks["clear_passed"] / of_blocks["clear"]))
         or outcome.rounds > ROUNDS_BAR
         or healthy.rounds > HEALTHY_BAR
         or max(outcome.plan_seconds, healthy.plan_seconds) > SECONDS_BAR

@@ -29,8 +29,9 @@ UNKNOWN = {f"{nodes}, leaves unknown": nodes for nodes in (8, 9, 12, 16, 32)}
 KNOWN = {"8 + 1": (8, 1), "12 + 4": (12, 4), "6 leaves of 2": (2,) * 6, "12 leaves of 1": (1,) * 12}
 RAILS, BETWEEN = (1, 8), (1.0, 0.5)
 DEAD, CORRUPT = "dead rail of two nodes", "corrupt rail of two nodes"
+NOTHING = "nothing"
 FAULTS = {
-    "nothing": Counts(),
+    NOTHING: Counts(),
     "bad node": Counts(nodes=1),
     "two bad nodes": Counts(nodes=2),
     "bad NIC": Counts(nics=1),
@@ -39,6 +40,10 @@ FAULTS = {
     DEAD: Counts(dead=2),
     CORRUPT: Counts(corrupt=2),
 }
+CLEAR = "nothing, leaves known or links whole"
+OPEN = "nothing, leaves unknown and links halved"
+"""Without a fault. Links may be slow by design: where leaves are not known either, no rate is usual, and most such
+blocks are a person's."""
 _ADMITTED = (Verdict.PASS, Verdict.WARN)
 
 
@@ -93,16 +98,31 @@ def _members(count: int) -> Sequence[MemberResult]:
     return found
 
 
-def tallies(seeds: int, faults: Iterable[str] = tuple(FAULTS)) -> tuple[dict[str, Tally], dict[str, Tally]]:
-    """By fault, and by shape of the block."""
-    by_fault: dict[str, Tally] = defaultdict(Tally)
-    by_shape: dict[str, Tally] = defaultdict(Tally)
+@dataclasses.dataclass(frozen=True)
+class Tallies:
+    """By fault, by shape of the block, and of blocks where nothing is at fault: ``CLEAR`` and ``OPEN``."""
+
+    by_fault: dict[str, Tally] = dataclasses.field(default_factory=lambda: defaultdict(Tally))
+    by_shape: dict[str, Tally] = dataclasses.field(default_factory=lambda: defaultdict(Tally))
+    sound: dict[str, Tally] = dataclasses.field(default_factory=lambda: defaultdict(Tally))
+
+    @property
+    def rows(self) -> dict[str, Tally]:
+        """All by their names."""
+        return self.by_fault | self.by_shape | self.sound
+
+
+def tallies(seeds: int, faults: Iterable[str] = tuple(FAULTS)) -> Tallies:
+    """The verdicts of every combination."""
+    found = Tallies()
     for shape, fault, world, known, seed in worlds(faults, range(seeds)):
         bad = {world.topology.nodes[part.a] for part in world.planted if part.kind in OF_THE_NODE}
         for name, verdict in judged(world, known, seed).items():
-            by_fault[fault].add(name in bad, verdict)
-            by_shape[shape].add(name in bad, verdict)
-    return dict(by_fault), dict(by_shape)
+            found.by_fault[fault].add(name in bad, verdict)
+            found.by_shape[shape].add(name in bad, verdict)
+            if fault == NOTHING:
+                found.sound[CLEAR if shape in KNOWN or world.between == 1.0 else OPEN].add(name in bad, verdict)
+    return found
 
 
 def total(parts: Iterable[Tally]) -> Tally:

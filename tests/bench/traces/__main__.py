@@ -1,9 +1,10 @@
 """``python -m tests.bench.traces --data FOLDER --seed S``: the planner against simple rules on public fault records.
 
-Reads every file of the folder whose name begins with infinitehbd-, titan- or lanl-. ``replay`` says how hidden times
-are drawn. Priors are those of the other records: no record is held against factors that were fitted to itself.
-The simple rules make whole tests: the longest untested first, at random, the last fault first. Ratios are of hidden
-defect-hours, below 1 where the planner is better; ``oracle`` is the share that one would catch who knows the defects.
+Reads every file of the folder whose name begins with infinitehbd-, titan- or lanl-. When a fault arose and whether a
+test finds it are simulated; ``replay`` says how. Priors are those of the other records: no record is held against
+factors that were fitted to itself. The simple rules make whole tests: the longest untested first, at random, the last
+fault first. Ratios are of hidden defect-hours, below 1 where the planner is better; ``oracle`` is the share that one
+would catch who knows the defects.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Hidden times are drawn: a fault of the record was there for an exponential time before it hit, with a mean drawn for
 each seed between ``LEADS_H`` (uniform on the logarithm), but not before the unit came or last returned. A test finds it
-with the chances that the planner uses (``chances.json``). Each seed draws ``PLACES_MAX`` places of a larger record, and
-the planner knows what happened at all of them. What no stage can find, as faults of boards, is left out of
-the figures and known to the planner all the same. Faults that are caught hit no more; what is known of a unit is what
-the record says, so all strategies know the same.
+with chances that are drawn around those that the planner uses (``chances.json``). Each seed draws ``PLACES_MAX`` places
+of a larger record, and the planner knows what happened at all of them. What no stage can find, as faults of boards, is
+left out of the figures and known to the planner all the same. Faults that are caught hit no more; what is known of a
+unit is what the record says, so all strategies know the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from muster.rules.idle import hazard, worth
 from muster.rules.idle.history import Faults, Flags, History, Numbers, Whole
+from tests.bench.revalidation import true_chances
 from tests.bench.traces import priors
 from tests.bench.traces.records import Record
 
@@ -138,6 +139,7 @@ class _Seed:
         self.shuffling = np.random.default_rng([seed, 1])
         # A stage misses a fault again that it missed.
         self.luck = np.random.default_rng([seed, 3]).random((len(faults), len(worth.STAGES)))
+        self.chances = true_chances(np.random.default_rng([seed, 4]))
         self.idling = np.random.default_rng([seed, 2])
         self.allowed = 0.0
         spread = draw.uniform(0.0, 7 * 24.0, len(record.units))
@@ -202,7 +204,7 @@ class _Seed:
             at = place_of.get(int(self.faults.unit[fault]))
             if at is None:
                 continue
-            if (members[at] & (self.luck[fault] < worth.chances()[self.faults.group[fault]])).any():
+            if (members[at] & (self.luck[fault] < self.chances[self.faults.group[fault]])).any():
                 fate.caught_at[fault] = now
         return took
 

@@ -12,10 +12,12 @@ from sqlalchemy.orm import Mapper
 
 from muster import store
 from muster.judging import policies
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.database import engine
 from muster.store.database.base import Base
+from muster.store.decisions import questions
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -114,14 +116,30 @@ def leave_service() -> None:
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "a test of the index")
 
 
+def past_faults() -> None:
+    result, _ = fleet.result(serials={"gpu0": "A"})
+    store.past_faults.previous(result, NODE, "run-1")
+
+
+def by(index: str) -> dict[str, str]:
+    """Each database takes it."""
+    return dict.fromkeys(("sqlite", "postgresql"), index)
+
+
 @pytest.mark.both_dialects
 @pytest.mark.parametrize(
     ("indexes", "ask"),
     [
         # Of the two that SQLite can take, which hold the rows' ids after their columns, it takes either.
         ({"sqlite": "ix_events_", "postgresql": "ix_events_moves"}, store.overview.rows),
-        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), metrics),
-        (dict.fromkeys(("sqlite", "postgresql"), "ix_certificates_unrevoked"), leave_service),
+        (by("ix_certificates_unrevoked"), metrics),
+        (by("ix_certificates_unrevoked"), leave_service),
+        (by("ix_stages_in_order"), metrics),
+        (by("ix_stages_in_order"), store.verdicts.stage_tests),
+        (by("ix_stages_in_order"), store.verdicts.stage_numbers),
+        (by("ix_stages_of_machine"), ASKED["gate"]),
+        (by("ix_events_moves"), store.health.judged_until),
+        (by("ix_placements_part_id"), past_faults),
     ],
 )
 def test_what_a_fleets_years_leave_behind_is_reached_by_an_index(
@@ -131,3 +149,19 @@ def test_what_a_fleets_years_leave_behind_is_reached_by_an_index(
     fleet.qualify()
     store.nodes.move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert indexes[fleet_db.partition(":")[0]] in plans(ask)
+
+
+def test_retention_asks_an_index_of_each_snapshot_and_part_whether_it_is_needed(fleet_db: str) -> None:
+    asked = plans(lambda: store.retention.apply(dry_run=True))
+    assert "ix_stages_snapshot (snapshot=?)" in asked
+    assert "ix_placements_part_id (part_id=?)" in asked
+
+
+def test_of_a_spare_its_own_questions_alone_are_read(fleet_db: str) -> None:
+    for number in range(3):
+        name = f"n{number}"
+        store.nodes.add(fleet.new_node(name))
+        store.questions.put(RunKey("admission", name), name, store.questions.newest(name))
+    with engine.reading() as session:
+        counts, _ = loaded(lambda: questions.waits(session, "n0"))
+    assert counts["questions"] == 1

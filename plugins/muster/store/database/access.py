@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import ColumnElement, and_, func, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -46,6 +46,8 @@ CONCLUSIVE = (*SOUND, Verdict.FAIL)
 
 COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
 """Of an event: its node serves after it; its node served before it."""
+ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
+"""Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
 
 RECHECK = "recheck"
 """In a session's ``info``: {node: why} of ``recheck``."""
@@ -62,6 +64,12 @@ def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:
     if row is None:
         raise UnknownNode(f"no node {name!r} is enrolled; see `muster node list`, or enrol it with `muster node add`")
     return row
+
+
+def lock_nodes(session: Session, names: Iterable[str]) -> None:
+    """Lock those of these nodes that there are, by name, as all do that lock several: no two wait for each other."""
+    for name in sorted(set(names)):
+        session.get(NodeRow, name, with_for_update=NODE_LOCK)
 
 
 def take_turns(session: Session, at: str) -> None:

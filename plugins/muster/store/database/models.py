@@ -112,7 +112,7 @@ class PlacementRow(Base):
     )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    part_id: Mapped[int] = mapped_column(ForeignKey("parts.id"))
+    part_id: Mapped[int] = mapped_column(ForeignKey("parts.id"), index=True)
     node: Mapped[str] = mapped_column(ForeignKey("nodes.name"), index=True)
     slot: Mapped[str]
     since: Mapped[datetime.datetime]
@@ -161,8 +161,6 @@ class RunRow(OfRun, Base):
         Index("ix_runs_node_machine", "node", "machine"),
         Index("ix_runs_node_ended_at", "node", "ended_at"),
         Index("ix_runs_node_ended_place", "node", "ended_place", "id"),
-        Index("ix_runs_passed", "node", "ended_at",
-              sqlite_where=text("verdict = 'PASS'"), postgresql_where=text("verdict = 'PASS'")),
     )  # fmt: skip
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -220,6 +218,10 @@ class JobRow(Base):
     repeat_probes: Mapped[list[Any]] = mapped_column(default=list)
 
 
+_CURRENT: dict[str, Any] = {"sqlite_where": text("current = 1"), "postgresql_where": text("current")}
+"""As each dialect is asked for what is current: it takes the index for these words alone."""
+
+
 class StageRow(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
@@ -232,12 +234,11 @@ class StageRow(Base):
 
     __tablename__ = "stages"
     __table_args__ = (
-        Index("uq_stages_run_stage_current", "run", "stage", unique=True,
-              sqlite_where=text("current"), postgresql_where=text("current")),
-        Index("ix_stages_of_machine", "node", "machine", "stage", "level", "verdict", "id",
-              sqlite_where=text("current"), postgresql_where=text("current")),
+        Index("uq_stages_run_stage_current", "run", "stage", unique=True, **_CURRENT),
+        Index("ix_stages_of_machine", "node", "machine", "stage", "level", "verdict", "id", **_CURRENT),
+        Index("ix_stages_in_order", "node", "machine", "stage", "origin", **_CURRENT),
         Index("ix_stages_node", "node", "id"),
-    )  # fmt: skip
+    )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     run: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)

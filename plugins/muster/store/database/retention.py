@@ -161,8 +161,9 @@ def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
 
 def _gone(before: datetime.datetime) -> Select[int]:
     """The parts that have been in no node since then."""
-    in_use = select(PlacementRow.part_id).join(NodeRow, PlacementRow.node == NodeRow.name).where(_in_use(before))
-    return select(PartRow.id).where(PartRow.first_seen < before, PartRow.id.not_in(in_use))
+    in_use = select(PlacementRow.id).join(NodeRow, PlacementRow.node == NodeRow.name).where(_in_use(before))
+    mine = in_use.where(PlacementRow.part_id == PartRow.id).correlate(PartRow)
+    return select(PartRow.id).where(PartRow.first_seen < before, ~mine.exists())
 
 
 def _suspects_gone(before: datetime.datetime) -> Select[int]:
@@ -189,10 +190,9 @@ def _artifacts(before: datetime.datetime, *kinds: str) -> Select[int]:
 
 def _uncited_snapshots(before: datetime.datetime) -> Select[int]:
     newest = select(func.max(SnapshotRow.id)).group_by(SnapshotRow.sku, SnapshotRow.level, SnapshotRow.simulated)
-    cited = select(StageRow.snapshot).where(StageRow.snapshot != "")
-    return select(SnapshotRow.id).where(
-        SnapshotRow.made_at < before, SnapshotRow.id.not_in(newest), SnapshotRow.version.not_in(cited)
-    )
+    # Rather than NOT IN: beyond its work_mem, PostgreSQL would read all verdicts again for each snapshot.
+    cited = select(StageRow.id).where(StageRow.snapshot == SnapshotRow.version).exists()
+    return select(SnapshotRow.id).where(SnapshotRow.made_at < before, SnapshotRow.id.not_in(newest), ~cited)
 
 
 def _over_certificates(before: datetime.datetime) -> Select[str]:

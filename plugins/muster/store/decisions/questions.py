@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal
@@ -94,7 +94,7 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
 
 def waits(session: Session, node: str) -> bool:
     """Whether ``waiting`` has a question about the node."""
-    rows = [row for row in _unanswered(session) if row.node == node]
+    rows = _unanswered(session, QuestionRow.node == node)
     return len(_outdated(session, rows)) < len(rows)
 
 
@@ -161,10 +161,10 @@ def _lasts() -> datetime.timedelta:
     return datetime.timedelta(hours=settings().approval_hours)
 
 
-def _unanswered(session: Session) -> Sequence[QuestionRow]:
-    """The questions that Airflow may still keep open, the oldest first."""
+def _unanswered(session: Session, *which: ColumnElement[bool]) -> Sequence[QuestionRow]:
+    """The questions that Airflow may still keep open, of ``which`` alone, the oldest first."""
     query = select(QuestionRow).where(QuestionRow.answered_at.is_(None), QuestionRow.asked_at > access.now() - _lasts())
-    return session.scalars(query.order_by(QuestionRow.id)).all()
+    return session.scalars(query.where(*which).order_by(QuestionRow.id)).all()
 
 
 def _outdated(session: Session, rows: Collection[QuestionRow]) -> set[QuestionRow]:

@@ -94,7 +94,7 @@ def _vacancies(session: Session) -> list[Vacancy]:
         return []
     lately = EventRow.at >= access.now() - rules.PERIOD
     # Of a node that entered lately it is asked too what it left before: it takes its own place again.
-    entered = select(EventRow.node).where(lately, access.COMES, ~access.GOES)
+    entered = select(EventRow.node).where(lately, access.ENTERS)
     query = (
         select(
             EventRow.node,

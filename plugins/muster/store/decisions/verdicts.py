@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select
+from sqlalchemy import ColumnElement, ScalarSelect, Select, Text, case, column, func, select, true, values
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from muster.model.events import Approval
@@ -16,10 +16,13 @@ from muster.rules.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
-from muster.store.decisions.current import current_verdicts
+from muster.store.decisions.current import PRESENT, current_verdicts
 from muster.store.decisions.waivers import marked_now
 from muster.store.fleet.suspects import suspects_on
 from muster_criteria.model import Verdict
+
+_OWN = values(column("stage", Text), name="own").data([(stage,) for stage in STAGES]).cte("own")
+"""A node's own stages: no block counts."""
 
 
 def latest(node: str) -> list[StageVerdict]:
@@ -79,37 +82,44 @@ def last_tested(*kinds: Collection[str], until: datetime.datetime) -> Select[*tu
     A node was last tested when that of its stages was that was tested longest ago: a short test of some says nothing
     of the others. None if some stage never was.
     """
-    last = (func.max(case((StageRow.verdict.in_(kind), StageRow.recorded_at))) for kind in kinds)
-    columns = [column.label(f"kind_{place}") for place, column in enumerate(last)]
-    of_stage = _tests(*columns).where(StageRow.recorded_at <= until).subquery()
-    kind = list(of_stage.c)[2:]
+    known = StageRow.recorded_at <= until
+    last = (_last(StageRow.recorded_at, kind, known).label(f"kind_{place}") for place, kind in enumerate(kinds))
+    of_stage = select(NodeRow.name, *last).join(_OWN, true())
+    # Materialised, or PostgreSQL would look for the same test at each use of its time below.
+    node, *kind = of_stage.cte("of_stage").prefix_with("MATERIALIZED").c
     oldest = (case((func.count(at) == len(STAGES), func.min(at))) for at in kind)
-    return select(of_stage.c.node, *oldest, func.max(kind[-1]).label("any")).group_by(of_stage.c.node)
+    return select(node, *oldest, func.max(kind[-1]).label("any")).group_by(node)
 
 
-def _last_tests(column: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
-    """The greatest of a column for each stage that was tested, of ``which`` alone."""
-    query = _tests(func.max(column).label("last")).where(*which)
+def _last_tests(what: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
+    """``what`` is known of the last test of each stage that was tested, of ``which`` alone."""
+    last = _last(what, access.SOUND, *which).label("last")
     found: dict[str, dict[str, Any]] = {}
     with reading() as session:
-        for row in session.execute(query):
-            found.setdefault(row.node, {})[row.stage] = row.last
+        for node, stage, value in session.execute(select(NodeRow.name, _OWN.c.stage, last).join(_OWN, true())):
+            if value is not None:
+                found.setdefault(node, {})[stage] = value
     return found
 
 
-def _tests(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """(node, stage, the ``columns`` over the tests of it), of the node's own stages: no block counts.
+def _last(
+    what: InstrumentedAttribute[Any], verdicts: Collection[str], *which: ColumnElement[bool]
+) -> ScalarSelect[Any]:
+    """``what`` is known of the last test of each node and stage of the enclosing query, of ``which`` with ``verdicts``.
 
-    It was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
-    SKIPPED: a test that was preempted leaves its node as due as it was.
+    A stage was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
+    SKIPPED: a test that was preempted leaves its node as due as it was. The last one is found by an index, so that the
+    cost does not grow with the node's age.
     """
+    skipped = select(RunRow.id).where(RunRow.id == StageRow.run, RunRow.verdict == Verdict.SKIPPED).exists()
     return (
-        select(RunRow.node, StageRow.stage, *columns)
-        .join(RunRow, StageRow.run == RunRow.id)
-        .join(NodeRow, NodeRow.name == RunRow.node)
-        .where(StageRow.verdict.in_(access.SOUND), StageRow.current, RunRow.machine == NodeRow.machine)
-        .where(or_(RunRow.verdict.is_(None), RunRow.verdict != Verdict.SKIPPED), StageRow.stage.in_(STAGES))
-        .group_by(RunRow.node, StageRow.stage)
+        select(what)
+        .where(PRESENT, StageRow.stage == _OWN.c.stage, StageRow.current, StageRow.verdict.in_(verdicts), *which)
+        .where(~skipped)
+        .order_by(StageRow.origin.desc())
+        .limit(1)
+        .correlate(NodeRow, _OWN)
+        .scalar_subquery()
     )
 
 

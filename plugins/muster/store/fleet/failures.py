@@ -140,7 +140,7 @@ def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, lis
 
 def _entries(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
     query = select(EventRow.node, EventRow.id, EventRow.after)
-    return _by_node(session, query.where(EventRow.node.in_(nodes), access.COMES, ~access.GOES))
+    return _by_node(session, query.where(EventRow.node.in_(nodes), access.ENTERS))
 
 
 def _findings(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:

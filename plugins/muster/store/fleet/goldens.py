@@ -92,6 +92,7 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
+        access.take_turns(session, "golden")  # one that is promoted at this moment is withdrawn too
         row = next(iter(_current(session, {identity}, None)), None)
         if row is None:
             seen = _sightings(session, {identity}, None)

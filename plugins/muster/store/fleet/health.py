@@ -295,7 +295,7 @@ def judged_until() -> dict[str, datetime.datetime]:
     That is the end of the last stage before it entered service that read the kernel's log, or when that was recorded if
     the node's clock is ahead. Without one, and of a node that was swept since, it is when the node entered service.
     """
-    entries = select(func.max(EventRow.id)).where(access.COMES, ~access.GOES).group_by(EventRow.node)
+    entries = select(func.max(EventRow.id)).where(access.ENTERS).group_by(EventRow.node)
     read = select(MeasurementRow.id).where(MeasurementRow.stage == StageRow.id, MeasurementRow.metric == OLDEST)
     before = StageRow.node == NodeRow.name, StageRow.machine == NodeRow.machine, StageRow.id <= EventRow.after
     last = select(StageRow.id).where(*before, read.exists()).order_by(StageRow.id.desc()).limit(1)

@@ -121,19 +121,27 @@ def _visits(
     latest_first = func.row_number().over(
         partition_by=(RunRow.node, StageRow.stage), order_by=(StageRow.origin.desc(), StageRow.id.desc())
     )
+    # Ids alone are ranked: kilobytes of each visit would be sorted with them.
     ranked = (
-        select(
-            StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, StageRow.sku.label("judged_as"),
-            StageRow.sku_version, RunRow.dag_id, RunRow.run_id, StageRow.environment, NodeRow.name, NodeRow.sku,
-            NodeRow.labels, latest_first.label("place"),
-        )
+        select(StageRow.id, latest_first.label("place"))
         .join(RunRow, StageRow.run == RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
         .where(known, StageRow.level == level, StageRow.verdict.in_(access.SOUND), *of)
         .where(RunRow.machine == NodeRow.machine, RunRow.simulated == NodeRow.simulated)
         .subquery()
+    )
+    return (
+        select(
+            StageRow.id, StageRow.origin, StageRow.stage, StageRow.recorded_at, StageRow.sku.label("judged_as"),
+            StageRow.sku_version, RunRow.dag_id, RunRow.run_id, StageRow.environment, NodeRow.name, NodeRow.sku,
+            NodeRow.labels,
+        )
+        .join(ranked, ranked.c.id == StageRow.id)
+        .join(RunRow, StageRow.run == RunRow.id)
+        .join(NodeRow, NodeRow.name == RunRow.node)
+        .where(ranked.c.place <= visits)
+        .order_by(StageRow.id)
     )  # fmt: skip
-    return select(ranked).where(ranked.c.place <= visits).order_by(ranked.c.id)
 
 
 def _readings(

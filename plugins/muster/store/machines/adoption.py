@@ -38,7 +38,9 @@ def adopt(
     problems: list[str] = []
     with writing() as session:
         access.take_turns(session, "enrol")
-        for name in dict.fromkeys([*enrol_all(session, enrol, actor), *names]):
+        new, known = list(enrol), list(names)
+        access.lock_nodes(session, (*known, *(node.name for _, node in new)))
+        for name in dict.fromkeys([*enrol_all(session, new, actor), *known]):
             try:
                 outcome[name] = _adopt(session, access.node_row(session, name, lock=True), actor, reason)
             except MusterError as error:

@@ -155,9 +155,11 @@ def enrol_all(
     session: Session, nodes: Iterable[tuple[str, NewNode]], actor: str, *, change: bool = True
 ) -> dict[str, str]:
     """``add_all`` within the caller's transaction, which holds the enrolment lock."""
+    listed = list(nodes)
+    access.lock_nodes(session, (node.name for _, node in listed))
     outcome: dict[str, str] = {}
     problems: list[str] = []
-    for where, node in nodes:
+    for where, node in listed:
         try:
             outcome[node.name] = enrol(session, node, actor, change=change)
         except MusterError as error:

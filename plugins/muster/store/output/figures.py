@@ -181,8 +181,7 @@ def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datet
 
 def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datetime]:
     """{node in service: when it entered it}."""
-    came = EventRow.from_state != EventRow.to_state, access.COMES, ~access.GOES
-    last = select(func.max(EventRow.id)).where(EventRow.node.in_(nodes), *came).group_by(EventRow.node)
+    last = select(func.max(EventRow.id)).where(EventRow.node.in_(nodes), access.ENTERS).group_by(EventRow.node)
     entries = select(EventRow.node, EventRow.at).where(EventRow.id.in_(last))
     return {row.node: row.at for row in session.execute(entries)}
 

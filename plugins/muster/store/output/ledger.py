@@ -69,11 +69,11 @@ def _lives(
             for row in session.scalars(query)
             if labels.items() <= row.labels.items()
         }  # fmt: skip
-        # An adopted node served before Muster knew it: its way into production says nothing of a delivery.
-        adopted = set(session.scalars(select(EventRow.node).where(EventRow.evidence["adopted"].as_boolean())))
         moves = _moves(session, since, until)
     served = {name: at for name, at in failures.served(until).items() if name in nodes}
-    delivered = {name: at for name, at in served.items() if name not in adopted and since <= at}
+    delivered = {name: at for name, at in served.items() if since <= at}
+    adopted = _adopted(delivered)
+    delivered = {name: at for name, at in delivered.items() if name not in adopted}
     failed = failures.since(until - spares.PERIOD)
     year = [each for each in failed if each.node in nodes and each.at < until]
     # Where the machine itself was replaced, that was the repair.
@@ -94,6 +94,16 @@ def _lives(
 def _by(until: datetime.datetime, *moments: datetime.datetime | None) -> list[datetime.datetime | None]:
     """The moments, without those that were not known yet."""
     return [at if at is not None and at < until else None for at in moments]
+
+
+def _adopted(nodes: Collection[str]) -> set[str]:
+    """Those that served before Muster knew them: their way into production says nothing of a delivery."""
+    query = select(EventRow.node).where(EventRow.from_state != EventRow.to_state)
+    query = query.where(EventRow.evidence["adopted"].as_boolean())
+    with reading() as session:
+        return {
+            node for some in batches(sorted(nodes)) for node in session.scalars(query.where(EventRow.node.in_(some)))
+        }
 
 
 def _states_at(session: Session, until: datetime.datetime) -> dict[str, str]:
@@ -137,8 +147,8 @@ def _moves(session: Session, since: datetime.datetime, until: datetime.datetime)
 
 def _suspected(session: Session, move: Any) -> str:
     """The class of the last critical finding of the machine that moved, since it entered service last."""
-    row, entered = EventRow, (access.COMES, ~access.GOES)
-    came = select(func.coalesce(func.max(row.after), 0)).where(row.node == move.node, row.id < move.id, *entered)
+    row = EventRow
+    came = select(func.coalesce(func.max(row.after), 0)).where(row.node == move.node, row.id < move.id, access.ENTERS)
     replaced = select(func.count(row.id)).where(
         row.node == move.node, row.id > move.id, row.evidence["replaced"].as_boolean()
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from muster.model.queues import OutboxMessage, ParkedMail
 from muster.rules.decisions import check_decision
@@ -39,9 +40,8 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     ``due``: it is not sent before. One that some recipients have goes to the others alone, by its new header.
     """
     with writing() as session:
-        row = session.scalar(select(OutboxRow).where(OutboxRow.key == key).with_for_update())
-        if row is None:
-            session.add(_made(key, message, due))
+        row, new = _put(session, key, message, due)
+        if new:
             return "added"
         if row.sent_at is not None:
             return "sent already"
@@ -54,6 +54,20 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
         row.message, row.retry_at, row.parked_at = message, due, None
         row.due_at = due or row.created_at
         return "replaced"
+
+
+def _put(session: Session, key: str, message: bytes, due: datetime.datetime | None) -> tuple[OutboxRow, bool]:
+    """The row of that key, locked, and whether it is a new one, of this message."""
+    found = select(OutboxRow).where(OutboxRow.key == key).with_for_update()
+    if (row := session.scalar(found)) is not None:
+        return row, False
+    row = _made(key, message, due)
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError:  # another process made it at this moment
+        return session.scalars(found).one(), False
+    return row, True
 
 
 def _left(row: OutboxRow, message: bytes) -> list[str]:
@@ -80,13 +94,8 @@ def gather(key: str, about: str, line: str, made: Callable[[Sequence[str]], byte
 
     ``made``: the message of all lines. ``due``: it is not sent before.
     """
-    found = select(OutboxRow).where(OutboxRow.key == key).with_for_update()
     with writing() as session:
-        if session.scalar(found) is None:
-            # Another process may make it at this moment.
-            with contextlib.suppress(IntegrityError), session.begin_nested():
-                session.add(_made(key, b"", due))
-        row = session.scalars(found).one()
+        row, _ = _put(session, key, b"", due)
         if row.sent_at is not None:
             return about in row.lines
         row.lines = {**row.lines, about: line}

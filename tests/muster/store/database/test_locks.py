@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
 from muster import store
-from muster.errors import IllegalMove
+from muster.errors import DatabaseNotReady, IllegalMove
+from muster.model.nodes import NewNode
 from muster.model.repairs import Bundle, Fault, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database import access, engine
 from muster.store.database.models import NodeRow
+from muster.store.database.outgoing import OutboxRow
+from muster.store.queues import outbox
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -80,3 +85,49 @@ def test_a_run_that_was_closed_meanwhile_counts_once(meanwhile: Meanwhile) -> No
     meanwhile(lambda: store.runs.finish(run, Verdict.INCONCLUSIVE, "no answer"))
     store.runs.finish(run, Verdict.INCONCLUSIVE, "no answer")
     assert store.nodes.get(NODE).inconclusive == 1
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda first, second: store.nodes.add_all([("", second), ("", first)]),
+        lambda first, second: store.adoption.adopt([first.name], "Ada", "serves", enrol=[("", second)]),
+    ],
+)
+def test_several_nodes_are_locked_in_the_order_of_their_names(does: Callable[[NewNode, NewNode], object]) -> None:
+    described = [fleet.new_node(NODE), fleet.new_node("gpu-0002")]
+    names, locked = [each.name for each in described], list[str]()
+    for each in described:
+        store.nodes.add(each)
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: dict[str, str], *_: object) -> None:
+        if "FOR NO KEY UPDATE" in statement:
+            locked.extend(value for value in parameters.values() if value in names)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        does(*described)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert list(dict.fromkeys(locked)) == names
+
+
+def test_of_two_mails_of_one_key_at_once_the_later_replaces_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = outbox._made
+
+    def late(*args: Any) -> OutboxRow:
+        monkeypatch.setattr(outbox, "_made", made)
+        store.outbox.add("digest", b"first")
+        return made(*args)
+
+    monkeypatch.setattr(outbox, "_made", late)
+    assert store.outbox.add("digest", b"second") == "replaced"
+    assert [store.outbox.message(each.id) for each in store.outbox.pending()] == [b"second"]
+
+
+def test_no_golden_is_withdrawn_while_one_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
+    with engine.writing() as promoting:
+        access.take_turns(promoting, "golden")
+        with engine.hurried(), pytest.raises(DatabaseNotReady):
+            store.goldens.withdraw("a golden", "Ada", "its kernel was wrong")

@@ -295,6 +295,7 @@ CREATE TABLE placements (
 	CONSTRAINT fk_placements_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
 CREATE INDEX ix_placements_node ON placements (node);
+CREATE INDEX ix_placements_part_id ON placements (part_id);
 CREATE UNIQUE INDEX uq_placements_part_open ON placements (part_id) WHERE until IS NULL;
 CREATE UNIQUE INDEX uq_placements_slot_open ON placements (node, slot) WHERE until IS NULL;
 CREATE TABLE questions (
@@ -354,7 +355,6 @@ CREATE INDEX ix_runs_ended_at ON runs (ended_at);
 CREATE INDEX ix_runs_node_ended_at ON runs (node, ended_at);
 CREATE INDEX ix_runs_node_ended_place ON runs (node, ended_place, id);
 CREATE INDEX ix_runs_node_machine ON runs (node, machine);
-CREATE INDEX ix_runs_passed ON runs (node, ended_at) WHERE verdict = 'PASS';
 CREATE INDEX ix_runs_started_at ON runs (started_at);
 CREATE TABLE scheduler_places (
 	node TEXT NOT NULL,
@@ -554,6 +554,7 @@ CREATE TABLE stages (
 	CONSTRAINT fk_stages_run_runs FOREIGN KEY(run) REFERENCES runs (id) ON DELETE CASCADE,
 	CONSTRAINT fk_stages_node_nodes FOREIGN KEY(node) REFERENCES nodes (name)
 );
+CREATE INDEX ix_stages_in_order ON stages (node, machine, stage, origin) WHERE current;
 CREATE INDEX ix_stages_node ON stages (node, id);
 CREATE INDEX ix_stages_of_machine ON stages (node, machine, stage, level, verdict, id) WHERE current;
 CREATE INDEX ix_stages_recorded_at ON stages (recorded_at);
