@@ -73,7 +73,7 @@ def test_each_counter_that_can_rise_has_an_entry_of_its_own() -> None:
         answer = {"schema": 1, "boot_id": "b", "facts": [fact | {"value": value} for fact in facts]}
         before = Before("b", 0.0, seen, 600.0)
         found, seen = read(parse(json.dumps(answer).encode()), before, 0.0, policies=())
-    checks = {each.check for each in found if each.device == "gpu0"}
+    checks = {each.check for each in found if each.device == "gpu0" and not each.check.startswith("unread/")}
     assert len(checks) == len(COUNTED)
     known = {check for check in checks for entry in shipped().entries if not entry.severity and entry.knows(check)}
     assert known == checks

@@ -32,3 +32,9 @@ def test_each_check_of_a_ladder_is_measured_by_a_stage_that_proves_its_repair(la
     probes = {probe for stage in ladder.prove for probe in stage_probes(sku, stage, ladder.level)}
     measured = {metric for probe in probes if probe in declared for metric in declared[probe].units}
     assert {each for each in ladder.checks if shown_by(each) not in measured} == set()
+
+
+def test_a_gpu_that_asks_for_a_reset_in_the_log_is_reset() -> None:
+    ladder = POLICY.ladder_for("kernel/gpu-needs-reset")
+    assert ladder is not None
+    assert ladder.rungs[0] == "reset_gpu"

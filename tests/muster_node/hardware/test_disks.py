@@ -9,6 +9,7 @@ import pytest
 from muster_node.hardware.host import disks, kernel_log
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.seam import NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(("transport", "model", "attached"), [
@@ -32,17 +33,19 @@ def errors(written: str) -> float | None:
 @pytest.mark.parametrize(("written", "count"), [
     ('"media_errors": 1204', 1204), ('"media_errors": {"value": 1204}', 1204), ('"media_errors": "0"', 0),
     ('"media_errors": "1,204"', 1204), ('"media_errors": "1.234.567"', 1_234_567),
-    ('"media_errors": "12\\u202f345"', 12_345), ('"media_err": 1204', None),
+    ('"media_errors": "12\\u202f345"', 12_345), ('"media_err": 1204', None), ('"media_errors": null', None),
 ])  # fmt: skip
 def test_a_count_of_a_smart_log_is_read_in_any_locale(written: str, count: float | None) -> None:
     """As nvme-cli writes it: 1.16 a number, 2 a number or a text, whose separator is the locale's."""
     assert errors(written) == count
 
 
-@pytest.mark.parametrize("value", ['"12,04"', '"1.2e3"', '"-"', '""', "null", "true", "[]", '{"raw": 1}'])
-def test_a_count_that_is_no_number_is_no_count_that_is_missing(value: str) -> None:
-    with pytest.raises(OSError):
-        errors(f'"media_errors": {value}')
+@pytest.mark.parametrize("value", ['"12,04"', '"1.2e3"', '"-"', '""', "true", "[]", '{"raw": 1}'])
+def test_a_count_that_is_no_number_is_no_count_that_is_missing_and_hides_no_warning(value: str) -> None:
+    log = f'{{"critical_warning": 4, "media_errors": {value}}}'.encode()
+    warning, errors_, *_ = disks.parse("nvme0", log)
+    assert (warning.value, errors_.value) == (4.0, None)
+    assert errors_.note != NOT_SUPPORTED
 
 
 def scsi(root: Path, name: str, place: str, address: str) -> None:

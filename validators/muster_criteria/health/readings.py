@@ -212,6 +212,9 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
     counts = []
     for fact in swept.facts:
         value, device = fact.value, fact.device
+        if fact.name in _SMART:
+            odd = value is None and not fact.note.startswith(NOT_SUPPORTED)
+            yield Reading(f"unread/{fact.name}", device, one_line(fact.note)[:200] if odd else "", bad=odd)
         if fact.name in _FLAGS and value is not None:
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
@@ -283,6 +286,7 @@ _FLAGS = frozenset({
 _TOLD = frozenset({"recovery_action", "fabric_healthy"})
 """The other states of a GPU that say by themselves whether they are bad."""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
+_SMART = frozenset({"nvme_warning", "nvme_media_errors", "nvme_used", "nvme_spare"})
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
               16: "backup of its volatile memory failed", 32: "persistent memory read-only"}  # fmt: skip
 _NVME_HOT = 2

@@ -94,7 +94,7 @@ class _Track:
 
     def points(self) -> tuple[list[float], list[float]]:
         """At most ``POINTS`` (seconds, values): all samples, or least, mean and greatest of each bucket, so that the
-        least, the median and the greatest of the values are those of the series.
+        least and the greatest of the values are those of the series.
         """
         if self.pending:
             self._close()

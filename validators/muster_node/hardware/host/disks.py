@@ -118,8 +118,8 @@ def smart(disk: str) -> list[Fact]:
 
 
 def parse(disk: str, out: bytes) -> Iterator[Fact]:
-    """The facts of a log; a number that it lacks is a fact with a note. Raises OSError for what is no JSON object, and
-    for a number that is none: a later nvme-cli may write it in another way.
+    """The facts of a log. What it lacks is a fact that is not supported; a number that is none is one with a note: a
+    later nvme-cli may write it in another way. Raises OSError for what is no JSON object.
     """
     try:
         log = json.loads(out)
@@ -130,9 +130,9 @@ def parse(disk: str, out: bytes) -> Iterator[Fact]:
     for key, name, unit in NUMBERS:
         value = log.get(key)
         if isinstance(value, dict):  # the verbose form names each bit
-            value = value.get("value")
+            value = value.get("value", "")
         if isinstance(value, str) and _COUNT.fullmatch(value):
             value = int(re.sub(r"\D", "", value))
-        if key in log and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise OSError(f"nvme smart-log gave no number for {key}: {str(log[key])[:40]!r}")
-        yield fact(name, "disk:" + disk, unit, None if value is None else float(value))
+        odd = value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)))
+        note = f"nvme smart-log gave no number for {key}: {str(log[key])[:40]!r}" if odd else ""
+        yield fact(name, "disk:" + disk, unit, None if odd or value is None else float(value), note)
