@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
-import itertools
 import json
 import time
 from pathlib import Path
@@ -105,12 +104,16 @@ def test_a_cordon_of_what_is_closed_already_is_a_persons_and_stays(
     assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
 
 
+def enrolled() -> str:
+    store.nodes.add(node := fleet.new_node())
+    store.schedulers.assign(node.name, "kube", "n0", "Ada", "rack 1")
+    return node.name
+
+
 def test_a_taint_of_ours_that_is_lost_while_a_person_keeps_the_node_closed_is_set_again(
     kubernetes: Cluster, fleet_db: str
 ) -> None:
-    node = fleet.new_node().name
-    store.nodes.add(fleet.new_node())
-    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    node = enrolled()
     assert service.carry_out(node) == ""
     kubernetes.create("n0")
     kubernetes.cordon("n0")
@@ -279,13 +282,10 @@ def test_conflicts_and_a_busy_server_are_tried_again(
     assert seen(backend).open
 
 
-@pytest.mark.parametrize(
-    ("mood", "at"),
-    [
-        *itertools.product(["500", "drop", "cut", "babble", "done, and no answer"], [0, 1, 3]),
-        ("hang", 1), ("429 for an hour", 1),  # they wait, and where makes no difference
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mood", "at"), [
+    *((each, at) for each in ("500", "drop", "cut", "babble", "done, and no answer") for at in (0, 1, 3)),
+    ("hang", 1), ("429 for an hour", 1),
+])  # fmt: skip
 def test_a_server_that_fails_is_one_error_and_the_change_is_repeated(
     backend: AdmissionBackend, kubernetes: Cluster, mood: str, at: int
 ) -> None:
@@ -310,9 +310,7 @@ def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, ku
 
 
 def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes: Cluster, fleet_db: str) -> None:
-    node = fleet.new_node().name
-    store.nodes.add(fleet.new_node())
-    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    node = enrolled()
     fleet.qualify(node)
     move(node, State.PRODUCTION, "Ada", "needed now")
     kubernetes.create("n0")
@@ -327,9 +325,7 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
 
 
 def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kubernetes: Cluster, fleet_db: str) -> None:
-    node = fleet.new_node().name
-    store.nodes.add(fleet.new_node())
-    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    node = enrolled()
     kubernetes.nodes["n0"]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     fleet.qualify(node)
     ready = kubernetes.nodes["n0"]["status"]["conditions"][0]
@@ -345,9 +341,7 @@ def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kube
 def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_passes(
     kubernetes: Cluster, fleet_db: str
 ) -> None:
-    node = fleet.new_node().name
-    store.nodes.add(fleet.new_node())
-    store.schedulers.assign(node, "kube", "n0", "Ada", "rack 1")
+    node = enrolled()
     kubernetes.nodes["n0"]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     fleet.qualify(node)
     move(node, State.PRODUCTION, "Ada", "needed now")
