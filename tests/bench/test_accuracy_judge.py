@@ -9,10 +9,11 @@ import pytest
 
 from muster import store
 from tests.bench.accuracy.__main__ import main
+from tests.bench.accuracy.baselines import Baseline, sku_figure
 from tests.bench.accuracy.devices import DRIVERS, GPUS, Hall
 from tests.bench.accuracy.evaluation import Row, Size, evaluate
 from tests.bench.accuracy.fleet import CELLS, FLEET_VISITS, HEALTHY, draw_trials
-from tests.bench.accuracy.metrics import METRICS
+from tests.bench.accuracy.metrics import CONTINUOUS, METRICS
 from tests.bench.accuracy.muster_judge import MusterJudge, frame_of
 
 SMALL = Size(trials=30, healthy=1000, tuning=500, fleets=1, fleet_nodes=600)
@@ -76,7 +77,8 @@ def test_the_command_ends_with_its_figures_and_a_sentence_for_each_bar_that_so_f
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     few = {"--seed": 7, "--trials": 1, "--healthy": 40, "--fleets": 1, "--fleet-nodes": 100, "--tuning": 20}
-    status = main([str(word) for pair in few.items() for word in pair])
+    plain = Baseline("figure", sku_figure, {metric.key: 0.25 for metric in CONTINUOUS})
+    status = main([str(word) for pair in few.items() for word in pair], lambda _: plain.judge)
     printed = capsys.readouterr()
     figures = json.loads(printed.out.splitlines()[-1])
     assert status == 1

@@ -193,10 +193,12 @@ def qualify(
     return lease
 
 
-def fail(node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake") -> Lease:
+def fail(
+    node: str = "gpu-0001", run_id: str = "", *found: Finding, stage: str = "intake", level: str = "short"
+) -> Lease:
     """A run that ends with a FAIL of its first stage; the lease is freed."""
-    lease = begin(node, run_id)
-    do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,))
+    lease = begin(node, run_id, level=level)
+    do_stage(lease, stage, Verdict.FAIL, findings=found or (FINDING,), level=level)
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
     return lease

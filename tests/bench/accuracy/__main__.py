@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 
 from tests.bench.accuracy.bars import figures, missed
-from tests.bench.accuracy.evaluation import Size, evaluate
+from tests.bench.accuracy.evaluation import NewJudge, Size, evaluate
 from tests.bench.accuracy.muster_judge import MusterJudge
 from tests.bench.accuracy.report import tables
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, judge: NewJudge = MusterJudge) -> int:
     """Run the evaluation and print it; returns 1 if a bar is missed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.accuracy", description=__doc__.splitlines()[0])
     standard = Size()
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tuning", type=int, default=standard.tuning, help="further healthy nodes for its false fails")
     given = parser.parse_args(arguments)
     size = Size(given.trials, given.healthy, given.tuning, given.fleets, given.fleet_nodes)
-    rows = evaluate(given.seed, size, MusterJudge)
+    rows = evaluate(given.seed, size, judge)
     found = figures(rows)
     print(_set_up(given.seed, size), tables(rows), sep="\n\n", end="\n\n")
     for sentence in missed(found):

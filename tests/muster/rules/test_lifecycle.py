@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from muster.errors import IllegalMove, Refusal
@@ -29,100 +28,115 @@ from muster_criteria.model import Verdict
 from tests.support.refusals import illegal
 from tests.support.wording import refused
 
-EVIDENCE = st.builds(
-    Evidence,
-    run=st.sampled_from([None, "dag/run"]),
-    run_over=st.booleans(),
-    verdict=st.sampled_from([None, *Verdict]),
-    full_coverage=st.booleans(),
-    budget_spent=st.booleans(),
-    person=st.sampled_from([None, "", "airflow", "Muster ", "Ada"]),
-    reason=st.sampled_from(["", "  ", "because"]),
-    adopted=st.booleans(),
-    replaced=st.booleans(),
-    held=st.booleans(),
-    nothing_new=st.booleans(),
-    replaces=st.sampled_from(["", "gpu-0007"]),
-)
+RUN = RunKey("dag", "run")
+CLAIMS = [
+    Evidence(run=RUN, verdict=Verdict.PASS, full_coverage=True), Evidence(run=RUN, held=True),
+    Evidence(run=RUN, nothing_new=True), Evidence(person="Ada", reason="because"),
+    Evidence(person="Ada", reason="because", adopted=True), Evidence(person="Ada", reason="because", replaced=True),
+    Evidence(verdict=Verdict.PASS, full_coverage=True, replaces="gpu-0007"),
+]  # fmt: skip
+"""What brings a node into production, from one state or another."""
+
+CHANGES: list[dict[str, object]] = [
+    {}, {"run": None}, {"run": RUN}, {"run_over": True}, *({"verdict": each} for each in (None, *Verdict)),
+    {"full_coverage": False}, {"full_coverage": True}, {"budget_spent": True}, {"observed": "XID 95"}, {"repair": "1"},
+    *({"person": each} for each in (None, "", "airflow", "Muster ", "Ada")), {"reason": ""}, {"reason": "  "},
+    *({each: flag} for each in ("adopted", "replaced", "held", "nothing_new") for flag in (True, False)),
+    {"replaces": ""}, {"replaces": "gpu-0007"},
+]  # fmt: skip
+NEAR = [dataclasses.replace(claim, **change) for claim in CLAIMS for change in CHANGES]  # type: ignore[arg-type]
+"""Each claim, and what differs from it by one field: where the table lets pass and refuses."""
+
+ENDS = list(itertools.product(State, Verdict, (True, False), range(INCONCLUSIVE_BUDGET)))
 
 
-@given(st.sampled_from(State), EVIDENCE)
-def test_production_needs_a_full_pass_or_a_person(current: State, evidence: Evidence) -> None:
+def allowed(current: State, to: State, evidence: Evidence, *, shadow: bool = False) -> bool:
     try:
-        check_move(current, State.PRODUCTION, evidence)
+        check_move(current, to, evidence, shadow=shadow)
     except IllegalMove:
-        return
-    passed = evidence.run and evidence.verdict is Verdict.PASS and evidence.full_coverage
-    person = (evidence.person or "").strip().lower() not in NOT_PERSONS and evidence.reason.strip()
-    # A held verdict, and a test that was not made, bring no node in: it only goes on serving where it served.
-    kept = current is State.REVALIDATION and evidence.run and (evidence.held or evidence.nothing_new)
-    covered = evidence.verdict is Verdict.PASS and evidence.full_coverage
-    spare = current is State.QUALIFIED and evidence.replaces and covered
-    assert passed or person or kept or spare
+        return False
+    return True
 
 
-@given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
-def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight(
-    current: State, verdict: Verdict, full: bool, inconclusive: int
-) -> None:
+def by_a_person(evidence: Evidence) -> bool:
+    return (evidence.person or "").strip().lower() not in NOT_PERSONS and bool(evidence.reason.strip())
+
+
+@pytest.mark.parametrize("current", State)
+def test_production_needs_a_full_pass_or_a_person(current: State) -> None:
+    for evidence in NEAR:
+        covered = evidence.verdict is Verdict.PASS and evidence.full_coverage
+        passed = evidence.run and covered
+        # A held verdict, and a test that was not made, bring no node in: it only goes on serving where it served.
+        kept = current is State.REVALIDATION and evidence.run and (evidence.held or evidence.nothing_new)
+        spare = current is State.QUALIFIED and evidence.replaces and covered
+        if allowed(current, State.PRODUCTION, evidence):
+            assert passed or by_a_person(evidence) or kept or spare
+
+
+def test_each_claim_brings_a_node_into_production_from_somewhere() -> None:
+    for claim in CLAIMS:
+        assert any(allowed(current, State.PRODUCTION, claim) for current in State)
+
+
+def test_the_end_of_a_run_is_always_legal_and_leaves_no_node_in_flight() -> None:
     """Whatever verdict meets whatever state, the closing moves are in the table, each with the evidence they need."""
-    end = closing(current, verdict, full, inconclusive)
-    evidence = Evidence(
-        run=RunKey("dag", "run"),
-        run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
-        verdict=verdict,
-        full_coverage=full,
-        budget_spent=State.TRIAGE in end.path,
-    )
-    state = current
-    for step in end.path:
-        check_move(state, step, evidence)
-        state = step
-    # A cluster's verdict is admission's to act on.
-    assert state not in IN_FLIGHT - {State.CLUSTER_VALIDATION}
-    assert 0 <= end.inconclusive < INCONCLUSIVE_BUDGET
-    if state is State.PRODUCTION and current is not State.PRODUCTION:
-        assert verdict is Verdict.PASS
-        assert full
+    entered = set()
+    for current, verdict, full, inconclusive in ENDS:
+        end = closing(current, verdict, full, inconclusive)
+        evidence = Evidence(
+            run=RUN,
+            run_over=verdict in (Verdict.INCONCLUSIVE, Verdict.SKIPPED),
+            verdict=verdict,
+            full_coverage=full,
+            budget_spent=State.TRIAGE in end.path,
+        )
+        state = current
+        for step in end.path:
+            check_move(state, step, evidence)
+            state = step
+        # A cluster's verdict is admission's to act on.
+        assert state not in IN_FLIGHT - {State.CLUSTER_VALIDATION}
+        assert 0 <= end.inconclusive < INCONCLUSIVE_BUDGET
+        if state is State.PRODUCTION and current is not State.PRODUCTION:
+            entered.add((current, verdict, full))
+    assert entered == {(State.REVALIDATION, Verdict.PASS, True)}
 
 
-@given(st.sampled_from(State), st.sampled_from(Verdict), st.booleans(), st.integers(0, INCONCLUSIVE_BUDGET - 1))
-def test_a_verdict_that_is_held_withdraws_no_node_and_admits_none(
-    current: State, verdict: Verdict, full: bool, inconclusive: int
-) -> None:
-    end = closing(current, verdict, full, inconclusive)
-    serves_then = (current, *end.path)[-1] is State.PRODUCTION
-    assert end.withdraws(current) == (current in SERVING and not serves_then)
-    if not end.withdraws(current):
-        return
-    held = end.hold(current, "the breaker is open")
-    state = current
-    for step in held.path:
-        check_move(state, step, Evidence(run=RunKey("dag", "run"), verdict=verdict, held=True))
-        state = step
-    assert state is State.PRODUCTION
-    assert held.why_held == "the breaker is open"
-    assert not held.withdraws(current)
+def test_a_verdict_that_is_held_withdraws_no_node_and_admits_none() -> None:
+    withdrawn = set()
+    for current, verdict, full, inconclusive in ENDS:
+        end = closing(current, verdict, full, inconclusive)
+        serves_then = (current, *end.path)[-1] is State.PRODUCTION
+        assert end.withdraws(current) == (current in SERVING and not serves_then)
+        if not end.withdraws(current):
+            continue
+        withdrawn.add(current)
+        held = end.hold(current, "the breaker is open")
+        state = current
+        for step in held.path:
+            check_move(state, step, Evidence(run=RUN, verdict=verdict, held=True))
+            state = step
+        assert state is State.PRODUCTION
+        assert held.why_held == "the breaker is open"
+        assert not held.withdraws(current)
+    assert withdrawn == SERVING
 
 
-@given(st.sampled_from(State), st.sampled_from(State), EVIDENCE)
-def test_only_a_person_moves_a_node_in_shadow_mode(current: State, to: State, evidence: Evidence) -> None:
-    try:
-        check_move(current, to, evidence, shadow=True)
-    except IllegalMove:
-        return
-    assert (evidence.person or "").strip().lower() not in NOT_PERSONS
-    assert evidence.reason.strip()
+@pytest.mark.parametrize("current", State)
+def test_only_a_person_moves_a_node_in_shadow_mode(current: State) -> None:
+    for to, evidence in itertools.product(State, NEAR):
+        open_way = allowed(current, to, evidence)
+        assert allowed(current, to, evidence, shadow=True) == (open_way and by_a_person(evidence))
 
 
-@given(st.sampled_from(STAGES + CLUSTER_STAGES), st.sampled_from(Verdict), st.booleans(), st.integers(0, 9))
-def test_no_run_moves_a_node_in_shadow_mode_and_only_a_full_pass_ends_it(
-    stage: str, verdict: Verdict, full: bool, inconclusive: int
-) -> None:
+@pytest.mark.parametrize("stage", STAGES + CLUSTER_STAGES)
+def test_no_run_moves_a_node_in_shadow_mode_and_only_a_full_pass_ends_it(stage: str) -> None:
     assert path_to_stage(stage, State.PRODUCTION, frozenset(), shadow=True) == ()
-    end = closing(State.PRODUCTION, verdict, full, inconclusive, shadow=True)
-    assert end.path == ()
-    assert end.verified == (verdict is Verdict.PASS and full)
+    for current, verdict, full, inconclusive in ENDS:
+        end = closing(current, verdict, full, inconclusive, shadow=True)
+        assert end.path == ()
+        assert end.verified == (verdict is Verdict.PASS and full)
 
 
 def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
@@ -132,7 +146,7 @@ def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
         Evidence(person="Ada", reason="because"),
         Evidence(person="muster", reason="because", adopted=True),
         Evidence(person="Ada", reason=" ", adopted=True),
-        Evidence(run=RunKey("dag", "run"), verdict=Verdict.PASS, full_coverage=True),
+        Evidence(run=RUN, verdict=Verdict.PASS, full_coverage=True),
     ):
         with illegal(Refusal.EVIDENCE):
             check_move(State.REGISTERED, State.PRODUCTION, claimed)
@@ -151,14 +165,14 @@ def test_another_machine_begins_anew_from_everywhere() -> None:
 
 
 def test_the_story_runs_through_the_table() -> None:
-    run = Evidence(run=RunKey("dag", "run"))
+    run = Evidence(run=RUN)
     state = State.REGISTERED
     for stage in STAGES:
         for step in path_to_stage(stage, state, frozenset()):
             check_move(state, step, run)
             state = step
     assert state is State.VALIDATION
-    passed = Evidence(run=RunKey("dag", "run"), verdict=Verdict.PASS, full_coverage=True)
+    passed = Evidence(run=RUN, verdict=Verdict.PASS, full_coverage=True)
     assert closing(state, Verdict.PASS, True, 2).path == (State.QUALIFIED,)
     check_move(State.VALIDATION, State.QUALIFIED, passed)
     with illegal(Refusal.EVIDENCE):
@@ -189,13 +203,13 @@ def test_each_step_of_a_person_s_move_is_one_that_a_person_may_take(current: Sta
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))
 def test_a_run_that_ends_without_a_verdict_lets_go(state: State) -> None:
     back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
-    check_move(state, back, Evidence(run=RunKey("dag", "run"), run_over=True))
+    check_move(state, back, Evidence(run=RUN, run_over=True))
     with illegal(Refusal.EVIDENCE):
-        check_move(state, back, Evidence(run=RunKey("dag", "run")))
+        check_move(state, back, Evidence(run=RUN))
 
 
 def test_a_fail_quarantines_from_anywhere_a_node_may_be_tested() -> None:
-    fail = Evidence(run=RunKey("dag", "run"), verdict=Verdict.FAIL)
+    fail = Evidence(run=RUN, verdict=Verdict.FAIL)
     for state in set(State) - {State.QUARANTINE, State.TRIAGE, State.REPAIR, State.RMA, State.RETIRED}:
         check_move(state, State.QUARANTINE, fail)
         assert closing(state, Verdict.FAIL, True, 0).path == (State.QUARANTINE,)
@@ -252,5 +266,5 @@ def test_every_state_has_a_way_on_and_only_a_person_brings_a_retired_node_back()
     assert {to for origin, to in TRANSITIONS if origin is State.RETIRED} == {State.REGISTERED}
     assert person_moves(State.RETIRED) == [State.REGISTERED]
     with illegal(Refusal.EVIDENCE):
-        check_move(State.RETIRED, State.REGISTERED, Evidence(run=RunKey("dag", "run"), run_over=True))
+        check_move(State.RETIRED, State.REGISTERED, Evidence(run=RUN, run_over=True))
     assert {to for _, to in TRANSITIONS} == set(State)

@@ -18,7 +18,7 @@ from muster_criteria.policy_file import BadPolicy
 from muster_criteria.repair.ladder import RESTARTS, Ladder, RepairPolicy, Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_criteria.stages import LEVELS, STAGES
-from tests.support.examples import examples
+from tests.support.examples import examples, guarded, reached
 
 TEXT = (SHIPPED / "policies" / "repair.yaml").read_text()
 OFF = policy_file.parse(RepairPolicy, TEXT.encode(), "repair.yaml")
@@ -176,45 +176,57 @@ def test_a_wait_for_the_scheduler_says_what_the_scheduler_said() -> None:
 
 
 FAULTS = st.builds(
-    Fault, st.sampled_from([each.fault for each in ON.ladders]), st.sampled_from(["gpu0", "gpu1", ""]),
+    Fault, st.sampled_from([each.fault for each in ON.ladders]), st.sampled_from(["gpu0", "gpu1"]),
     st.sampled_from(["gpu A", "gpu B", ""]),
 )  # fmt: skip
 ATTEMPTS = st.builds(
     tried, st.sampled_from([str(each) for each in Rung if each.automatic]), st.floats(0, 14),
-    st.sampled_from([*Outcome, None]), FAULTS,
+    st.sampled_from(Outcome), FAULTS,
 )  # fmt: skip
-LABELS = [{"repair": "auto"}, {}, {"repair": "auto", "repair_owner": "jira"}]
 SITUATIONS = st.builds(
-    Situation, FAULTS, st.sampled_from(LABELS), st.none() | st.lists(ATTEMPTS, max_size=4),
-    idle=st.sampled_from([True, False, None]), leased=st.booleans(), simulated=st.booleans(),
-    reachable=st.booleans(), bmc=st.booleans(),
-    shadow=st.booleans(), paused=st.sampled_from(["", "paused by Ada"]),
-    used=st.sampled_from(["", "foreign GPU processes: python"]),
+    dataclasses.replace, st.just(READY), fault=FAULTS, history=st.lists(ATTEMPTS, max_size=4), bmc=st.booleans(),
 )  # fmt: skip
+"""Around those in which a repair is carried out: nothing but the fault and its history stops it."""
+
+STOPS: list[dict[str, object]] = [
+    {"idle": False}, {"idle": None}, {"leased": False}, {"shadow": True}, {"used": "foreign GPU processes: python"},
+    {"paused": "paused by Ada"}, {"reachable": False}, {"simulated": True}, {"labels": {}},
+    {"labels": {"repair": "auto", "repair_owner": "jira"}}, {"others": {key: {} for key in "abcd"}},
+    {"history": None}, {"history": [tried("reset_gpu", 9, None)]},
+    {"history": [tried(str(rung), fault=Fault("gpu_memory", "gpu9")) for rung in (Rung.RESET_GPU, Rung.REBOOT)]},
+]  # fmt: skip
 
 
+@guarded("repaired")
 @examples(30)
 @given(SITUATIONS)
-def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(now: Situation) -> None:
-    found = next_step(now, ON, NOW)
-    if not isinstance(found, Act):
-        return
-    assert now.idle is True
-    assert now.leased
-    assert not now.simulated or found.rung is Rung.RESET_GPU, "a command would concern the machine below"
-    assert not now.shadow
-    assert "repair_owner" not in now.labels, "two hands on one node"
-    assert not now.used
-    assert now.history is not None, "what cannot be read resets no budget"
-    assert all(each.ended_at for each in now.history)
-    assert found.rung in ON.allowed(now.labels)
-    counted = [
-        each for each in now.history if counts(each) and NOW - each.reserved_at <= datetime.timedelta(days=7)
-    ]  # fmt: skip
-    assert len(counted) < ON.repairs_max
-    same = [each for each in counted if each.fault == now.fault]
-    assert all(Rung(each.rung).rank < found.rung.rank for each in same), "no rung is tried twice"
-    assert sum(Rung(each.rung) in RESTARTS for each in same) < ON.restarts_max
+def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(drawn: Situation) -> None:
+    again = [{"history": [tried(rung, fault=drawn.fault)]} for rung in ("reset_gpu", "reboot", "power_cycle")]
+    for stop in ({}, *again, *STOPS):
+        now = dataclasses.replace(drawn, **stop)  # type: ignore[arg-type]
+        found = next_step(now, ON, NOW)
+        if not isinstance(found, Act):
+            continue
+        reached("repaired")
+        assert now.idle is True
+        assert now.leased
+        assert now.reachable or found.rung is Rung.POWER_CYCLE
+        assert not now.simulated or found.rung is Rung.RESET_GPU, "a command would concern the machine below"
+        assert not now.shadow
+        assert not now.paused
+        assert "repair_owner" not in now.labels, "two hands on one node"
+        assert not now.used
+        assert len(now.others) < ON.together.fleet
+        assert now.history is not None, "what cannot be read resets no budget"
+        assert all(each.ended_at for each in now.history)
+        assert found.rung in ON.allowed(now.labels)
+        counted = [
+            each for each in now.history if counts(each) and NOW - each.reserved_at <= datetime.timedelta(days=7)
+        ]  # fmt: skip
+        assert len(counted) < ON.repairs_max
+        same = [each for each in counted if each.fault == now.fault]
+        assert all(Rung(each.rung).rank < found.rung.rank for each in same), "no rung is tried twice"
+        assert sum(Rung(each.rung) in RESTARTS for each in same) < ON.restarts_max
 
 
 @examples(30)
@@ -235,18 +247,37 @@ VERDICTS = st.builds(
 )  # fmt: skip
 
 
+SPOILT: list[dict[str, object]] = [
+    {"verdict": Verdict.WARN}, {"full_coverage": False}, {"level": "short"}, {"level": "unknown"}, {"stage": "thermal"},
+]  # fmt: skip
+
+
 @examples(30)
-@given(st.sampled_from(ON.ladders), st.lists(st.tuples(st.integers(1, 9), VERDICTS), max_size=8))
+@given(
+    st.sampled_from(ON.ladders), st.sampled_from(LEVELS), st.integers(-3, 1),
+    st.lists(st.tuples(st.integers(1, 9), VERDICTS), max_size=3),
+)  # fmt: skip
 def test_only_later_tests_that_can_see_the_fault_prove_a_repair_whatever_the_clocks(
-    ladder: Ladder, verdicts: list[tuple[int, StageVerdict]]
+    ladder: Ladder, level: str, hours: int, more: list[tuple[int, StageVerdict]]
 ) -> None:
     incident = Incident(1, "n", FAULT, "", NOW, False, ladder.prove, ladder.level)
-    if proved(incident, verdicts, 5):
-        for stage in ladder.prove:
-            assert any(
-                each.stage == stage and each.verdict is Verdict.PASS and each.full_coverage and number > 5
-                and each.level in LEVELS[LEVELS.index(ladder.level):]
-                for number, each in verdicts
+    at = NOW + datetime.timedelta(hours=hours)
+    passed = [
+        (number, StageVerdict(stage, level, Verdict.PASS, True, "", at, "d", "r"))
+        for number, stage in enumerate(ladder.prove, 6)
+    ]
+    for place, (number, one) in enumerate(passed):
+        others = [*passed[:place], *passed[place + 1 :], *more]
+        spoilt = [(number, dataclasses.replace(one, **change)) for change in SPOILT]  # type: ignore[arg-type]
+        for each in ((number, one), (5, one), *spoilt):
+            verdicts = [each, *others]
+            assert proved(incident, verdicts, 5) == all(
+                any(
+                    test.stage == stage and test.verdict is Verdict.PASS and test.full_coverage and after > 5
+                    and test.level in LEVELS[LEVELS.index(ladder.level):]
+                    for after, test in verdicts
+                )
+                for stage in ladder.prove
             )  # fmt: skip
 
 

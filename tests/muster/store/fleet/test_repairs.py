@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster import store
-from muster.errors import IllegalMove, LeaseLost, MusterError, NodeLeased
+from muster.errors import IllegalMove, MusterError
 from muster.model.repairs import Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
-from muster.model.states import SERVING, State
-from muster.rules.gate import Admit
-from muster.rules.repair import REPAIRABLE
+from muster.model.states import State
 from muster.store.database import access
 from muster_criteria.model import Verdict
 from muster_criteria.repair.ladder import Together
 from tests.muster import fleet
-from tests.muster.store.test_story import MEMORY
-from tests.support.examples import times
 
 NODE, KEY = "gpu-0001", RunKey("repair", "one")
 FAULT, PROVE, LEVEL = Fault("gpu_memory", "gpu3"), ("intake", "burn_in"), "standard"
@@ -34,9 +24,9 @@ TOGETHER = Together(fleet=2, place=1, labels=("rack",))
 BUNDLE = Bundle("/archive/bundle", "ab" * 32, 100)
 
 
-def broken() -> Incident:
+def broken(**changes: object) -> Incident:
     """A node in quarantine that a repair holds, with its evidence."""
-    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.add(fleet.new_node(NODE, **changes))
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
     store.leases.acquire(NODE, KEY)
     return evident()
@@ -274,115 +264,6 @@ def test_what_was_wrong_with_another_machine_is_not_open_any_more(fleet_db: str)
     store.adoption.replace(NODE, "Ada", "RMA 17", host_key=fleet.host_key("another"))
     assert store.repairs.find(still_open=True) == store.repairs.find(NODE) == []
     assert len(store.repairs.find()) == 1
-
-
-class Ward(RuleBasedStateMachine):
-    """One node, its faults, repairs that end in every way or are lost, tests at every level, and people."""
-
-    template: Path
-
-    @initialize()
-    def begins(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="muster-ward-", dir=MEMORY if MEMORY.is_dir() else None))
-        shutil.copy(self.template, self.folder / "muster.db")
-        self.patch, self.number = pytest.MonkeyPatch(), 0
-        self.patch.setenv("MUSTER_HOME", str(self.folder))
-        self.patch.delenv("MUSTER_DATABASE_URL", raising=False)
-        self.patch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-        store.nodes.add(fleet.new_node(NODE))
-        self.passed: set[str] = set()
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            store.engine.dispose()
-            self.patch.undo()
-            shutil.rmtree(self.folder)
-
-    @rule(leased=st.booleans(), evidence=st.booleans(), rung=st.sampled_from(["reset_gpu", "reboot"]))
-    def reserve(self, leased: bool, evidence: bool, rung: str) -> None:
-        before = store.nodes.get(NODE).state
-        with contextlib.suppress(NodeLeased):
-            if leased:
-                store.leases.acquire(NODE, KEY)
-        known = store.repairs.open_incident(NODE, FAULT, "XID 95", PROVE, LEVEL)
-        taken = bool((evident() if evidence else known).bundle)
-        try:
-            store.repairs.reserve(known.id, rung, KEY)
-        except (IllegalMove, LeaseLost, NodeLeased):
-            return
-        self.passed.clear()
-        assert before in REPAIRABLE, "a node that may be in use is not repaired"
-        assert taken
-        assert (lease := store.leases.get(NODE)) is not None
-        assert lease.key == KEY
-
-    @rule(outcome=st.sampled_from([*Outcome]))
-    def settle(self, outcome: Outcome) -> None:
-        for known in store.repairs.find(NODE):
-            for each in store.repairs.history(known):
-                if each.ended_at is None:
-                    self.passed.clear()
-                store.repairs.settle(each.id, outcome, "it ended")
-
-    @rule()
-    def lost(self) -> None:
-        """The run is over; the next one ends what it left."""
-        if store.repairs.settle_lost(NODE):
-            self.passed.clear()
-        store.leases.release(KEY, "over")
-
-    @rule(level=st.sampled_from(["short", "standard", "long"]), stages=st.sets(st.sampled_from(PROVE), min_size=1))
-    def tested(self, level: str, stages: set[str]) -> None:
-        self.number += 1
-        with contextlib.suppress(MusterError):
-            fleet.qualify(NODE, f"{NODE}__{self.number}", level=level, stages=sorted(stages, key=PROVE.index))
-            if level != "short":
-                self.passed |= stages
-
-    @rule()
-    def failed(self) -> None:
-        self.number += 1
-        with contextlib.suppress(MusterError):
-            fleet.fail(NODE, f"{NODE}__{self.number}")
-            self.passed.discard("intake")
-
-    @rule(to=st.sampled_from([State.QUARANTINE, State.REGISTERED, State.PRODUCTION, State.RMA]))
-    def moved(self, to: State) -> None:
-        with contextlib.suppress(MusterError):
-            store.nodes.move(NODE, to, "Ada", "a person decides")
-
-    @rule()
-    def proved(self) -> None:
-        closed = store.repairs.prove(NODE)
-        assert not closed or set(PROVE) <= self.passed, "closed without the tests that see the fault"
-
-    @invariant()
-    def no_return_without_proof(self) -> None:
-        if not hasattr(self, "folder"):
-            return
-        still = [each for each in store.repairs.find(NODE, still_open=True) if each.prove]
-        decision = store.admission.decision(NODE)
-        if still and not set(PROVE) <= self.passed:
-            assert not isinstance(decision, Admit), "the gate admits what no test proved"
-
-    @invariant()
-    def in_repair_while_an_attempt_is_open(self) -> None:
-        if not hasattr(self, "folder"):
-            return
-        attempts = [one for each in store.repairs.find(NODE) for one in store.repairs.history(each)]
-        under_way = {each.id for each in attempts if each.ended_at is None}
-        assert len(under_way) <= 1
-        assert not under_way or store.nodes.get(NODE).state not in SERVING
-
-
-@pytest.mark.many_examples
-def test_no_sequence_repairs_a_node_in_service_or_returns_one_unproved(sqlite_template: Path) -> None:
-    Ward.template = sqlite_template
-    limits = settings(
-        max_examples=times(8), stateful_step_count=15, phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    run_state_machine_as_test(Ward, settings=limits)
 
 
 def test_a_failed_test_leaves_its_incident_open_and_the_attempt_unproved(fleet_db: str) -> None:
