@@ -199,7 +199,8 @@ def test_a_gpu_that_answers_who_it_is_and_refuses_the_rest_does_not_pass_intake(
     judgement = _judged(case("intake"), board, "inventory")
     assert judgement.verdict is verdict
     assert {(each.metric, each.action) for each in judgement.findings if each.device == GPU} == found
-    assert {each.device for each in (*judgement.findings, *judgement.coverage.missing)} <= {GPU, "node"}
+    named = {each.device for each in judgement.findings} | {each.device for each in judgement.coverage.missing}
+    assert named <= {GPU, "node"}
 
 
 def test_links_that_came_back_under_load_warn_of_their_gpu(case: MakeCase) -> None:
