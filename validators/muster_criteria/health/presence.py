@@ -8,7 +8,7 @@ is known by the address of its adapter: a driver may number the same ports other
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 UP = "up|"
@@ -144,20 +144,18 @@ def _at(kind: str, device: str, address: str) -> str:
 def _renumbered(
     kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]
 ) -> Mapping[str, float]:
-    """What is remembered of each port, under the name that its address has now.
+    """What is remembered of each port, under the name that its adapter's address has now.
 
-    One that is gone, and whose name is another port's now, is missed under a name that is free.
+    Only where the adapters are those of before, with one port each: where one came or went, addresses shift, and a
+    name says more.
     """
     had = [
         (device, at) for device, at in _remembered(kind, known) if known.get(_key(kind, device), REPLACED) >= NEVER_UP
     ]
-    was, now = _by_address(had), _by_address(_shown(here).items())
-    same = [address for address, names in now.items() if len(names) == len(was.get(address, ()))]
-    moved = {old: new for address in same for old, new in zip(was[address], now[address], strict=True)}
-    taken = set(moved.values())
-    gone = sorted({device for device, _ in had if device in taken and device not in moved})
-    moved |= dict(zip(gone, sorted(moved.keys() - taken), strict=False))
-    moved = {old: new for old, new in moved.items() if old != new}
+    now = {address: device for device, address in _shown(here).items()}
+    if sorted(at for _, at in had) != sorted(now) or len(now) != len(_shown(here)):
+        return known
+    moved = {device: now[at] for device, at in had if now[at] != device}
     found = dict(known)
     for device, address in had:
         if device in moved:
@@ -167,14 +165,6 @@ def _renumbered(
         if device in moved:
             found[_key(kind, moved[device])] = known[_key(kind, device)]
             found[_at(kind, moved[device], address)] = up[_at(kind, moved[device], address)] = 1.0
-    return found
-
-
-def _by_address(ports: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The ports of each adapter, in order."""
-    found: dict[str, list[str]] = {}
-    for device, address in sorted(ports):
-        found.setdefault(address, []).append(device)
     return found
 
 

@@ -83,3 +83,11 @@ def test_siblings_of_which_one_has_peers_of_the_other_stack_are_not_compared() -
     lacks = (known["node"] == "n1") & (known["device"] == "gpu7") & (known["at"] == known["at"].max())
     said = found(known[~lacks].reset_index(drop=True), last(known))
     assert said == {("peers", "retest"): ["gpu7"]}
+
+
+def test_a_sibling_with_peers_of_the_other_stack_hides_no_fall_of_the_others() -> None:
+    known = fleet(PEERS_MIN, 5)
+    lacks = (known["node"] == "n1") & (known["device"] == "gpu7") & (known["at"] >= FIRST + 10.0 * BEFORE)
+    today = last(known)
+    today.loc[today["device"] == "gpu3", "value"] *= 0.9
+    assert found(known[~lacks].reset_index(drop=True), today)["drift", "fail"] == ["gpu3"]

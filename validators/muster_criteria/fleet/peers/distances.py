@@ -62,13 +62,14 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
         usual, count = np.concatenate([usual, more]), np.concatenate([count, more_count])
         foreign = np.concatenate([foreign, more_foreign])
     ratio = readings.value / usual
-    level, siblings_count = _levels(readings, ratio)
+    all_foreign = _all_foreign(readings, foreign, np.isfinite(ratio))
+    # Where all siblings are compared with another stack, what the stack explains cancels between them.
+    apart = foreign & ~all_foreign
+    level, siblings_count = _levels(readings, np.where(apart, np.nan, ratio))
     enough = (siblings_count >= SIBLINGS_MIN) & (level > 0.0)
     base = np.where(enough, level, 1.0)
     relative = ratio / base
-    some, all_of = _foreign_siblings(readings, foreign, np.isfinite(ratio))
-    # Where all siblings are compared with another stack, what the stack explains cancels between them.
-    relative[np.where(enough, some & ~all_of, foreign)] = np.nan
+    relative[np.where(enough, apart, foreign)] = np.nan
     sign = readings.sign
     return Distances(
         readings=readings,
@@ -79,7 +80,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
         siblings=np.where(enough, sign * (relative - 1.0), np.nan),
         relative=relative,
         level=np.where(enough, level, np.nan),
-        own_level=np.where(enough & ~some, level, np.nan),
+        own_level=np.where(enough & ~all_foreign, level, np.nan),
         siblings_count=siblings_count,
     )
 
@@ -98,13 +99,13 @@ def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
     return level[of], count[of]
 
 
-def _foreign_siblings(
+def _all_foreign(
     readings: Keyed, foreign: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether some, and whether all of the ``known`` readings of each reading's siblings have ``foreign`` peers."""
+) -> npt.NDArray[np.bool_]:
+    """Whether all ``known`` readings of each reading's siblings have ``foreign`` peers."""
     of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
     apart, whole = (np.bincount(of[each], minlength=size)[of] for each in (known & foreign, known))
-    return apart > 0, apart == whole
+    return apart == whole
 
 
 def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:

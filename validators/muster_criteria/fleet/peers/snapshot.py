@@ -25,7 +25,7 @@ from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estim
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.text import one_line
 
-SCHEMA = "muster.snapshot/8"
+SCHEMA = "muster.snapshot/9"
 _TABLES = {"cells": cells_module.COLUMNS, "scales": SCALES, "tails": TAILS, "slopes": explained.COLUMNS}
 
 

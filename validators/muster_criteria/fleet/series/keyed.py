@@ -287,7 +287,7 @@ def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
 
 
 def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
-    """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1; NaN values count not."""
+    """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1, without NaN values."""
     known = np.isfinite(values)
     values, groups = values[known], groups[known]
     # As categories, since pandas numbers plain groups by hashing each, which takes as long as the medians.
@@ -297,7 +297,7 @@ def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
 
 
 def quantiles(values: Numbers, groups: Codes, of: Codes, shares: Sequence[float]) -> Numbers:
-    """The quantiles ``shares`` (rows) of the groups ``of`` (columns), each with a value; NaN values count not."""
+    """The quantiles ``shares`` (rows) of the groups ``of`` (columns), each with a value, without NaN values."""
     if not of.size:
         return np.empty((len(shares), 0))
     known = np.isfinite(values) & np.isin(groups, of)
