@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster_criteria.cluster.model import MemberResult
 from muster_criteria.model import Lack
 from tests.muster_criteria.cluster_results import Sent, block, judge_block, members
 from tests.muster_criteria.cluster_verdicts import cleared, inconclusive
@@ -89,6 +90,15 @@ def test_a_loss_that_others_did_not_report_explains_nothing() -> None:
     for name in ("n0", "n1", "n2"):
         sent[name].dropped.add("loss")
     assert Lack.LOSS_NOT_FINITE in inconclusive(judge_block(members(sent)))["n3"]
+
+
+def test_a_member_without_a_result_takes_no_explanation_from_the_others() -> None:
+    sent = with_corrupter("repeats_itself")
+    for each in sent.values():
+        each.loss = None
+    rest = [each.member() for name, each in sent.items() if name != "n3"]
+    judgement = judge_block([*rest, MemberResult("n3", None)])
+    assert not [codes for codes in inconclusive(judgement).values() if Lack.LOSS_NOT_FINITE in codes]
 
 
 @pytest.mark.parametrize("rule", ["repeats_itself", "same_batch"])

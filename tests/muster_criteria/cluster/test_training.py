@@ -109,6 +109,17 @@ def test_a_slow_path_explains_no_more_than_it_costs(share: float, explains: bool
                if name not in ("n1", "n2"))  # fmt: skip
 
 
+@pytest.mark.parametrize(("rate", "refused"), [(1e-9, False), (0.0, True)])
+def test_a_path_that_its_receiver_calls_dead_explains_no_block_that_trains(rate: float, refused: bool) -> None:
+    sent = block(8)
+    sent["n2"].path_rate = rate
+    for each in sent.values():
+        each.training["scaling"] = 0.1
+    judgement = real(sent)
+    assert all("scaling" in found for found in rules(judgement).values())
+    assert (Lack.REFUSED in {gap.code for gap in judgement.members["n2"].coverage.missing}) is refused
+
+
 def test_a_straggler_explains_what_a_slow_path_does_not() -> None:
     sent = block(8)
     sent["n2"].compute["gpu1"], sent["n5"].path_rate = 2.0, 40.0 * 2 / 3

@@ -147,15 +147,17 @@ def _rows(result: StageResult | None) -> Sequence[Measured]:
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """A loss that is not finite makes members suspects. One that corrupts explains its own, and those of a step in
-    which no member's is finite: all share its sums, but each loss is of the member's own batch."""
+    which no member's is finite, of those that report any, the most: all share its sums, but each loss is of the
+    member's own batch."""
     finite: dict[str, dict[str, bool]] = {}
     for name, measured in members.items():
         for row in measured.rows(TRAINING, "loss"):
             by_name = finite.setdefault(row.labels.get("step", ""), {})
             by_name[name] = by_name.get(name, True) and not (row.value is None and row.text is None)
-    corrupting = block.corrupting()
+    corrupting, reporting = block.corrupting(), {name for by_name in finite.values() for name in by_name}
     for by_name in finite.values():
-        if corrupting and len(by_name) == len(members) and not any(by_name.values()):
+        whole = len(by_name) == len(reporting) and 2 * len(reporting) > len(members)
+        if corrupting and whole and not any(by_name.values()):
             continue
         unusable = [name for name, good in by_name.items() if not good and name not in corrupting]
         why = "the loss was not a finite number, and no member was found that caused it"

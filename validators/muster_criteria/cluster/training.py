@@ -31,6 +31,9 @@ from muster_criteria.words import figure, listed
 EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
 
+PATH_TIMES_MAX = 4.0
+"""How many times slower a path may make a block: one of a link's four lanes. Its receiver alone says how slow it is."""
+
 EXPLAINING = frozenset({"straggler", "slow_alone"})
 """Rules of findings that explain why a block does not scale, as far as that member is slower, or steps irregularly, as
 far as its compute is irregular."""
@@ -208,7 +211,8 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
     """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends.
 
     What goes over the NVLinks of a domain is compared with such paths alone, what goes over the network with the rest.
-    Returns how many times slower than the others the slowest path is that was named, 1 without any.
+    Returns how many times slower than the others the slowest path is that was named, ``PATH_TIMES_MAX`` at most; 1
+    without any.
     """
     domains = {name: domain_of(measured) for name, measured in members.items()}
     rates = _path_rates(members, block)
@@ -223,12 +227,12 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
         extent = Extent(low.rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):
             block.add(name, of_limit(limit, "slow_path", "path_rate", observed, expected, summary, extent=extent))
-    return max((low.usual / low.rate if low.rate > 0 else math.inf for low in slow.values()), default=1.0)
+    return min(PATH_TIMES_MAX, max((low.usual / low.rate for low in slow.values()), default=1.0))
 
 
 def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> dict[tuple[str, str, str], float]:
     """By sender, receiver and its device. In a ring one node sends to each, so that a member that names several of
-    them, or more devices than most do, is a suspect, and counts for no other.
+    them, or more devices than most do, is a suspect, and counts for no other; nor does one that sends a rate of zero.
     """
     known = {
         name: [
@@ -245,6 +249,8 @@ def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> di
         if len(senders) > 1 or most > statistics.median_high(devices.values()):
             why = f"it names {len(senders)} nodes that send to it, and {most} devices that receive (path_rate)"
             block.suspect([name], Lack.REFUSED, why)
+        elif any(rate <= 0.0 for _, _, rate in known[name]):
+            block.suspect([name], Lack.REFUSED, "it sent a path_rate that is not above zero")
         else:
             rates |= {(sender, name, device): rate for sender, device, rate in known[name] if sender in members}
     return rates

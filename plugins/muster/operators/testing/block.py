@@ -153,26 +153,30 @@ def judge(key: RunKey) -> None:
     failed = bool(block.failed.keys() - left_out.keys())
     for name in names:
         if name in block.members:
-            _record(key, name, collected[name], block, failed=failed)
+            _record(key, name, collected, block, failed=failed)
         else:
             store.runs.finish(key, Verdict.SKIPPED, f"cluster validation: {left_out[name]}", node=name)
     training = store.trainings.comparisons(key)
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "training": training})
 
 
-def _record(key: RunKey, name: str, member: Collected, block: ClusterJudgement, *, failed: bool) -> None:
+def _record(
+    key: RunKey, name: str, collected: Mapping[str, Collected], block: ClusterJudgement, *, failed: bool
+) -> None:
     """Record the verdict of a member that was judged, and finish its run.
 
     ``failed``: whether a member fails that worked with the others until the end.
     """
-    judged, run = block.members[name], store.runs.get(key, node=name)
+    member, judged, run = collected[name], block.members[name], store.runs.get(key, node=name)
     judgement = dataclasses.replace(judged, simulated=judged.simulated or run.simulated)
     sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
     stored = verdict.record(key, judgement, sent, node=name).judgement
     # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
     # controller, was not tested: its own budget stays.
     of_rack = any(name in rack.held for rack in block.racks)
-    others_fault = name not in block.missing and bool(block.missing or failed or of_rack)
+    # One that came too late is not missing in a block of two, whose members report each other.
+    kept_away = any(each.fault for other, each in collected.items() if other != name)
+    others_fault = name not in block.missing and bool(block.missing or failed or of_rack or kept_away)
     untested = (others_fault or member.fault) and stored.verdict is Verdict.INCONCLUSIVE
     ended = Verdict.SKIPPED if untested else stored.verdict
     closed = store.runs.finish(key, ended, f"cluster validation: {stored.reason}", node=name)

@@ -39,6 +39,8 @@ HELD_SINCE = "another run has held the node since: clear plan_1 too"
 
 MISSED_MAX = 3
 """Rounds that a node may miss before it is in no later one: its partner of the last one then still meets another."""
+SUSPECT_MISSED_MAX = 5
+"""And of a node against which something is held: two more rounds name its part, though its pairs break."""
 
 
 def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def outdate(key: RunKey) -> dict[str, Any]:
         log.info("the rounds are made again: %s was out of service since", ", ".join(broken))
         store.rounds.forget(key)
         return {}
-    held, claimed_so = store.leases.taken_between(key), "outdated" in store.attempts.block_of(key)
+    held, claimed_so = store.rounds.held_since(key), "outdated" in store.attempts.block_of(key)
     return {"outdated": {"held": held}} if held or claimed_so or store.rounds.parts(key) else {}
 
 
@@ -135,7 +137,9 @@ def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
     left. Partners are next to each other, so that they start at about the same time. ``first``: all rounds follow, so
     that those that are outdated are forgotten.
     """
+    from muster_criteria.cluster.fabric.decode import decode
     from muster_criteria.cluster.fabric.made import unmade
+    from muster_criteria.cluster.fabric.parts import OF_THE_NODE
     from muster_criteria.cluster.fabric.planner import next_round as planner
 
     block = store.attempts.block_of(key)
@@ -151,7 +155,9 @@ def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
     known, gone = rounds_of(key, block), left_out(sides)
     assert known is not None
     topology = known.topology
-    over = {name for name, missed in known.missed.items() if len(missed) >= MISSED_MAX}
+    suspects = {each.part.a for each in decode(topology, known.results).suspects if each.part.kind in OF_THE_NODE}
+    most = {node: SUSPECT_MISSED_MAX if at in suspects else MISSED_MAX for at, node in enumerate(topology.nodes)}
+    over = {name for name, missed in known.missed.items() if len(missed) >= most[name]}
     short = {topology.index[name]: unmade(known, name) for name in known.missed}
     plan = planner(
         topology, known.results, block["seed"], variants=int(block["pairs"].get("variants", 1)),

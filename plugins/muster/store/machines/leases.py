@@ -132,20 +132,6 @@ def release(key: RunKey, reason: str) -> list[str]:
     return freed
 
 
-def taken_between(key: RunKey) -> list[str]:
-    """The nodes that another run has held since this run first did, by name."""
-    mine = (
-        select(LeaseRow.node, func.min(LeaseRow.token).label("token"))
-        .where(LeaseRow.dag_id == key.dag_id, LeaseRow.run_id == key.run_id)
-        .group_by(LeaseRow.node)
-        .subquery()
-    )
-    query = select(LeaseRow.node).join(mine, (LeaseRow.node == mine.c.node) & (LeaseRow.token > mine.c.token))
-    others = query.where((LeaseRow.dag_id != key.dag_id) | (LeaseRow.run_id != key.run_id)).distinct()
-    with reading() as session:
-        return sorted(session.scalars(others))
-
-
 def of_another(key: RunKey, run_after: datetime.datetime | None) -> bool:
     """Whether what the run holds is another's of its id, which another Airflow runs: ``run_after`` is that of ours."""
     with reading() as session:

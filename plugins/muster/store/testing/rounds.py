@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 
 from pydantic import TypeAdapter
-from sqlalchemy import delete, func, select
+from sqlalchemy import ScalarSelect, Select, delete, func, select
 
 from muster.model.rounds import Outcome, PlannedRound, Side
 from muster.model.runs import RunKey
@@ -13,7 +14,7 @@ from muster.model.states import BROKEN
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.fabric import RoundRow, RoundSideRow
-from muster.store.database.models import EventRow, RunRow
+from muster.store.database.models import EventRow, LeaseRow, RunRow
 from muster_criteria.cluster.fabric.found import Fabric, FaultyPart
 from muster_criteria.measured import Measured
 
@@ -76,16 +77,28 @@ def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
 
 def broken_since(key: RunKey) -> list[str]:
     """The run's nodes that went into quarantine, triage, repair or RMA since its first round was planned."""
-    first = (
-        select(func.min(RoundRow.planned_at))
-        .join(RunRow, RoundRow.run == RunRow.id)
-        .where(*access.of_run(key))
-        .scalar_subquery()
-    )
-    mine = select(RunRow.node).where(*access.of_run(key))
-    query = select(EventRow.node).where(EventRow.node.in_(mine), EventRow.at >= first, EventRow.to_state.in_(BROKEN))
+    mine = EventRow.node.in_(_nodes_of(key))
+    query = select(EventRow.node).where(mine, EventRow.at >= _first_planned(key), EventRow.to_state.in_(BROKEN))
     with reading() as session:
         return sorted(set(session.scalars(query)))
+
+
+def held_since(key: RunKey) -> list[str]:
+    """The run's nodes that another run has leased since the first of its rounds that are kept was planned."""
+    others = (LeaseRow.dag_id != key.dag_id) | (LeaseRow.run_id != key.run_id)
+    mine = LeaseRow.node.in_(_nodes_of(key))
+    query = select(LeaseRow.node).where(mine, LeaseRow.acquired_at >= _first_planned(key), others)
+    with reading() as session:
+        return sorted(set(session.scalars(query)))
+
+
+def _nodes_of(key: RunKey) -> Select[tuple[str]]:
+    return select(RunRow.node).where(*access.of_run(key))
+
+
+def _first_planned(key: RunKey) -> ScalarSelect[datetime.datetime]:
+    first = select(func.min(RoundRow.planned_at)).join(RunRow, RoundRow.run == RunRow.id)
+    return first.where(*access.of_run(key)).scalar_subquery()
 
 
 def forget(key: RunKey) -> None:

@@ -246,6 +246,27 @@ def test_a_member_whose_task_began_when_the_others_waited_no_more_is_not_charged
     assert [store.nodes.get(name).inconclusive for name in FOUR[:3]] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("late", ["n0", "n1"])
+def test_nor_is_the_partner_of_such_a_member_in_a_block_of_two(late: str) -> None:
+    """Both return a result, in which each reports the other."""
+    two = FOUR[:2]
+    for name in two:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    block.claim(RUN, {"nodes": two, "level": "short", "reason": "x"}, 1)
+    claimed_at = (store.clock.now() - datetime.timedelta(seconds=300)).isoformat()
+    store.attempts.keep_block(RUN, {**store.attempts.block_of(RUN), "claimed_at": claimed_at})
+    for name, each in cluster_results.block(2).items():
+        (other,) = {*two} - {name}
+        begun = store.clock.now() - datetime.timedelta(seconds=0 if name == late else 130)
+        job = Job(RUN.dag_id, RUN.run_id, block.STAGE, "1.0", outcome.RUNNING, "", node=name, started_at=begun)
+        store.runs.record_job(job)
+        raw = json.dumps(each.lose(other).raw()).encode()
+        fleet.record(RUN, parse_result(raw), fleet.judgement(block.STAGE, Verdict.PASS), raw, node=name)
+    block.judge(RUN)
+    assert [store.nodes.get(name).inconclusive for name in two] == [0, 0]
+
+
 def test_a_block_whose_judgement_alone_is_made_again_is_judged_by_what_it_returned() -> None:
     """Airflow claims it once more, since the claim is its setup."""
     first_pass()

@@ -127,6 +127,22 @@ def test_a_node_whose_pairs_break_under_one_kind_of_load_does_not_pass_and_its_p
     assert all(across(last.pair_of(name) or pair) for pair in lost[-1:] for name in set(pair) - {names[0]})
 
 
+def test_a_node_with_a_dead_rail_is_named_though_each_of_its_pairs_breaks() -> None:
+    names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    while rounds.next_round(RUN):
+        planned = store.rounds.planned(RUN)[-1]
+        for pair in planned.pairs:
+            rates, why = {"r0": 100.0, "r1": 100.0}, ""
+            if names[0] in pair:
+                rates, why = {"r0": 0.0}, "the time is up"
+            for name, other in (pair, pair[::-1]):
+                store.rounds.record(RUN, planned.number, Side(name, Outcome.MEASURED, why, figures(other, rates)))
+    assert len(store.rounds.planned(RUN)) == rounds.SUSPECT_MISSED_MAX
+    block.judge(RUN)
+    assert {name for name in names if store.runs.get(RUN, node=name).verdict is Verdict.FAIL} == {names[0]}
+
+
 def test_a_pair_that_broke_once_is_made_up_for_by_both_and_what_it_had_measured_stays() -> None:
     names = enrol(16, rails="r0@10.1.0.{at}", leaf="leaf{leaf}")
     claim(names)

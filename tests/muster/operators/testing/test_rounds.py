@@ -277,6 +277,9 @@ def test_rounds_are_kept_over_a_clear_unless_another_run_has_held_a_node_since()
     assert rounds.next_round(RUN, first=True)
     assert len(store.rounds.planned(RUN)) == 1
     assert store.rounds.sides(RUN) == {}
+    measure({}, ("network",))
+    claim(names, 6)
+    assert "outdated" not in store.attempts.block_of(RUN)
 
 
 def test_rounds_that_held_something_against_a_part_are_made_again_after_a_clear_of_all() -> None:

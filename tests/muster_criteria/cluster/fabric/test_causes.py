@@ -116,6 +116,13 @@ def test_a_slow_switch_hides_no_worse_port_behind_it(kind: PartKind, share: floa
     assert (failed(block), block.suspected) == ({world.topology.nodes[node]}, {})
 
 
+@pytest.mark.parametrize(("share", "uneven"), [(0.36, True), (0.34, False)])
+def test_a_port_that_is_little_worse_than_its_slow_leaf_is_undecided(share: float, uneven: bool) -> None:
+    world = Small(FABRIC, {Part(PartKind.LEAF, 1, rail=0): 0.5, Part(PartKind.NIC, NODE, rail=0): share})
+    block = judged(world)
+    assert (failed(block), set(block.suspected)) == ((set(), {NAME}) if uneven else ({NAME}, set()))
+
+
 def test_worse_ports_behind_a_slow_leaf_are_no_second_slow_leaf() -> None:
     ports = {Part(PartKind.NIC, node, rail=0): 0.3 for node in (10, 11, 12)}
     world = Small(fabric(6, 10), {Part(PartKind.LEAF, 1, rail=0): 0.5, **ports})

@@ -121,13 +121,15 @@ def test_no_suspect_is_confirmed_by_another() -> None:
     assert not [pair for pair in pairs if bad >= set(pair)]
 
 
-def test_confirmation_has_pairs_of_good_nodes_to_compare_with() -> None:
+@pytest.mark.parametrize(("short", "references"), [(range(0), 8), (range(32), 7)])
+def test_confirmation_has_pairs_of_good_nodes_to_compare_with(short: range, references: int) -> None:
+    """Also where a pair of each node broke."""
     small = Small(fabric(8, 4), {Part(PartKind.NIC, 5, rail=1): 0.5})
     results = [small.measure(plan) for plan in screening(small.topology, 0)]
-    plan = next_round(small.topology, results, 0)
+    plan = next_round(small.topology, results, 0, short=short)
     assert plan is not None
-    assert plan.references == 8
-    assert not [pair for pair in plan.pairs[-8:] if 5 in pair]
+    assert plan.references == references
+    assert not [pair for pair in plan.pairs[-references:] if 5 in pair]
 
 
 def test_the_plan_is_the_same_for_the_same_results() -> None:

@@ -214,7 +214,7 @@ class _Confirmation:
         """Pairs of good nodes: half of them between leaves, or all where the others are, and where none are left."""
         leaf = self.topology.leaf_of
         kinds = {leaf[a] != leaf[b] for a, b in self.pairs}
-        free = [[node for node in nodes if node not in self.used | self.short] for nodes in self.good]
+        free = [[node for node in nodes if node not in self.used] for nodes in self.good]
         order = self.draw.sample(range(len(free)), len(free))
         most = REFERENCES // len(kinds) if True in kinds else 0
         found = across([free[at] for at in order if at not in self.slow_leaves], most)

@@ -30,6 +30,10 @@ SOURCE = "docs/science.md#isolation-in-the-fabric"
 NODES_MIN = 2 * (OTHERS_MIN + 1)
 """Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
 
+UNEVEN_MAX = 0.30
+"""How much less than to most a slow leaf switch may leave to a node of its leaf; a port that is lower still is at fault
+itself."""
+
 _NO_LEAVES = (
     "leaves are not known, so that a common switch and several ports look alike: give the nodes the label "
     f"{LEAF_LABEL}, and test again"
@@ -64,7 +68,7 @@ def judge_fabric(
     ]
     for part in parts:
         if part.node:
-            _against(part, rounds, block)
+            _against(part, parts, rounds, block)
         elif _is_undecided(part.kind, part.touches):
             doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
@@ -202,17 +206,22 @@ def _where(topology: Topology, evidence: Evidence) -> str:
     return names[part.a] + (f" – {names[part.b]}" if part.b >= 0 else "")
 
 
-def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
-    """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing."""
+def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, block: BlockFindings) -> None:
+    """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
+    what an unevenly slow leaf switch may have caused."""
+    uneven = any(_may_cause(each, part) for each in parts)
     why, software = f"{part.title}: {part.observed}", _carries_tcp(part, rounds)
     if software:
         why += "; TCP went over the same rails, so look at its RDMA first: limits of locked memory, GID, libraries"
+        block.suspect([part.node], Lack.UNDECIDED, why)
+    if uneven:
+        why += "; its leaf switch is slow, perhaps unevenly: repair that first, and test again"
         block.suspect([part.node], Lack.UNDECIDED, why)
     if part.symptom is Symptom.SILENT:
         block.suspect([part.node], Lack.LOST, why)
     elif not part.confirmed:
         block.suspect([part.node], Lack.UNDECIDED, f"suspected, and not confirmed by two further partners: {why}")
-    critical = part.confirmed and part.symptom is not Symptom.SILENT and not software
+    critical = part.confirmed and part.symptom is not Symptom.SILENT and not software and not uneven
     wrong = part.symptom is Symptom.CORRUPTS
     block.add(
         part.node,
@@ -233,6 +242,12 @@ def _against(part: FaultyPart, rounds: Rounds, block: BlockFindings) -> None:
             extent=Extent(part.share, "share", "lower") if not wrong and part.share >= 0 else None,
         ),
     )
+
+
+def _may_cause(leaf: FaultyPart, part: FaultyPart) -> bool:
+    """Whether a node's part is hardly slower than most behind its slow leaf switch, which all its pairs go over."""
+    behind = leaf.kind is PartKind.LEAF and leaf.rail == part.rail and part.node in leaf.touches
+    return behind and part.symptom is Symptom.SLOW and part.share >= (1.0 - UNEVEN_MAX) * leaf.share
 
 
 def _carries_tcp(part: FaultyPart, rounds: Rounds) -> bool:
