@@ -17,6 +17,9 @@ BMC = "bmc"
 ACTOR = "health"
 """The actor of the events that observations write into a node's history."""
 
+OF_PLACE = "a person was notified of its place"
+"""What was done for an event that is its place's, until it is seen again."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Track:

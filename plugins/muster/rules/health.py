@@ -99,8 +99,8 @@ def _facts(seen: Observation) -> Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``seen``: the ids of
-    the observations.
+    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``nodes``: all that
+    showed it at once; ``seen``: the ids of the observations, without those of nodes that showed it again alone.
     """
 
     place: str
@@ -114,7 +114,7 @@ class Common:
         """For a person."""
         return (
             f"{len(self.nodes)} of the {self.of} nodes of {self.place} show {self.check} at once: look at what they "
-            f"share (switch, power, cooling, network, a new image); none of them leaves service for it: "
+            f"share (switch, power, cooling, network, a new image); none of them leaves service for that: "
             f"{', '.join(self.nodes[:20])}"
         )
 
@@ -124,7 +124,8 @@ def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: H
 
     ``nodes``: those in service. An observation is the place's if so many showed the check within ``within_s`` of when
     it was last seen, and of BMCs, which are read less often, the time between two readings longer. How long ago that
-    is does not count: a node that is not read any more, or an event that is not repeated, stays what it was.
+    is does not count: a node that is not read any more stays what it was. So does an event that is not repeated while
+    the same nodes serve; for longer, it has to be noted (``OF_PLACE``), since a share is one of the nodes of now.
     """
     place = policy.place
     members: dict[str, set[str]] = collections.defaultdict(set)
@@ -144,22 +145,23 @@ def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: H
     for (name, check), those in sorted(showing.items()):
         within_s = place.within_s + (policy.bmc.every_s if any(each.source == BMC for each in those) else 0.0)
         enough = max(place.nodes, math.ceil(place.share * len(members[name])))
-        if at_once := _at_once(those, within_s, enough):
-            by = tuple(sorted({each.node for each in at_once}))
-            found.append(Common(name, check, by, len(members[name]), frozenset(each.id for each in at_once)))
+        at_once, by = _at_once(those, within_s, enough)
+        if at_once:
+            of = len(members[name])
+            found.append(Common(name, check, tuple(sorted(by)), of, frozenset(each.id for each in at_once)))
     return found
 
 
-def _at_once(those: Sequence[Observation], within_s: float, enough: int) -> list[Observation]:
-    """Returns the observations within ``within_s`` of whose last time so many nodes showed it."""
+def _at_once(those: Sequence[Observation], within_s: float, enough: int) -> tuple[list[Observation], set[str]]:
+    """Returns the observations within ``within_s`` of whose last time so many nodes showed it, and these nodes."""
     if len({each.node for each in those}) < enough:
-        return []
+        return [], set()
     begins, asks, ends = range(3)
     steps = [(each.last_seen.timestamp(), asks, each) for each in those]
     for each in those:
         for begin, end in _shown(each):
             steps += [(begin - within_s, begins, each), (end + within_s, ends, each)]
-    found, showing = [], collections.Counter[str]()
+    found, by, showing = [], set[str](), collections.Counter[str]()
     for _, what, each in sorted(steps, key=lambda step: step[:2]):
         if what != asks:
             showing[each.node] += 1 if what == begins else -1
@@ -167,7 +169,8 @@ def _at_once(those: Sequence[Observation], within_s: float, enough: int) -> list
                 del showing[each.node]
         elif len(showing) >= enough:
             found.append(each)
-    return found
+            by |= showing.keys()
+    return found, by
 
 
 def _shown(seen: Observation) -> set[tuple[float, float]]:

@@ -152,6 +152,16 @@ def test_a_node_that_is_read_no_more_still_shows_what_the_others_of_its_place_go
         assert [paused.id in each.seen for each in health.common(found, fleet, POLICY)] == [True, True]
 
 
+def test_the_nodes_that_showed_it_are_named_and_those_that_showed_it_again_alone_leave() -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in range(8)]
+    then, day = POLICY.place.within_s + 1, 86400.0
+    before = ((at(-day).timestamp(), 1),)
+    again = [seen(f"n{each}", age_s=then * each, track=None, recent=before) for each in range(1, 4)]
+    found = [seen("n0", age_s=day, track=None), *again]
+    (common, _) = health.common(found, fleet, POLICY)
+    assert (common.nodes, common.seen) == (("n0", "n1", "n2", "n3"), {found[0].id})
+
+
 def test_the_whole_fleet_is_a_place_too() -> None:
     fleet = [node(f"n{each}") for each in range(10)]
     (common,) = health.common([seen(f"n{each}", "unreachable") for each in range(6)], fleet, POLICY)

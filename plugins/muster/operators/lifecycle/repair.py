@@ -255,7 +255,8 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     """The conf of a run of the DAG repair for the node; None if none is to begin now.
 
     A person is asked, once, about an incident that is open where the node is out of service for something else. What
-    was asked about one keeps no other fault from its repair.
+    was asked about one keeps no other fault from its repair, but the same one, also where the records show another part
+    in its slot since.
     """
     known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
     ours = [each for each in known if store.repairs.out_for(each)]
@@ -271,7 +272,11 @@ def _next_fault(node: Node) -> dict[str, str] | None:
         }  # fmt: skip
     seen = None if ours else _why_withdrawn(node)
     ladder = policies.repair().ladder_for(seen.check) if seen else None
-    if seen and ladder:  # however long ago: no sweep reads a node that is out of service
+    if seen and ladder:
+        same = (ladder.fault, seen.device)
+        if any(each.asks and (each.fault.fault_class, each.fault.device) == same for each in known):
+            return None
+        # however long ago: no sweep reads a node that is out of service
         part = seen.part if " " in seen.part else ""
         return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence}
     if known and not ours and not known[0].asks:

@@ -6,8 +6,10 @@ Reading and recording, then acting: what programs reported is acted upon too whe
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import datetime
+import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from muster.admission.silence import silence
 from muster.errors import ControllerFault, IllegalMove, Refusal, apart
 from muster.integration import logins
 from muster.judging import health, policies, sweep
-from muster.model.health import Cursor, Observation, Report
+from muster.model.health import OF_PLACE, Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.schedulers import UsersJob
 from muster.model.states import SERVING
@@ -36,6 +38,8 @@ BATCH = 50
 """Nodes that are recorded in one transaction."""
 ALL_PORTS = "all_ports_down"
 ASKED = "a person was notified"
+Held = dict[tuple[Refusal, bool], list[tuple[Observation, str]]]
+"""{(what keeps a node in service, whether it is simulated): the observations, each with a sentence}"""
 
 
 @dataclasses.dataclass
@@ -164,23 +168,27 @@ def act() -> list[str]:
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
     seen = store.health.open_in_service(now - rules.EVENTS_FOR)
     shared = rules.common(seen, list(nodes.values()), policy)
+    events = {each.id: each for each in seen if each.track is None and each.action.leaves and not each.acted}
     for place in shared:
         log.warning("%s", place.sentence)
         notices.notify(f"place {place.place}/{place.check}", place.sentence)
+        with store.engine.transaction():
+            for number in place.seen & events.keys():
+                store.health.note_acted(events.pop(number), OF_PLACE)
     theirs = rules.theirs(seen, shared)
     due = rules.due(theirs, nodes)
     _tell_of_ports(theirs)
     done: list[str] = []
-    held: list[tuple[Observation, str, Refusal]] = []
+    held: Held = collections.defaultdict(list)
     for name, each in due.items():
         with apart(name, done):
             done += _withdraw(each, nodes[name], held)
     _tell_of_held(held)
-    return done + [sentence for _, sentence, _ in held] + upkeep.replace_nodes()
+    return done + [sentence for those in held.values() for _, sentence in those] + upkeep.replace_nodes()
 
 
-def _withdraw(seen: Observation, node: Node, held: list[tuple[Observation, str, Refusal]]) -> Iterator[str]:
-    """Yields what was done. ``held`` gets the observation of a node that stays, with a sentence and what keeps it."""
+def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
+    """Yields what was done. ``held`` gets the observation of a node that stays."""
     simulated = "[simulated] " if node.simulated else ""
     why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
     try:
@@ -189,7 +197,7 @@ def _withdraw(seen: Observation, node: Node, held: list[tuple[Observation, str, 
         log.info("%s: %s", node.name, error)
         if error.code in (Refusal.BREAKER, Refusal.SHADOW):
             sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
-            held.append((seen, sentence, error.code))
+            held[error.code, node.simulated].append((seen, sentence))
         return
     trouble = service.carry_out(node.name)
     waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""
@@ -204,22 +212,20 @@ def _withdraw(seen: Observation, node: Node, held: list[tuple[Observation, str, 
     yield sentence
 
 
-def _tell_of_held(held: Sequence[tuple[Observation, str, Refusal]]) -> None:
-    """Send one notice a day of what the circuit breaker holds, and of nodes in shadow mode one of what is new."""
-    by_breaker = [sentence for _, sentence, code in held if code is Refusal.BREAKER]
-    in_shadow = [(seen, sentence) for seen, sentence, code in held if code is Refusal.SHADOW]
-    _tell_of_all("held observations", by_breaker)
-    if in_shadow:
-        _tell_of_all(f"observations in shadow mode/{in_shadow[0][0].id}", [sentence for _, sentence in in_shadow])
-    for seen, _ in in_shadow:
-        store.health.note_acted(seen, ASKED)
-
-
-def _tell_of_all(about: str, sentences: Sequence[str]) -> None:
-    if len(sentences) == 1:
-        notices.notify(about, sentences[0])
-    elif sentences:
-        notices.notify(about, f"{len(sentences)} nodes would leave service, and stay", lines=sentences)
+def _tell_of_held(held: Held) -> None:
+    """Send a notice of what the circuit breaker holds, one a day and one whenever that is not the same; of nodes in
+    shadow mode one of what is new.
+    """
+    for (code, simulated), those in held.items():
+        which = hashlib.sha256(repr(sorted(seen.id for seen, _ in those)).encode()).hexdigest()[:16]
+        head, *lines = sentences = [sentence for _, sentence in those]
+        if lines:
+            head = f"{'[simulated] ' if simulated else ''}{len(those)} nodes would leave service, and stay"
+            lines = sentences
+        notices.notify(f"held observations/{code}/{which}", head, lines=lines)
+        if code is Refusal.SHADOW:
+            for seen, _ in those:
+                store.health.note_acted(seen, ASKED)
 
 
 def _tell_of_ports(seen: Sequence[Observation]) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.model.events import Evidence
-from muster.model.health import ACTOR, Cursor, Observation, Report, Track
+from muster.model.health import ACTOR, OF_PLACE, Cursor, Observation, Report, Track
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Urgent
@@ -186,7 +186,7 @@ def _decide(
     rises = action.rank > before.rank
     if rises or again:
         row.due_at, row.due_after = at, access.last_stage(session, node)
-    if rises:
+    if rises or (again and row.acted == OF_PLACE):
         row.acted = ""
     if not fresh and not rises:
         return None

@@ -64,14 +64,18 @@ def collect(
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     broken = {row.node for row in rows if row.state in REPAIRABLE}
-    incidents = repairs.find(limit=OPEN_MAX, still_open=True)
+    held_by = {each.node: each for each in leases.live()}
+    incidents = [
+        each for each in repairs.find(limit=OPEN_MAX, still_open=True)
+        if each.node not in broken  # of a broken node, others say nothing, and ``out_for`` costs queries
+        or ((each.asks or each.waits or each.node in held_by) and repairs.out_for(each))
+    ]  # fmt: skip
     known = attention.Known(
         places={each.node: each for each in schedulers.places(where=odd)},
         questions={each.node: (each, until) for each, until in questions.waiting()},
-        leases={each.node: each for each in leases.live()}, refusals=_refusals(), kinds=kinds,
+        leases=held_by, refusals=_refusals(), kinds=kinds,
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
-        incidents=[each for each in incidents if each.node not in broken or repairs.out_for(each)],
-        obstacles=runs.obstacles(),
+        incidents=incidents, obstacles=runs.obstacles(),
         untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())

@@ -9,6 +9,8 @@ from muster.judging import health
 from muster.model.health import Report
 from muster.model.states import State
 from muster.operators.lifecycle import repair
+from muster.store.database.engine import writing
+from muster.store.machines import parts
 from muster_criteria.health.readings import Reading
 from tests.muster.operators.lifecycle.repairs import FAULT, KEY, Bench, begun, by_themselves
 from tests.support import lives
@@ -36,6 +38,23 @@ def test_a_question_about_one_fault_keeps_no_other_from_its_repair(bench: Bench)
     assert [each["conf"]["device"] for each in repair.wanted()] == ["gpu3"]
     (shown,) = store.attention.collect()
     assert shown.command != f"muster evidence show {worn}"
+
+
+def test_a_question_stays_where_the_records_see_another_part_in_the_slot(bench: Bench) -> None:
+    by_themselves(bench)
+    store.nodes.move("this-node", State.REGISTERED, "Ada", "looks sound")
+    lives.in_production("this-node", "short")
+    seen = Reading("xid/95", "gpu3", severity="ISOLATE")
+    health.record([Report("this-node", "sweep", (seen,), "b1")], {"this-node": "cpu-generic"})
+    store.health.withdraw(store.health.of_node("this-node")[0], "seen by the sweep")
+    (run,) = repair.wanted()
+    incident = begun({**run["conf"]})
+    store.repairs.ask(incident, "what is left is rma")
+    repair.release(KEY)
+    with writing() as session:
+        parts.move_part(session, "this-node", "gpu3", "1650423000077")
+    assert repair.wanted() == []
+    assert store.repairs.get_incident(incident).asks == "what is left is rma"
 
 
 def test_a_person_who_was_asked_about_an_incident_is_not_asked_again(bench: Bench) -> None:

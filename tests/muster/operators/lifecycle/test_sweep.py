@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import email
 import itertools
 import json
 import time
@@ -204,6 +205,61 @@ def test_what_half_a_fleet_shows_is_one_notice(monkeypatch: pytest.MonkeyPatch, 
     store.health.record(reports, policies.health())
     assert sweep.act() == []
     assert len(store.outbox.pending()) == before + 1
+
+
+@pytest.mark.parametrize("changed", ["a node leaves", "a node is added"])
+def test_what_was_a_places_stays_so_whatever_nodes_serve_later_until_it_is_seen_again(
+    changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    names = [f"n{each}" for each in range(8)]
+    for name in (*names, "n8"):
+        store.nodes.add(fleet.new_node(name, rack="r1"))
+    admitted(*names)
+    now = store.clock.now()
+
+    def lost(*of: str) -> None:
+        seen = Reading("kernel/network", "nic:mlx5_0", severity="ISOLATE")
+        store.health.record([Report(name, "sweep", (seen,), "b1") for name in of], policies.health())
+
+    def later(days: float) -> list[str]:
+        monkeypatch.setattr(store.clock, "now", lambda: now + datetime.timedelta(days=days))
+        return sweep.act()
+
+    lost(*names[:4])
+    before = len(store.outbox.pending())
+    assert later(0) == []
+    mails = len(store.outbox.pending())
+    assert mails > before
+    for days in (2, 40):
+        assert later(days) == []
+    assert len(store.outbox.pending()) == mails
+    if changed == "a node leaves":
+        move("n3", State.QUARANTINE, "Ada", "its riser is reseated")
+    else:
+        admitted("n8")
+    assert (health.leaving(), later(40.01)) == ({}, [])
+    lost("n0")
+    assert [len(later(40.01)), store.nodes.get("n0").state] == [1, State.QUARANTINE]
+
+
+def test_a_held_node_silences_no_other_and_a_simulated_one_no_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.01")
+    monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
+    real, simulated = ("a", "b", "c", "d"), ("s", "t", "u")
+    for name in (*real, *simulated):
+        store.nodes.add(fleet.new_node(name, simulated=name in simulated))
+    admitted(*real, *simulated)
+    told = []
+    for names in (("s", "t", "u"), ("a", "b"), ("c",), ("d",), ()):
+        before = len(store.outbox.pending())
+        lost = Reading("row_remap_pending", "gpu3", bad=True)
+        store.health.record([Report(name, "sweep", (lost,), "b1") for name in names], policies.health())
+        sweep.act()
+        mails = [email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending()[before:]]
+        told.append(["[simulated]" in each["Subject"] for each in mails])
+    assert told == [[True], [False], [False], [False], []]
 
 
 def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:
