@@ -92,7 +92,7 @@ def held_since(key: RunKey) -> list[str]:
         return sorted(set(session.scalars(query)))
 
 
-def _nodes_of(key: RunKey) -> Select[tuple[str]]:
+def _nodes_of(key: RunKey) -> Select[str]:
     return select(RunRow.node).where(*access.of_run(key))
 
 

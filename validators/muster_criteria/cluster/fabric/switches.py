@@ -98,7 +98,9 @@ def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
     over = here & (cells.partner >= 0) & (cells.cross() if kind is PartKind.UPLINK else True)
     low = over & cells.open_low()[:, :, rail]
     rounds, nodes = np.nonzero(low)
-    share = float(np.median(cells.share[rounds, nodes, rail]))
+    # The median of nodes, as in ``_Counts``.
+    of_nodes = np.where(low, cells.share[:, :, rail], np.nan)[:, low.any(axis=0)]
+    share = float(np.median(np.nanmedian(of_nodes, axis=0)))
     # Below a slow switch one rail of a node may corrupt as well, and below one that corrupts one may be dead.
     wrong = bool(np.median(cells.wrong[rounds, nodes, rail]) == 1.0)
     numbers = tuple(cells.numbers[at] for at in sorted(set(map(int, rounds))))
