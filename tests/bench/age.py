@@ -40,15 +40,14 @@ from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 from muster_demo import watchdog
 from muster_node.contract import Measurement
+from tests.bench import bars
 from tests.muster import fleet
 from tests.support.servers import postgresql, sshd
 
 NODE, LEVEL, AGES = "gpu-0001", "long", (10, 100, 1000)
 GPUS, METRICS, CHARTED = 8, 30, ("temperature", "hbm_temperature", "power", "clock", "utilisation")
 SECONDS, WITH_TELEMETRY, REPEATS, PAGES = 600, 30, 7, 20
-BARS = {"gate_ms": 100.0, "page_ms": 300.0, "record_ms": 100.0}
-GROWTH_MB = 10.0
-"""How much more memory the oldest node may take than the youngest."""
+FIGURES = (*(key for key in bars.AGE if key != "more_mb"), "peak_mb")
 
 
 @contextlib.contextmanager
@@ -246,10 +245,9 @@ def main(arguments: list[str]) -> int:
     for each in found:
         print("| " + " | ".join(f"{figure:g}" for figure in each.values()) + " |")
     last = found[-1]
-    ages = [{key: each[key] for key in ("runs", *BARS, "peak_mb")} for each in found]
-    print(json.dumps({**{key: last[key] for key in (*BARS, "peak_mb")}, "database": where, "ages": ages}))
-    grown = last["peak_mb"] - found[0]["peak_mb"]
-    return int(grown > GROWTH_MB or any(last[key] > bar for key, bar in BARS.items()))
+    ages = [{key: each[key] for key in ("runs", *FIGURES)} for each in found]
+    print(json.dumps({**{key: last[key] for key in FIGURES}, "database": where, "ages": ages}))
+    return bars.status({**last, "more_mb": last["peak_mb"] - found[0]["peak_mb"]}, bars.AGE)
 
 
 if __name__ == "__main__":

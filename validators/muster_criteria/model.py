@@ -236,6 +236,8 @@ class Lack(enum.StrEnum):
     BAD_PATH = "bad_path"
     """Wrong elements between two members."""
     WRONG_SUM = "wrong_sum"
+    REPLANNED = "replanned"
+    """It was measured with other parameters than the SKU file has by now."""
     RACK = "rack"
     """The rack whose NVLink domain the node is part of needs a person."""
 
@@ -323,6 +325,11 @@ class Judgement:
     notes: tuple[str, ...] = ()
     snapshot: str = ""
     repeat: tuple[str, ...] = ()
+
+    @property
+    def replanned(self) -> str:
+        """Why other parameters than the SKU file's measured it; "" if they did not."""
+        return next((gap.why for gap in self.coverage.missing if gap.code is Lack.REPLANNED), "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,13 +36,14 @@ class Collected:
     """The output of one attempt at a stage.
 
     ``result``: the node's, None if missing for the reason ``why_missing``. ``chassis``: the BMC's readings.
-    ``evidence``: the controller's own evidence.
+    ``evidence``: the controller's own evidence. ``replanned``: as ``Case.replanned``.
     """
 
     result: StageResult | None
     chassis: Chassis | None = None
     why_missing: str = ""
     evidence: tuple[Evidence, ...] = ()
+    replanned: str = ""
 
 
 def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected) -> Case:
@@ -95,7 +96,7 @@ def _case(
     )
     if collected.result is None:
         return case
-    measured, others = repeats.arranged(run, sku, collected.result, before=before)
+    measured, others = repeats.arranged(run, sku, work, collected.result, before=before)
     result = joined(measured, collected.chassis)
     others = tuple(joined(each, collected.chassis) if each.repeat else each for each in others)
     simulated = node.simulated or result.simulated
@@ -110,6 +111,8 @@ def _case(
         goldens=store.goldens.matching(result, run.run_id, simulated=simulated, before=before),
         others=others,
         repeats=again,
+        # A repeat measures a part of the stage: alone, it would pass with that part.
+        replanned=collected.replanned or (repeats.ALONE if measured.repeat else ""),
         running=store.running.versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
         previous_faults=store.past_faults.previous(result, node.name, run.run_id, before=before),
     )

@@ -81,6 +81,7 @@ def judged_again(
         parse_result(kept.result),
         Chassis.from_json(kept.chassis) if kept.chassis else None,
         evidence=tuple(_evidence(finding) for finding in recorded.findings if finding.metric == EVIDENCE),
+        replanned=recorded.replanned,
     )
     case = stored_case(run, find(recorded.sku_version), recorded, collected, kept.recorded_at, as_of)
     standing = store.waivers.standing_at(run.node, waived_at or kept.recorded_at, case.result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from muster import store
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+ALONE = "the result that it repeats was measured with other parameters, or is not kept"
+"""Of a repeat of which ``arranged`` finds no whole result."""
+
+
 def arranged(
-    run: Run, sku: Sku, now: StageResult, *, before: datetime.datetime | None = None
+    run: Run, sku: Sku, work: Mapping[str, str], now: StageResult, *, before: datetime.datetime | None = None
 ) -> tuple[StageResult, tuple[StageResult, ...]]:
     """(the result that the stage is judged by, the other results of the same test in this run), oldest first.
 
+    ``work``: what the probes have to do (``work.work_of``): what did something else is not of the same test.
     ``now``: the result that has just come; ``before``: only what was recorded until then counts (now).
     """
     from muster_criteria.stage import retests
@@ -29,18 +35,27 @@ def arranged(
     if not retests.repeatable(sku, now.stage, run.level):
         return now, ()
     # The same job again, after a worker died between recording and reporting, is not another run.
-    attempts = [each for each in _earlier(run, now.stage, before) if each[1].job_id != now.job_id]
+    attempts = [each for each in _earlier(run, now.stage, work, before) if each[1].job_id != now.job_id]
     return retests.arranged(attempts, now)
 
 
-def _earlier(run: Run, stage: str, before: datetime.datetime | None) -> list[tuple[Verdict, StageResult]]:
-    found = []
+def _earlier(
+    run: Run, stage: str, work: Mapping[str, str], before: datetime.datetime | None
+) -> list[tuple[Verdict, StageResult]]:
+    found, wanted = [], _of(stage, work)
     for each in store.raw.stage_attempts(run.key, stage, node=run.node, before=before):
+        # The work of a revision that is not kept is unknown.
+        if each.replanned or _of(stage, store.revisions.work(each.sku, each.sku_version, run.level)) != wanted:
+            continue
         try:
             found.append((each.verdict, parse_result(each.result)))
         except BadResult:
             continue
     return found
+
+
+def _of(stage: str, work: Mapping[str, str]) -> dict[str, str]:
+    return {key: did for key, did in work.items() if key.startswith(f"{stage}/")}
 
 
 def readings(others: tuple[StageResult, ...], sku: Sku, node: Node) -> pd.DataFrame | None:

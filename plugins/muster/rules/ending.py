@@ -37,8 +37,9 @@ class RunFacts:
     ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
     ``against``: what stands against its service whatever this run found, without what a held verdict found.
     ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
-    found is waived now. ``fenced``: the node refused a job of the run
-    as older than one that it has seen. ``clean``: all that the run found, informative findings apart, is ``accepted``.
+    found is waived now. ``blameless``: the node refused a job of the run
+    as older than one that it has seen, or the SKU file changed while the
+    probes ran. ``clean``: all that the run found, informative findings apart, is ``accepted``.
     ``preempted``: the run was a job of the scheduler, which ended it for a user's.
     """
 
@@ -48,7 +49,7 @@ class RunFacts:
     verdicts: Sequence[StageVerdict]
     suspect: bool
     accepted: bool
-    fenced: bool = False
+    blameless: bool = False
     clean: bool = False
     preempted: bool = False
     against: Sequence[str] = ()
@@ -123,8 +124,8 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
         thorough = thoroughness(run.level) >= thoroughness(admission_level)
         full = full and thorough and set(STAGES) <= set(run.required_stages)
     nothing_new = facts.nothing_new(verdict)
-    if facts.fenced and verdict is Verdict.INCONCLUSIVE:
-        verdict = Verdict.SKIPPED  # records that were restored, or a second controller: not the node's fault
+    if facts.blameless and verdict is Verdict.INCONCLUSIVE:
+        verdict = Verdict.SKIPPED  # restored records, a second controller, a changed SKU file: not the node's fault
     end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
     stands = (*facts.against, *([CORRUPTED] if facts.suspect else []))
     if stands and end.withdraws(node.state):

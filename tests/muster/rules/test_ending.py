@@ -122,8 +122,8 @@ def test_shadow_mode_ends_only_on_a_test_as_complete_as_a_qualification(
 
 def test_a_job_that_the_node_refused_as_an_older_one_costs_no_budget() -> None:
     undecided = stage(verdict=Verdict.INCONCLUSIVE)
-    for fenced, count in ((False, 2), (True, 1)):
-        run = facts(undecided, state=State.BURN_IN, of_node={"inconclusive": 1}, fenced=fenced)
+    for blameless, count in ((False, 2), (True, 1)):
+        run = facts(undecided, state=State.BURN_IN, of_node={"inconclusive": 1}, blameless=blameless)
         assert ending.end_of_run(run, Verdict.INCONCLUSIVE, "standard")[0].inconclusive == count
 
 

@@ -32,6 +32,7 @@ class Case:
         others: The other results of the same test in this run (see ``retests.arranged``).
         repeats: The readings in ``others``.
         running: The versions of drivers and firmware on the other nodes of the SKU.
+        replanned: Why other parameters than the SKU's measured the result, which then passes nothing; "" if not.
         previous_faults: {device: number of earlier runs in which the part that sits there failed}.
     """
 
@@ -47,4 +48,5 @@ class Case:
     others: tuple[StageResult, ...] = ()
     repeats: pd.DataFrame | None = None
     running: Running = dataclasses.field(default_factory=dict)
+    replanned: str = ""
     previous_faults: Mapping[str, int] = dataclasses.field(default_factory=dict)

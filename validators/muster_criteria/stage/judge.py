@@ -40,7 +40,7 @@ from muster_criteria.stage.frame import Frame, build_frame
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import rows_again, to_repeat
-from muster_criteria.stage.rules import INVALID_KINDS, Evaluate, Violations
+from muster_criteria.stage.rules import INVALID_KINDS, OF_PARAMETERS, Evaluate, Violations
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
 from muster_criteria.stage.verdict import verdict_of
@@ -80,13 +80,18 @@ def _on_own_stack(case: Case) -> Case:
 def _judgement(case: Case, examined: _Examined) -> Judgement:
     result = case.result
     every = (*(evidence_finding(item) for item in case.evidence), *examined.findings)
-    verdict, reason = verdict_of(every, examined.coverage)
+    coverage = examined.coverage
+    if case.replanned:
+        every = tuple(_at_most_warning(each) if each.rule in OF_PARAMETERS else each for each in every)
+        gap = Gap(Lack.REPLANNED, case.replanned, "everything")
+        coverage = dataclasses.replace(coverage, required=coverage.required + 1, missing=(gap, *coverage.missing))
+    verdict, reason = verdict_of(every, coverage)
     return Judgement(
         stage=case.stage,
         level=case.level,
         verdict=verdict,
         reason=reason,
-        coverage=examined.coverage,
+        coverage=coverage,
         findings=bounded(every),
         observations=examined.observations,
         simulated=case.simulated or (result is not None and result.simulated),
@@ -94,7 +99,7 @@ def _judgement(case: Case, examined: _Examined) -> Judgement:
         sku_version=case.sku.revision,
         notes=examined.notes,
         snapshot="" if case.references is None else case.references.snapshot.version,
-        repeat=() if verdict is Verdict.FAIL else examined.repeat,
+        repeat=() if verdict is Verdict.FAIL or case.replanned else examined.repeat,
     )
 
 

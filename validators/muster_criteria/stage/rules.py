@@ -45,6 +45,13 @@ AMONG_ITSELF = (*(key for key, kind in LIMIT_KINDS.items() if kind.among_itself)
 them, so a measurement that no other rule covers is not judged."""
 
 
+OF_PARAMETERS = (
+    *(kind.rule for kind in LIMIT_KINDS.values() if kind.side != "exact" and kind.section != "inventory"),
+    *FLEET_KINDS,
+)
+"""Rules whose limits are for what the SKU file's parameters measure: they say nothing of what other ones measured."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """One kind of rule at one gravity: "floor_fail"."""

@@ -78,7 +78,7 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
     job = store.runs.get_job(key, STAGE, node=name)
     begun = job and (job.started_at or job.ended_at)  # one that its node refused has an end alone
     left = NOT_AGAIN if since and begun and begun < since else ""
-    if kept is not None and (lost or left or not _is_of_last_job(kept, job)):
+    if kept is not None and (lost or left or not _is_of_last_job(kept, job) or (before and before.replanned)):
         kept = None
     if kept is None or before is None:
         why = lost or left or "its task ended before it returned a result"

@@ -15,7 +15,7 @@ from muster import store
 from muster.integration import logins
 from muster.model.runs import UNJUDGED, Run, RunKey
 from muster.model.stages import CLUSTER_STAGES
-from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge
+from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge, replanned
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
@@ -86,12 +86,15 @@ class MusterMemberOperator(RemoteJobOperator):
         evidence = outcome.evidence(
             end.kind, job=attempt.job_key, stage="cluster validation", loads=True, losses=1, neighbours=""
         )
+        gap = Gap(Lack.NO_RESULT, trouble) if trouble else Gap(Lack.UNJUDGED, UNJUDGED)
+        if result is not None and not evidence and (why := replanned(attempt)):
+            gap = Gap(Lack.REPLANNED, why)
         judgement = Judgement(
             stage=STAGE,
             level=attempt.run.level,
             verdict=Verdict.FAIL if evidence else Verdict.INCONCLUSIVE,
-            reason=evidence[0].sentence if evidence else trouble or UNJUDGED,
-            coverage=Coverage(1, 0, 0, (Gap(Lack.NO_RESULT, trouble) if trouble else Gap(Lack.UNJUDGED, UNJUDGED),)),
+            reason=evidence[0].sentence if evidence else gap.why,
+            coverage=Coverage(1, 0, 0, (gap,)),
             findings=tuple(evidence_finding(each) for each in evidence),
             observations=(),
             simulated=attempt.node.simulated or (result is not None and result.simulated),

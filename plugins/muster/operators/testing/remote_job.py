@@ -43,7 +43,7 @@ from muster.remote.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Judgement
+from muster_criteria.model import Judgement, Verdict
 from muster_criteria.sku_files.model import Sku, SkuError
 from muster_criteria.sku_files.skus import load_sku
 
@@ -83,6 +83,17 @@ def _explained(attempt: Attempt, found: Finished | None) -> Finished | None:
         return found
     why = silence.explained(attempt.node.name, attempt.job.started_at or store.clock.now())
     return dataclasses.replace(found, end=outcome.explained(found.end.kind, why)) if why else found
+
+
+def replanned(attempt: Attempt) -> str:
+    """Why its job was started with other parameters than its plan has by now; "" if it was not."""
+    same = attempt.job.work in ("", attempt.work)
+    return "" if same else f"the SKU file of {attempt.node.name} changed its probes while they ran"
+
+
+def _of_no_use(judgement: Judgement) -> bool:
+    """Whether it says nothing of the node, since other parameters than the SKU file's measured it."""
+    return bool(judgement.replanned) and judgement.verdict is not Verdict.FAIL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,12 +269,9 @@ class RemoteJobOperator(BaseOperator):
         with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
             if isinstance(found, StillRunning):
                 self._defer(attempt, found.seen)
-            replanned = attempt.job.work not in ("", attempt.work)
-            if found is not None and found.output.result is not None and replanned:
-                # It would be judged, and compared with its peers, as what the file demands now.
-                remote.record_end(attempt, found.end, outcome.INCONCLUSIVE)
-                raise ControllerFault(f"the SKU file of {attempt.node.name} changed its probes while they ran")
             judgement, job_end = self._record(attempt, _explained(attempt, found))
+        if _of_no_use(judgement):
+            raise ControllerFault(judgement.replanned)
         return self._finish(context, attempt, judgement, job_end)
 
     def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Any, str]:
@@ -286,7 +294,8 @@ class RemoteJobOperator(BaseOperator):
         if result is None or not repeats.may_go_on(result, repeat):
             repeat = ()
         judgement = dataclasses.replace(recorded.judgement, repeat=repeat)
-        remote.record_end(attempt, finished.end, self._state(finished.end, judgement), repeat)
+        state = outcome.INCONCLUSIVE if _of_no_use(judgement) else self._state(finished.end, judgement)
+        remote.record_end(attempt, finished.end, state, repeat)
         self._after(attempt, result)
         return judgement, result.end if result else ""
 

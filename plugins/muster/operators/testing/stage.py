@@ -21,7 +21,7 @@ from muster.judging.case import Collected, fresh_case
 from muster.model.runs import Run, RunKey
 from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
-from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge
+from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge, replanned
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
@@ -85,7 +85,7 @@ class MusterStageOperator(RemoteJobOperator):
 
     def _to_judge(self, attempt: Attempt, end: Ended, result: StageResult | None, why_missing: str) -> ToJudge:
         chassis = remote.read_bmc(attempt) if result else None
-        collected = Collected(result, chassis, why_missing, self._evidence(attempt, end))
+        collected = Collected(result, chassis, why_missing, self._evidence(attempt, end), replanned(attempt))
         case = fresh_case(attempt.run, attempt.node, attempt.sku, self.stage, collected)
         return ToJudge(case, case.result, chassis)
 

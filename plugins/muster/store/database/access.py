@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select, text, update
+from sqlalchemy import ColumnElement, Text, and_, cast, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from muster import acting
@@ -32,7 +32,8 @@ from muster.store.database.models import (
 from muster.store.database.wanted import follow_state
 from muster_criteria.health import presence
 from muster_criteria.health.policy import HealthAction
-from muster_criteria.model import Action, Extent, FaultClass, Finding, Observation, Severity, Variant, Verdict
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Observation, Severity, Variant, Verdict
+from muster_node.contract import END_FENCED
 
 NODE_LOCK = {"key_share": True}
 """Keeps other writers from a node's row, but not from rows that refer to it. With PostgreSQL's stronger lock, two nodes
@@ -43,6 +44,9 @@ SOUND = (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL)
 """Verdicts of stages and runs that measured all that was wanted, and found nothing critical."""
 CONCLUSIVE = (*SOUND, Verdict.FAIL)
 """Verdicts of stages that failed or passed."""
+
+BLAMELESS = or_(StageRow.job_end == END_FENCED, cast(StageRow.missing, Text).contains(f'"{Lack.REPLANNED}"'))
+"""Of a stage: the node refused its job as an old one, or the SKU file changed while its probes ran."""
 
 COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
 """Of an event: its node serves after it; its node served before it."""

@@ -14,7 +14,7 @@ from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, RunRow, StageRow
 from muster.store.testing.stages import CHASSIS, RESULT, TELEMETRY
 from muster_criteria.chassis import Chassis
-from muster_criteria.model import Verdict
+from muster_criteria.model import Lack, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,15 @@ class StageAttempt:
     result: bytes
 
 
+@dataclasses.dataclass(frozen=True)
+class JudgedAttempt(StageAttempt):
+    """With the SKU and its revision that judged it. ``replanned``: it was measured with other parameters than these."""
+
+    sku: str
+    sku_version: str
+    replanned: bool
+
+
 def bmc_readings(node: str, limit: int) -> list[BmcReading]:
     """The last ``limit`` readings of the node's BMC that are kept, the newest first."""
     query = (
@@ -58,19 +67,22 @@ def bmc_readings(node: str, limit: int) -> list[BmcReading]:
 
 def stage_attempts(
     key: RunKey, stage: str, *, node: str = "", before: datetime.datetime | None = None
-) -> list[StageAttempt]:
+) -> list[JudgedAttempt]:
     """All attempts at ``stage`` whose results are kept, oldest first, superseded ones too. Raises UnknownRun."""
     with reading() as session:
         run = access.run_row(session, key, node)
         query = (
-            select(StageRow.verdict, ArtifactRow.data)
+            select(StageRow.verdict, ArtifactRow.data, StageRow.sku, StageRow.sku_version, StageRow.missing)
             .join(ArtifactRow, ArtifactRow.stage == StageRow.id)
             .where(StageRow.run == run.id, StageRow.stage == stage, ArtifactRow.kind == RESULT)
             .order_by(StageRow.id)
         )
         if before is not None:
             query = query.where(StageRow.recorded_at < before)
-        return [StageAttempt(Verdict(each.verdict), each.data) for each in session.execute(query)]
+        return [
+            JudgedAttempt(Verdict(verdict), data, sku, revision, any(gap["code"] == Lack.REPLANNED for gap in missing))
+            for verdict, data, sku, revision, missing in session.execute(query)
+        ]
 
 
 def stage_bytes(key: RunKey, stage: str, *, node: str = "") -> StageBytes | None:

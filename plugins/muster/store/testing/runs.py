@@ -28,7 +28,6 @@ from muster.store.decisions.current import current_verdicts
 from muster.store.fleet.suspects import free_of_suspects
 from muster.store.testing import common_causes
 from muster_criteria.model import Severity, Verdict
-from muster_node.contract import END_FENCED
 
 RECENT = 20
 """Number of latest runs that the typical duration is the median of."""
@@ -359,7 +358,7 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
 def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
     place = session.get(PlaceRow, node.name)
-    fenced = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, StageRow.job_end == END_FENCED)
+    blameless = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, access.BLAMELESS)
     accepted = waivers.accepted(session, node, found)
     return ending.RunFacts(
         run=access.to_run(run),
@@ -369,7 +368,7 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
         suspect=not free_of_suspects(session, node),
         accepted=accepted,
         clean=accepted or all(finding.severity is Severity.INFO for finding in found),
-        fenced=bool(session.scalar(select(fenced.exists()))),
+        blameless=bool(session.scalar(select(blameless.exists()))),
         preempted=place is not None and place.preempted,
         against=admission.against_service(session, node),
     )

@@ -24,7 +24,7 @@ from muster.remote import jobs, outcome, ssh
 from muster.remote.attempt import Finished
 from muster.remote.outcome import Ended, Kind
 from muster.settings import settings
-from muster_criteria.model import Verdict
+from muster_criteria.model import Evidence, Verdict
 from muster_criteria.stages import STAGES
 from tests.muster import copied, fleet
 from tests.support.servers import sshd
@@ -194,29 +194,46 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
     assert charged == {NODE: 0, "gpu-0002": 1}
 
 
-@pytest.mark.parametrize("changed", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "corrupt", "ends", "inconclusive", "state"),
+    [
+        (True, False, remote_job.Inconclusive, 0, State.PRODUCTION),
+        (False, False, remote_job.Inconclusive, 1, State.PRODUCTION),
+        (True, True, AirflowFailException, 0, State.QUARANTINE),
+    ],
+)
 def test_a_sku_file_that_changed_while_its_probes_ran_is_no_fault_of_the_node(
-    changed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    changed: bool, corrupt: bool, ends: type[Exception], inconclusive: int, state: State,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """But what was measured is kept, and a FAIL by what depends on no parameter counts."""
     copied.in_service()
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
     work = "of another revision" if changed else ""
     store.runs.record_job(Job(RUN.dag_id, RUN.run_id, "intake", "8.0", outcome.RUNNING, "", fence=1, work=work))
-    left = Finished(Ended(Kind.DONE, "it ended"), jobs.Collected(b"{}", None))
+    result, raw = fleet.result("intake")
+    left = Finished(Ended(Kind.DONE, "it ended"), jobs.Collected(raw, None))
     monkeypatch.setattr(remote_job.remote, "collected", lambda *_, **__: contextlib.nullcontext(left))
+    monkeypatch.setattr(remote_job.remote, "checked_result", lambda *_: (result, ""))
+    found = (Evidence("corrupt", "It corrupts data."),) if corrupt else ()
+    monkeypatch.setattr(MusterStageOperator, "_evidence", lambda *_: found)
     named = {"dag_id": RUN.dag_id, "run_id": RUN.run_id}
     instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8, xcom_push=lambda **_: None)
     context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
-    with pytest.raises(remote_job.Inconclusive):
+    with pytest.raises(ends):
         MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
-    assert bool(store.runs.stages(RUN)) is not changed
+    kept = store.raw.stage_bytes(RUN, "intake")
+    assert kept
+    assert kept.result == raw
+    assert bool(store.reporting.judgements(RUN)["intake"].replanned) is changed
     job = store.runs.get_job(RUN, "intake")
     assert job
-    assert str(outcome.next_attempt(8, job)) == "8.1", "it is measured again"
+    assert str(outcome.next_attempt(8, job)) == ("8.0" if corrupt else "8.1")
     with pytest.raises(AirflowFailException):
         revalidation.conclude(RUN)
-    assert store.nodes.get(NODE).inconclusive == (not changed)
+    node = store.nodes.get(NODE)
+    assert (node.inconclusive, node.state) == (inconclusive, state)
 
 
 @pytest.mark.needs_sshd

@@ -1,0 +1,29 @@
+"""A result of other parameters than the SKU file's: it passes nothing, and fails by what depends on no parameter."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster_criteria.model import Lack, Verdict
+from tests.muster_criteria.nodes import MakeCase
+
+
+@pytest.mark.parametrize(
+    ("stage", "figure", "value", "fails", "verdict"),
+    [
+        ("integrity", ("gemm_mismatches", "gpu5"), 0.0, False, Verdict.INCONCLUSIVE),
+        ("integrity", ("gemm_mismatches", "gpu5"), 4.0, True, Verdict.FAIL),
+        ("performance", ("gemm_rate", "gpu5"), 9.0, True, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_other_parameters_measured_fails_by_no_limit_of_these(
+    case: MakeCase, stage: str, figure: tuple[str, str], value: float, fails: bool, verdict: Verdict
+) -> None:
+    made = case(stage).set(*figure, value=value, dtype="bf16")
+    before = made.judge()
+    assert (before.verdict is Verdict.FAIL) is fails
+    judgement = made.judge(replanned="the file changed")
+    assert (judgement.verdict, judgement.replanned) == (verdict, "the file changed")
+    assert judgement.coverage.missing[0].code is Lack.REPLANNED
+    assert len(judgement.findings) == len(before.findings)
+    assert not judgement.repeat
