@@ -104,8 +104,8 @@ def _all_foreign(
 ) -> npt.NDArray[np.bool_]:
     """Whether all ``known`` readings of each reading's siblings have ``foreign`` peers."""
     of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
-    apart, whole = (np.bincount(of[each], minlength=size)[of] for each in (known & foreign, known))
-    return apart == whole
+    near = np.bincount(of[known & ~foreign], minlength=size)
+    return np.asarray(near[of] == 0)
 
 
 def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:
