@@ -114,10 +114,18 @@ def test_a_path_that_its_receiver_calls_dead_explains_no_block_that_trains(rate:
     sent = block(8)
     sent["n2"].path_rate = rate
     for each in sent.values():
-        each.training["scaling"] = 0.1
+        each.training["scaling"] = 0.005
     judgement = real(sent)
     assert all("scaling" in found for found in rules(judgement).values())
     assert (Lack.REFUSED in {gap.code for gap in judgement.members["n2"].coverage.missing}) is refused
+
+
+def test_a_port_of_a_tenth_of_the_rate_explains_a_block_that_waits_for_it() -> None:
+    sent = block(8)
+    sent["n2"].path_rate = 4.0
+    for each in sent.values():
+        each.training["scaling"] = 0.12
+    assert {name for name, found in rules(real(sent)).items() if found} == {"n1", "n2"}
 
 
 def test_a_straggler_explains_what_a_slow_path_does_not() -> None:

@@ -74,6 +74,12 @@ def test_a_port_is_known_by_its_address_whatever_its_number_is_after_a_boot(
     assert look(known, *ports(PORTS))[0] == ["port_down nic:3"] * was_up, "also where they are numbered back"
 
 
+def test_a_port_that_was_never_up_and_is_gone_leaves_the_others_their_addresses() -> None:
+    _, known = look({}, nic(0, at=1), nic(1, 0, at=2), nic(2, 0, at=3), nic(3, at=4))
+    _, known = look(known, nic(0, at=1), nic(1, 0, at=2), nic(3, at=4))
+    assert look(known, nic(0, 0, at=2), nic(1, at=1), nic(3, at=4))[0] == []
+
+
 @pytest.mark.parametrize(("before", "now"), [
     ({0: (1, 1), 1: (2, 0)}, {0: (2, 1), 1: (3, 0)}),
     ({0: (1, 1), 1: (2, 1), 2: (3, 0)}, {0: (0, 1), 1: (1, 1), 2: (2, 0)}),

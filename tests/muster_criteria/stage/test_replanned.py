@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.model import Lack, Verdict
+from muster_criteria.model import Lack, Severity, Verdict
 from tests.muster_criteria.nodes import MakeCase
 
 
@@ -14,16 +14,20 @@ from tests.muster_criteria.nodes import MakeCase
         ("integrity", ("gemm_mismatches", "gpu5"), 0.0, False, Verdict.INCONCLUSIVE),
         ("integrity", ("gemm_mismatches", "gpu5"), 4.0, True, Verdict.FAIL),
         ("performance", ("gemm_rate", "gpu5"), 9.0, True, Verdict.INCONCLUSIVE),
+        ("burn_in", ("throttle_time", "gpu5"), 40.0, True, Verdict.FAIL),
     ],
 )
 def test_what_other_parameters_measured_fails_by_no_limit_of_these(
     case: MakeCase, stage: str, figure: tuple[str, str], value: float, fails: bool, verdict: Verdict
 ) -> None:
-    made = case(stage).set(*figure, value=value, dtype="bf16")
+    labels = {"reason": "hw_thermal"} if figure[0] == "throttle_time" else {"dtype": "bf16"}
+    made = case(stage).set(*figure, value=value, **labels)
     before = made.judge()
     assert (before.verdict is Verdict.FAIL) is fails
     judgement = made.judge(replanned="the file changed")
     assert (judgement.verdict, judgement.replanned) == (verdict, "the file changed")
     assert judgement.coverage.missing[0].code is Lack.REPLANNED
     assert len(judgement.findings) == len(before.findings)
+    of_limits = [each.severity for each in judgement.findings if each.rule == "floor"]
+    assert of_limits == [Severity.INFO] * len(of_limits)
     assert not judgement.repeat

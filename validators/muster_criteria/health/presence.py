@@ -147,13 +147,16 @@ def _renumbered(
     """What is remembered of each port, under the name that its adapter's address has now.
 
     Only where the adapters are those of before, with one port each: where one came or went, addresses shift, and a
-    name says more.
+    name says more. One that was never up, and is gone, counts for nothing.
     """
+    shown = _shown(here)
+    was = {device: known.get(_key(kind, device), REPLACED) for device, _ in _remembered(kind, known)}
     had = [
-        (device, at) for device, at in _remembered(kind, known) if known.get(_key(kind, device), REPLACED) >= NEVER_UP
-    ]
-    now = {address: device for device, address in _shown(here).items()}
-    if sorted(at for _, at in had) != sorted(now) or len(now) != len(_shown(here)):
+        (device, at) for device, at in _remembered(kind, known)
+        if was[device] == WAS_UP or (was[device] == NEVER_UP and device in shown)
+    ]  # fmt: skip
+    now = {address: device for device, address in shown.items()}
+    if sorted(at for _, at in had) != sorted(now) or len(now) != len(shown):
         return known
     moved = {device: now[at] for device, at in had if now[at] != device}
     found = dict(known)

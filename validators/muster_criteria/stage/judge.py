@@ -82,7 +82,7 @@ def _judgement(case: Case, examined: _Examined) -> Judgement:
     every = (*(evidence_finding(item) for item in case.evidence), *examined.findings)
     coverage = examined.coverage
     if case.replanned:
-        every = tuple(_at_most_warning(each) if each.rule in OF_PARAMETERS else each for each in every)
+        every = tuple(_saying_nothing(each) for each in every)
         gap = Gap(Lack.REPLANNED, case.replanned, "everything")
         coverage = dataclasses.replace(coverage, required=coverage.required + 1, missing=(gap, *coverage.missing))
     verdict, reason = verdict_of(every, coverage)
@@ -382,6 +382,12 @@ def _invalid_rows(frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> dict[
 
 def _positions_of(frame: Frame, metrics: Sequence[str]) -> list[int]:
     return [at for at, metric in enumerate(frame["metric"]) if metric in metrics] if metrics else []
+
+
+def _saying_nothing(finding: Finding) -> Finding:
+    """The finding of a measurement with other parameters: none by a limit that is for the SKU's. Zero is for any."""
+    of_parameters = finding.rule in OF_PARAMETERS and not finding.expected.startswith("0")
+    return dataclasses.replace(finding, severity=Severity.INFO) if of_parameters else finding
 
 
 def _at_most_warning(finding: Finding) -> Finding:

@@ -9,7 +9,6 @@ import asyncio
 import collections
 import dataclasses
 import datetime
-import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -213,16 +212,16 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
 
 
 def _tell_of_held(held: Held) -> None:
-    """Send a notice of what the circuit breaker holds, one a day and one whenever that is not the same; of nodes in
-    shadow mode one of what is new.
+    """Send a notice of what the circuit breaker holds, one a day and one of what is held since; of nodes in shadow mode
+    one of what is new.
     """
     for (code, simulated), those in held.items():
-        which = hashlib.sha256(repr(sorted(seen.id for seen, _ in those)).encode()).hexdigest()[:16]
+        newest = max(seen.id for seen, _ in those)
         head, *lines = sentences = [sentence for _, sentence in those]
         if lines:
             head = f"{'[simulated] ' if simulated else ''}{len(those)} nodes would leave service, and stay"
             lines = sentences
-        notices.notify(f"held observations/{code}/{which}", head, lines=lines)
+        notices.notify(f"held observations/{code}/{simulated}/{newest}", head, lines=lines)
         if code is Refusal.SHADOW:
             for seen, _ in those:
                 store.health.note_acted(seen, ASKED)
