@@ -101,7 +101,12 @@ def test_each_task_judges_an_end_that_is_explained(
     monkeypatch.setattr(remote, "collected", lambda *_, **__: contextlib.nullcontext(found))
     for name in ("_is_last", "_finish"):
         monkeypatch.setattr(type(operator), name, lambda *_: False)
-    monkeypatch.setattr(type(operator), "_record", lambda _, __, done: (recorded.append(done.end), ""))
+
+    def record(_: object, __: object, done: remote.Finished) -> tuple[Any, str]:
+        recorded.append(done.end)
+        return SimpleNamespace(replanned=""), ""
+
+    monkeypatch.setattr(type(operator), "_record", record)
     operator._settle({}, attempt, Kind.DONE)  # type: ignore[typeddict-item]
     excused = worked_on and kind is not Kind.VANISHED
     assert [each.kind for each in recorded] == [Kind.EXPLAINED if excused else kind]
