@@ -91,9 +91,12 @@ def replanned(attempt: Attempt) -> str:
     return "" if same else f"the SKU file of {attempt.node.name} changed its probes while they ran"
 
 
-def _of_no_use(judgement: Judgement) -> bool:
-    """Whether it says nothing of the node, since other parameters than the SKU file's measured it."""
-    return bool(judgement.replanned) and judgement.verdict is not Verdict.FAIL
+def _of_no_use(judged: object) -> bool:
+    """Whether it is a judgement that says nothing of the node, since other parameters than the SKU file's measured it.
+
+    A pair's side is none: its parameters are the block's.
+    """
+    return isinstance(judged, Judgement) and bool(judged.replanned) and judged.verdict is not Verdict.FAIL
 
 
 @dataclasses.dataclass(frozen=True)
