@@ -247,7 +247,7 @@ VERDICTS = st.builds(
 )  # fmt: skip
 
 
-SPOILT: list[dict[str, object]] = [
+WEAKENED: list[dict[str, object]] = [
     {"verdict": Verdict.WARN}, {"full_coverage": False}, {"level": "short"}, {"level": "unknown"}, {"stage": "thermal"},
 ]  # fmt: skip
 
@@ -268,8 +268,8 @@ def test_only_later_tests_that_can_see_the_fault_prove_a_repair_whatever_the_clo
     ]
     for place, (number, one) in enumerate(passed):
         others = [*passed[:place], *passed[place + 1 :], *more]
-        spoilt = [(number, dataclasses.replace(one, **change)) for change in SPOILT]  # type: ignore[arg-type]
-        for each in ((number, one), (5, one), *spoilt):
+        weakened = [(number, dataclasses.replace(one, **change)) for change in WEAKENED]  # type: ignore[arg-type]
+        for each in ((number, one), (5, one), *weakened):
             verdicts = [each, *others]
             assert proved(incident, verdicts, 5) == all(
                 any(

@@ -87,18 +87,18 @@ def test_what_was_not_covered_is_said() -> None:
 
 
 def test_why_fio_measured_nothing_is_said_of_the_nodes_on_which_it_did_not() -> None:
-    def told(*observed: Observation) -> list[str]:
+    def notes_of(*observed: Observation) -> list[str]:
         of = [dataclasses.replace(member(f"n{at}"), observations=(*member(f"n{at}").observations, each))
               for at, each in enumerate(observed)]  # fmt: skip
         return [each for each in training(*of).not_covered if "fio" in each]
 
     hung = seen("shared_fio", None, "GB/s", note="it did not end within 65 s")
     rate = seen("shared_fio", 2.0, "GB/s", labels={"direction": "write"})
-    (everywhere,), (somewhere,) = told(hung, hung), told(hung, rate)
+    (everywhere,), (somewhere,) = notes_of(hung, hung), notes_of(hung, rate)
     assert hung.note in everywhere
     assert hung.note in somewhere
     assert everywhere != somewhere
-    assert told(rate, rate) == []
+    assert notes_of(rate, rate) == []
 
 
 def test_simulated_nodes_stay_marked() -> None:

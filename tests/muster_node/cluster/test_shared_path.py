@@ -105,10 +105,10 @@ def test_fio_that_measures_nothing_says_why(tmp_path: Path, monkeypatch: pytest.
     def why(*, simulated: bool) -> str:
         group = Group(0)
         group.simulated = simulated
-        (told,) = (each for each in measured(group, tmp_path) if each.metric == "shared_fio")
-        assert told.value is None
+        (row,) = (each for each in measured(group, tmp_path) if each.metric == "shared_fio")
+        assert row.value is None
         assert list(tmp_path.iterdir()) == []
-        return told.note
+        return row.note
 
     monkeypatch.setattr(shared_path, "fio", fails)
     monkeypatch.setattr(shutil, "which", lambda name: None)

@@ -228,7 +228,7 @@ def event(at: float, kind: str, step: int = -1, node: str = "n1") -> dict[str, A
 def test_times_of_a_death_are_read_from_what_the_ranks_wrote() -> None:
     events = [
         event(0.0, "begun", 0), event(1.0, "step", 0), event(2.0, "step", 1), event(3.0, "step", 2),
-        event(3.5, "killed", 3), event(3.8, "told"), event(9.0, "resumed", 2), event(10.0, "step", 2),
+        event(3.5, "killed", 3), event(3.8, "asked"), event(9.0, "resumed", 2), event(10.0, "step", 2),
     ]  # fmt: skip
     assert measured(events) == {"fault_detect": [pytest.approx(0.3)], "fault_restart": [6.5], "fault_lost_work": [1.5]}
     assert measured(events[:4]) == {}
@@ -241,9 +241,9 @@ def test_the_clock_of_another_node_changes_no_time_of_a_death(ahead_s: float) ->
         event(9.0, "resumed", 2), event(10.0, "step", 2), event(11.0, "step", 3),
     ]  # fmt: skip
     theirs = [{**each, "at": each["at"] + ahead_s, "node": "n0"} for each in events if each["kind"] != "killed"]
-    every = sorted([*events, *theirs, event(3.8 + ahead_s, "told", node="n0")], key=lambda each: each["at"])
+    every = sorted([*events, *theirs, event(3.8 + ahead_s, "asked", node="n0")], key=lambda each: each["at"])
     found = measured(every)
     assert (found["fault_restart"], found["fault_lost_work"]) == ([6.5], [1.5])
     assert all(0 < each < 5.5 for each in found.get("fault_detect", ()))
-    here = measured(sorted([*every, event(3.9, "told")], key=lambda each: each["at"]))
+    here = measured(sorted([*every, event(3.9, "asked")], key=lambda each: each["at"]))
     assert here["fault_detect"] == [pytest.approx(0.4)]

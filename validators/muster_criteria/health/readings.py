@@ -240,7 +240,7 @@ def _refused(facts: Sequence[Fact]) -> Iterator[Reading]:
     """
     refused: dict[str, str] = {}
     for fact in facts:
-        if fact.name in _FLAGS or fact.name in _TOLD:
+        if fact.name in _FLAGS or fact.name in _STATED:
             silent = fact.value is None and not fact.text and not fact.note.startswith(NOT_SUPPORTED)
             why = f"{fact.name}: {one_line(fact.note)[:200] or 'no reason given'}" if silent else ""
             refused[fact.device] = refused.get(fact.device) or why
@@ -283,7 +283,7 @@ _FLAGS = frozenset({
     "gpu_lost", "row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending",
     "unrepairable_memory", "retired_pages_pending", "sram_threshold_exceeded",
 })  # fmt: skip
-_TOLD = frozenset({"recovery_action", "fabric_healthy"})
+_STATED = frozenset({"recovery_action", "fabric_healthy"})
 """The other states of a GPU that say by themselves whether they are bad."""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _SMART = frozenset({"nvme_warning", "nvme_media_errors", "nvme_used", "nvme_spare"})

@@ -62,8 +62,8 @@ def main() -> None:
         tokens = llama.tokens_of(torch, size, seed_of(task["seed"], rank, step)).to(device)
         try:
             model(tokens).backward()
-        except RuntimeError:  # a collective whose partner has died: this is how the others are told first
-            log.write("told", step)
+        except RuntimeError:  # a collective whose partner has died: this is how the others learn first
+            log.write("asked", step)
             raise
         optimizer.step()
         optimizer.zero_grad()
@@ -82,7 +82,7 @@ def main() -> None:
 
 def _end_when_told(log: Log) -> None:
     signal.sigwait({signal.SIGTERM})
-    log.end("told")
+    log.end("asked")
 
 
 class Log:
@@ -100,7 +100,7 @@ class Log:
         print(line, flush=True)
 
     def end(self, kind: str) -> None:
-        """Writes an event and ends the process, as a rank does that is told to."""
+        """Writes an event and ends the process, as a rank does that is asked to."""
         self.write(kind)
         os._exit(128 + signal.SIGTERM)
 

@@ -143,11 +143,11 @@ def events_of(folder: pathlib.Path) -> list[Event]:
 
 
 def measured(events: Sequence[Event]) -> Mapping[str, list[float]]:
-    """By metric, a value for each death: seconds until another rank was told, until the next step, and lost work.
+    """By metric, a value for each death: seconds until another rank was asked, until the next step, and lost work.
 
     An event is {"at": epoch seconds, "kind", "rank", "node", "step"}: "step" after each step, "killed" just before a
-    death, "told" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed. All
-    is by the clock of the node of the death, but where another node alone was told: then between death and restart.
+    death, "asked" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed. All
+    is by the clock of the node of the death, but where another node alone was asked: then between death and restart.
     """
     found: dict[str, list[float]] = {"fault_detect": [], "fault_restart": [], "fault_lost_work": []}
     for death in (event for event in events if event["kind"] == "killed"):
@@ -157,9 +157,9 @@ def measured(events: Sequence[Event]) -> Mapping[str, list[float]]:
         started = next((event for event in after if event["kind"] == "resumed"), None)
         if started is None:
             continue
-        told = [each for each in events if each["kind"] == "told" and death["at"] < each["at"] < started["at"]]
-        if told:
-            first = min(told, key=lambda each: (each["node"] != node, each["at"]))
+        asked = [each for each in events if each["kind"] == "asked" and death["at"] < each["at"] < started["at"]]
+        if asked:
+            first = min(asked, key=lambda each: (each["node"] != node, each["at"]))
             found["fault_detect"].append(first["at"] - death["at"])
         steps = [event for event in after if event["kind"] == "step" and event["at"] > started["at"]]
         if steps:

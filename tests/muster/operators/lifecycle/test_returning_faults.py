@@ -17,6 +17,8 @@ from tests.support import lives
 
 pytestmark = pytest.mark.needs_sshd
 
+QUESTION, AGAIN = "what is left is rma", "XID 95 on gpu3 again"
+
 
 def leaves_again(check: str, device: str) -> None:
     """A person admits the node with its open incident, and the sweep withdraws it."""
@@ -30,14 +32,14 @@ def leaves_again(check: str, device: str) -> None:
 def test_a_question_about_one_fault_keeps_no_other_from_its_repair(bench: Bench) -> None:
     by_themselves(bench)
     worn = begun(FAULT | {"fault": "gpu_worn_out", "device": "gpu5"})
-    store.repairs.ask(worn, "what is left is rma")
+    store.repairs.ask(worn, QUESTION)
     repair.release(KEY)
     (shown,) = store.attention.collect()
-    assert shown.command == f"muster evidence show {worn}"
+    assert str(worn) in shown.command.split()
     leaves_again("xid/95", "gpu3")
     assert [each["conf"]["device"] for each in repair.wanted()] == ["gpu3"]
     (shown,) = store.attention.collect()
-    assert shown.command != f"muster evidence show {worn}"
+    assert str(worn) not in shown.command.split()
 
 
 def test_a_question_stays_where_the_records_see_another_part_in_the_slot(bench: Bench) -> None:
@@ -49,22 +51,22 @@ def test_a_question_stays_where_the_records_see_another_part_in_the_slot(bench: 
     store.health.withdraw(store.health.of_node("this-node")[0], "seen by the sweep")
     (run,) = repair.wanted()
     incident = begun({**run["conf"]})
-    store.repairs.ask(incident, "what is left is rma")
+    store.repairs.ask(incident, QUESTION)
     repair.release(KEY)
     with writing() as session:
         parts.move_part(session, "this-node", "gpu3", "1650423000077")
     assert repair.wanted() == []
-    assert store.repairs.get_incident(incident).asks == "what is left is rma"
+    assert store.repairs.get_incident(incident).asks == QUESTION
 
 
 def test_a_person_who_was_asked_about_an_incident_is_not_asked_again(bench: Bench) -> None:
     by_themselves(bench)
     worn = begun(FAULT | {"fault": "gpu_worn_out", "device": "gpu5"})
-    store.repairs.ask(worn, "what is left is rma")
+    store.repairs.ask(worn, QUESTION)
     repair.release(KEY)
     leaves_again("clock_offset", "node")
     assert repair.wanted() == []
-    assert store.repairs.get_incident(worn).asks == "what is left is rma"
+    assert store.repairs.get_incident(worn).asks == QUESTION
 
 
 def test_a_fault_that_comes_back_after_service_is_repaired_on_new_evidence(bench: Bench) -> None:
@@ -74,6 +76,6 @@ def test_a_fault_that_comes_back_after_service_is_repaired_on_new_evidence(bench
     repair.release(KEY)
     assert store.repairs.get_incident(incident).bundle is not None
     leaves_again("xid/95", "gpu3")
-    assert repair.claim(KEY, FAULT | {"reason": "XID 95 on gpu3 again"}) == incident
+    assert repair.claim(KEY, FAULT | {"reason": AGAIN}) == incident
     found = store.repairs.get_incident(incident)
-    assert (found.bundle, found.why) == (None, "XID 95 on gpu3 again")
+    assert (found.bundle, found.why) == (None, AGAIN)

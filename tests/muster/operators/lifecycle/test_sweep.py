@@ -251,15 +251,15 @@ def test_a_held_node_silences_no_other_and_a_simulated_one_no_real_one(monkeypat
     for name in (*real, *simulated):
         store.nodes.add(fleet.new_node(name, simulated=name in simulated))
     admitted(*real, *simulated)
-    told = []
+    marked = []
     for names in (("s", "t", "u"), ("a", "b"), ("c",), ("d",), ()):
         before = len(store.outbox.pending())
         lost = Reading("row_remap_pending", "gpu3", bad=True)
         store.health.record([Report(name, "sweep", (lost,), "b1") for name in names], policies.health())
         sweep.act()
         mails = [email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending()[before:]]
-        told.append(["[simulated]" in each["Subject"] for each in mails])
-    assert told == [[True], [False], [False], [False], []]
+        marked.append(["[simulated]" in each["Subject"] for each in mails])
+    assert marked == [[True], [False], [False], [False], []]
 
 
 def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:

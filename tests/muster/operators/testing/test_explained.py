@@ -104,7 +104,7 @@ def test_each_task_judges_an_end_that_is_explained(
 
     def record(_: object, __: object, done: remote.Finished) -> tuple[Any, str]:
         recorded.append(done.end)
-        return SimpleNamespace(replanned=""), ""
+        return object(), ""  # a judgement of a stage or a member, or a pair's side
 
     monkeypatch.setattr(type(operator), "_record", record)
     operator._settle({}, attempt, Kind.DONE)  # type: ignore[typeddict-item]
