@@ -324,6 +324,18 @@ def test_a_hot_inlet_fails_none(case: MakeCase) -> None:
     assert not [finding for finding in judgement.findings if finding.severity is Severity.CRITICAL]
 
 
+@pytest.mark.parametrize(("margin", "severity"), [(0.0, Severity.INFO), (-2.0, Severity.WARNING)])
+def test_a_hot_inlet_explains_as_many_degrees_as_it_is_too_hot(
+    case: MakeCase, margin: float, severity: Severity
+) -> None:
+    """Memory 5 and 7 °C beyond its limit, in air that is 6 °C too hot."""
+    altered = case("thermal").add("thermal_soak", "hbm_margin", "gpu5", margin, "°C")
+    judgement = altered.add("thermal_soak", "inlet_temperature", "node", 38.0, "°C").judge()
+
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert [each.severity for each in judgement.findings if each.metric == "hbm_margin"] == [severity]
+
+
 class TestOverall:
     @staticmethod
     def judged(stage: str, verdict: Verdict) -> Judgement:

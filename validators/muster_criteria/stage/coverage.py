@@ -15,6 +15,7 @@ from muster_criteria.rows import COUNTED_BY, DEVICES_MAX, PRESENCE, PRESENCE_PRO
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, promised, requires, stage_probes, watching
 from muster_criteria.stage.frame import Frame
+from muster_criteria.stage.invalid import Invalid
 from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
@@ -26,14 +27,6 @@ that siblings were found at work."""
 SENSOR_SHARE, WHOLE = "sensor_share", 99.0
 """The metric of how many of the attempts to read a device's sensors gave a reading, and the least % of a device that
 answered throughout."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Invalid:
-    """Why a row is invalid. ``itself``: because of its own value, not of another measurement's."""
-
-    why: str
-    itself: bool
 
 
 @dataclasses.dataclass

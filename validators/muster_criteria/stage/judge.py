@@ -33,14 +33,15 @@ from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, needs, watching
 from muster_criteria.stage.case import Case
-from muster_criteria.stage.coverage import Invalid, tally
-from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
+from muster_criteria.stage.coverage import tally
+from muster_criteria.stage.findings import bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
+from muster_criteria.stage.invalid import finding_of_invalid, invalid_rows
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import rows_again, to_repeat
-from muster_criteria.stage.rules import INVALID_KINDS, OF_PARAMETERS, Evaluate, Violations
+from muster_criteria.stage.rules import OF_PARAMETERS, Evaluate, Violations
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
 from muster_criteria.stage.verdict import verdict_of
@@ -248,11 +249,11 @@ def _one(
     breaches = findings_of(frame, rules, laid.broken, sku, laid.runs)
     weighed = weigh(frame, breaches, sku, result, case.repeats, [other.frame for _, other in ran])
     breaking = weighed.breaking
-    invalid = _invalid_rows(frame, breaking, sku)
+    invalid = invalid_rows(frame, breaking, sku)
     counted = tally(result, frame, invalid, sku, wanted)
     if not rules and not counted.missing:
         counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, "the whole stage"))
-    found = [_at_most_warning(item.finding) if item.position in invalid else item.finding for item in breaking]
+    found = [finding_of_invalid(item, frame, invalid, sku) for item in breaking]
     found += weighed.elsewhere
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
@@ -292,10 +293,10 @@ def _only_in_repeats(ran: Sequence[tuple[StageResult, _Laid]], findings: Sequenc
     for result, laid in ran:
         frame = laid.frame
         breaking = findings_of(frame, frame.applicable(), laid.broken, sku)
-        invalid, noisy = _invalid_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
+        invalid, noisy = invalid_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
         watch = watching(sku, result.stage, result.level)
         for item in breaking:
-            finding = item.finding
+            finding = finding_of_invalid(item, frame, invalid, sku)
             key = (finding.rule, finding.metric, finding.device, finding.labels)
             fails = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
             # A second reading that warns was asked for by a warning; what the repeat did to the node was not.
@@ -344,7 +345,7 @@ def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
 def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:
     """Why it is not known what a repeat did to the node."""
     breaking = findings_of(laid.frame, laid.frame.applicable(), laid.broken, sku)
-    counted = tally(repeat, laid.frame, _invalid_rows(laid.frame, breaking, sku), sku, wanted)
+    counted = tally(repeat, laid.frame, invalid_rows(laid.frame, breaking, sku), sku, wanted)
     return [_gap_in_a_repeat(gap) for gap in counted.missing]
 
 
@@ -362,34 +363,7 @@ def _compared(own: Sequence[Sequence[Row]], cases: Sequence[Case]) -> Compared |
     return compare(subjects, cases[0].sku.programme.compare) if subjects else None
 
 
-def _invalid_rows(frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Invalid]:
-    """Returns {invalid row: reason}; the reason is the row's own value or another measurement's."""
-    invalid: dict[int, Invalid] = {}
-    for item in breaking:
-        if item.rule.breach != "invalid":
-            continue
-        invalid[item.position] = Invalid(item.finding.summary.rstrip("."), itself=True)
-        if item.rule.kind in INVALID_KINDS:
-            continue
-        limit = sku.all_limits[int(frame[f"{item.rule.column}_by"][item.position])]
-        for position in _positions_of(frame, limit.invalidates):
-            if frame["kind"][position] == limit.device and frame["device"][position] != frame["device"][item.position]:
-                continue  # a sibling's
-            why = f"invalid, since {item.finding.metric} is {item.finding.observed}"
-            invalid.setdefault(position, Invalid(why, itself=False))
-    return invalid
-
-
-def _positions_of(frame: Frame, metrics: Sequence[str]) -> list[int]:
-    return [at for at, metric in enumerate(frame["metric"]) if metric in metrics] if metrics else []
-
-
 def _saying_nothing(finding: Finding) -> Finding:
     """The finding of a measurement with other parameters: none by a limit that is for the SKU's. Zero is for any."""
     of_parameters = finding.rule in OF_PARAMETERS and not finding.expected.startswith("0")
     return dataclasses.replace(finding, severity=Severity.INFO) if of_parameters else finding
-
-
-def _at_most_warning(finding: Finding) -> Finding:
-    """The finding; a critical one with the severity warning, since an invalid row fails no device."""
-    return dataclasses.replace(finding, severity=Severity.WARNING) if finding.severity == "critical" else finding
