@@ -49,12 +49,13 @@ class Seen:
     ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
     keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
     when, where known. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
-    responding, down). ``worked_on``: why others may be at work on it, closed or not (in maintenance, powered
-    down), which may have restarted it. ``kept``: why it is not free even closed, though that restarts no node.
-    ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use all the same.
-    ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has the node, where
-    another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time and reason,
-    where the scheduler may forget that it was lifted.
+    responding, down). ``booted``: since when a node runs that we closed, and that its scheduler holds down only because
+    it did not answer for a while; it answers again. ``worked_on``: why others may be at work on it, closed or not (in
+    maintenance, powered down), which may have restarted it. ``kept``: why it is not free even closed, though that
+    restarts no node. ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use
+    all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has
+    the node, where another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time
+    and reason, where the scheduler may forget that it was lifted.
     """
 
     open: bool
@@ -70,6 +71,7 @@ class Seen:
     drain: str = ""
     both: bool = False
     kept: str = ""
+    booted: datetime.datetime | None = None
 
     @property
     def verify(self) -> bool:
@@ -77,10 +79,12 @@ class Seen:
         return VERIFY in self.foreign
 
     def stays_closed(self, mark: Mark) -> str:
-        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, and no
-        other closed it, or a test passed that the person who closed it wanted, and that began afterwards.
+        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, or was tested since
+        it came back, and no other closed it, or a test passed that the person who closed it wanted, and that began
+        afterwards.
         """
-        if self.apart:
+        tested = self.booted and mark.tested_since and mark.tested_since > self.booted
+        if self.apart and not tested:
             return f"it is {self.apart}"
         wanted = self.verify and mark.tested_since and self.foreign_since and mark.tested_since > self.foreign_since
         return "" if wanted else self.foreign

@@ -293,12 +293,15 @@ def _carry_out_all(places: Iterable[Place], down: dict[str, str], failed: list[s
 
 
 def _away(places: Iterable[Place]) -> set[str]:
-    """The nodes that their schedulers show down or in maintenance: one question for each cluster."""
+    """The nodes that their schedulers show down or in maintenance, and that did not come back: one question for each
+    cluster.
+    """
     found: set[str] = set()
     for cluster, members in _by_cluster(places).items():
         with contextlib.suppress(Exception):  # a change of one node, which asks for less, says what is wrong
             seen = ask(cluster, {each.name for each in members})
-            found |= {each.node for each in members if each.name in seen and seen[each.name].apart}
+            shown = {each.node: seen[each.name] for each in members if each.name in seen}
+            found |= {node for node, each in shown.items() if each.apart and not each.booted}
     return found
 
 

@@ -19,7 +19,7 @@ import pydantic
 
 from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.slurm.job import SlurmTests, fields
-from muster.admission.backends.slurm.node import PREFIX, WITHDRAWN, SlurmNode
+from muster.admission.backends.slurm.node import PREFIX, WAS, WITHDRAWN, SlurmNode
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
@@ -36,7 +36,7 @@ _JSON = pydantic.TypeAdapter(dict[str, Any])
 _SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)\((\d+)\)", re.MULTILINE)
 _JOB = re.compile(r"(\d+)\|(.+)")  # a directory's names of users may hold blanks
 
-_WAS, _THEIRS_LENGTH = " (was: ", 80
+_THEIRS_LENGTH = 80
 
 _NOT_SET = "(null)"
 _NEVER = frozenset({"", "INFINITE", "NONE", "-1"})
@@ -155,7 +155,8 @@ class Slurm(AdmissionBackend):
         return [line for line in lines if len(line) == cells and line[0].isdecimal()]
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
-        """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test.
+        """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test. RESUME, which
+        raises DOWN too, only where slurmctld lost and found the node while the drain was ours.
 
         Raises LeftAlone, SchedulerDown.
         """
@@ -174,7 +175,7 @@ class Slurm(AdmissionBackend):
             node = self._node(name)
             self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
         if node.drained:
-            self._update(name, "State=UNDRAIN")
+            self._update(name, "State=RESUME" if node.came_back else "State=UNDRAIN")
             if self._node(name).drained:
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
         return seen.drain
@@ -191,9 +192,9 @@ class Slurm(AdmissionBackend):
         if seen.foreign:
             return
         theirs = ""
-        if seen.apart and node.reason:
-            own = node.reason.partition(_WAS)
-            theirs = "".join(own[1:]) if seen.ours else one_line(f"{_WAS}{node.reason[:_THEIRS_LENGTH]})")
+        if seen.apart:
+            own, shown = node.reason.partition(WAS), node.reason or seen.apart
+            theirs = "".join(own[1:]) if seen.ours else one_line(f"{WAS}{shown[:_THEIRS_LENGTH]})")
         # docs/examples/muster_slurm.sudoers allows no "=" in it, which could begin another change.
         text = (one_line(PREFIX + reason)[: REASON_LENGTH - len(theirs)] + theirs).replace("=", ":")
         if seen.ours and node.reason == text:
@@ -257,6 +258,7 @@ class Slurm(AdmissionBackend):
             foreign=foreign,
             foreign_since=_moment(node.reason_changed_at) if foreign else None,
             apart=node.apart,
+            booted=_moment(node.boot_time) if ours and node.came_back else None,
             worked_on=node.worked_on,
             kept=node.kept,
             used_by=(self._jobs(node.name, node.used) if named else used) or node.promised,

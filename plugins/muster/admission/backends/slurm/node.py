@@ -56,6 +56,12 @@ _HARMLESS = frozenset({
 """States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
 as of a newer version, keeps the node from counting as free, and is named."""
 
+WAS = " (was: "
+"""Begins what a drain of ours keeps of the reason that a node showed, which was not available then."""
+
+_LOST = ("Not responding", "Node unexpectedly rebooted")
+"""slurmctld's reasons where it puts a node down that did not answer for longer than SlurmdTimeout, or restarted."""
+
 _APPENDED = " : "
 """Between a reason and what slurmctld appends to it, "Not responding" or "reboot complete" (23.02 and later)."""
 
@@ -73,6 +79,7 @@ class SlurmNode(pydantic.BaseModel):
     reason: str = ""
     reason_set_by_user: str | None = ""
     reason_changed_at: int = 0
+    boot_time: int = 0
     extra: str = ""
     features: str = ""
     alloc_cpus: int = 0
@@ -83,13 +90,14 @@ class SlurmNode(pydantic.BaseModel):
         if not isinstance(raw, dict):
             return raw
         node = dict(raw)
-        state, features, changed = node.get("state"), node.get("features"), node.get("reason_changed_at")
+        state, features = node.get("state"), node.get("features")
         if isinstance(state, list) and state:
             node["state"], node["state_flags"] = state[0], state[1:]
         if isinstance(features, list):
             node["features"] = ",".join(map(str, features))
-        if isinstance(changed, dict):
-            node["reason_changed_at"] = changed.get("number") if changed.get("set") else 0
+        for name in ("reason_changed_at", "boot_time"):
+            if isinstance(moment := node.get(name), dict):
+                node[name] = moment.get("number") if moment.get("set") else 0
         return node
 
     @functools.cached_property
@@ -143,6 +151,16 @@ class SlurmNode(pydantic.BaseModel):
     def apart(self) -> str:
         """Why it is neither opened nor tested in service, "" if it may be."""
         return self.worked_on or self.kept or self._first_of(_AWAY)
+
+    @property
+    def came_back(self) -> bool:
+        """Whether a drained node is down only since slurmctld did not hear of it, and answers again.
+
+        slurmctld leaves such a node down unless ReturnToService is 2: its reason is that of the drain.
+        """
+        was = self.reason.partition(WAS)[2]
+        others = {*self.words} - {"DOWN", _DRAIN, *_PROMISED, "CLOUD", "DYNAMIC_NORM"}
+        return self.shows("DOWN") and self.drained and not others and (not was or was.startswith(_LOST))
 
     def _first_of(self, texts: Mapping[str, str]) -> str:
         return next((text for begin, text in texts.items() if self.shows(begin)), "")

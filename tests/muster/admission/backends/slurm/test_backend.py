@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import getpass
 import json
@@ -115,6 +116,21 @@ class TestSlurm:
         finally:
             self.cluster.call("scontrol", "delete", "ReservationName=r")
         until(lambda: self.seen().idle.idle)
+
+    @pytest.mark.slow
+    def test_a_node_that_was_away_for_longer_than_slurmd_timeout_is_opened_by_a_test_since_its_start(self) -> None:
+        self.backend.withdraw("n3", "registered")
+        self.cluster.stop("n3")
+        try:
+            until(lambda: "State=DOWN" in self.cluster.show("n3"), limit_s=120)
+        finally:
+            self.cluster.start_node("n3")
+        until(lambda: self.seen("n3").booted is not None)
+        with pytest.raises(LeftAlone):
+            self.backend.admit("n3", MARK)
+        tested = dataclasses.replace(MARK, tested_since=datetime.datetime.now(datetime.UTC))
+        self.backend.admit("n3", tested)
+        self.cluster.await_nodes(["n3"])
 
     def test_a_node_that_does_not_respond_is_closed_when_it_returns(self) -> None:
         self.cluster.stop("n3")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
 import json
 from typing import Any
 
 import pytest
 
+from muster.admission.backend import Mark
 from muster.admission.backends.slurm.backend import Slurm, SlurmSettings
 from muster.admission.runner import Runner
 from muster.errors import LeftAlone
@@ -46,8 +49,9 @@ class Slurmctld(Runner):
 
     def _change(self, field: str, value: str) -> None:
         if field == "State":
-            kept = [word for word in self.node["state"] if word != "DRAIN"]
-            self.node["state"] = [*kept, *(["DRAIN"] if value == "DRAIN" else [])]
+            lifted = {"DRAIN": ["DRAIN"], "UNDRAIN": ["DRAIN"], "RESUME": ["DRAIN", "DOWN"]}[value]
+            kept = [word for word in self.node["state"] if word not in lifted]
+            self.node["state"] = [*(kept or ["IDLE"]), *(["DRAIN"] if value == "DRAIN" else [])]
         elif field == "Reason":
             self.node |= {"reason": value, "reason_set_by_user": "muster"}
         elif field == "AvailableFeatures":
@@ -170,3 +174,63 @@ def test_what_keeps_a_node_from_being_free_explains_a_restart_only_where_others_
 ) -> None:
     seen = backend_with(Slurmctld(**OURS | {"state": [state, "DRAIN"]})).look(["n0"])["n0"]
     assert (bool(seen.worked_on), bool(seen.taken), bool(seen.apart)) == (explains, True, True)
+
+
+LOST = OURS | {"state": ["DOWN", "DRAIN"], "boot_time": MOMENT}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        LOST,
+        LOST | {"state": ["DOWN", "DRAIN", "RESERVED"]},
+        LOST | {"reason": AWAY["reason"], "reason_set_by_user": "slurm"},
+        LOST | {"reason": "muster: dead (was: Not responding)"},
+        LOST | {"reason": "muster: dead (was: Node unexpectedly rebooted)"},
+    ],
+)
+def test_a_node_that_slurmctld_lost_and_found_is_opened_by_a_test_since_its_last_start(node: dict[str, Any]) -> None:
+    slurmctld = Slurmctld(**node)
+    backend_with(slurmctld).admit("n0", since(+60))
+    assert slurmctld.updates[-1] == ("State=RESUME",)
+
+
+@pytest.mark.parametrize(
+    ("change", "tested_s"),
+    [
+        ({}, -60),
+        ({}, None),
+        ({"boot_time": {"set": False, "number": 0}}, +60),
+        ({"state": ["DOWN", "DRAIN", "NOT_RESPONDING"]}, +60),
+        ({"state": ["DOWN", "DRAIN", "POWERED_DOWN"]}, +60),
+        ({"state": ["DOWN", "DRAIN", "A_NEW_FLAG"]}, +60),
+        ({"state": ["DOWN"]}, +60),
+        ({"state": ["ERROR", "DRAIN"]}, +60),
+        ({"reason": "muster: dead (was: psu)"}, +60),
+        ({"reason": "psu", "reason_set_by_user": "root"}, +60),
+        ({"reason": "muster: dead", "reason_set_by_user": "root"}, +60),
+    ],
+    ids=str,
+)
+def test_a_node_that_is_down_otherwise_waits_for_a_person(change: dict[str, Any], tested_s: int | None) -> None:
+    slurmctld = Slurmctld(**LOST | change)
+    with pytest.raises(LeftAlone):
+        backend_with(slurmctld).admit("n0", since(tested_s))
+    assert slurmctld.updates == []
+
+
+def test_a_node_that_is_down_without_a_reason_shows_so_behind_ours() -> None:
+    """As with State=DOWN in slurm.conf: it is not taken for one that slurmctld lost."""
+    slurmctld = Slurmctld(state=["DOWN"], reason="", reason_set_by_user="", boot_time=MOMENT)
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", "burn_in")
+    assert slurmctld.node["reason"] == "muster: burn_in (was: down)"
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", since(+60))
+
+
+def since(seconds: int | None) -> Mark:
+    """An admission by a test that began so long after the node's last start, or by none."""
+    start = datetime.datetime.fromtimestamp(MOMENT["number"], datetime.UTC)
+    tested = None if seconds is None else start + datetime.timedelta(seconds=seconds)
+    return dataclasses.replace(MARK, tested_since=tested)

@@ -18,6 +18,7 @@ NODE = (SCONTROL, "update", "NodeName=n1")
 ALLOWED = (
     (*NODE, "State=DRAIN", "Reason=muster: burn_in: gpu3 is slow (480 TFLOPS)", "Extra=muster: withdrawn 2026-11-25"),
     (*NODE, "State=UNDRAIN"),
+    (*NODE, "State=RESUME"),
     (*NODE, "Extra=muster: PASS 2026-11-25 certificate 00ff", "AvailableFeatures=ib,muster"),
     (SCONTROL, "update", f"NodeName={slurm._NO_NODE}", "Extra=-"),
 )
