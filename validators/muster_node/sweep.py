@@ -27,7 +27,6 @@ from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.hardware.vendors import vendors
-from muster_node.tools.run import gpus_by_pci
 
 SCHEMA = 1
 READING_S = 10.0
@@ -228,7 +227,7 @@ def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:
     if not messages:
         return
     try:
-        devices = bounded("inventory", lambda: gpus_by_pci(hardware), READING_S)
+        devices = bounded("inventory", lambda: device_events.by_pci(hardware.inventory()), READING_S)
     except Exception as error:
         return _not_read(found, "inventory", error)
     for each in messages:
