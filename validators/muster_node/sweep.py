@@ -84,7 +84,7 @@ def sweep(
         readings = {
             "uptime": lambda: uptime(files),
             "log_clock": lambda: log_clock(files),
-            "clock": lambda: _clock(),
+            "clock": lambda: [inventory.clock_fact()],
             "space": lambda: list(_space()),
             "services": lambda: list(_services()),
             "ports": lambda: list(_ports(files)),
@@ -247,11 +247,6 @@ def log_clock(files: Files) -> float | None:
     """
     steered = files.text(CLOCK_SOURCE).strip() in STEERED
     return None if steered else time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
-
-
-def _clock() -> list[Fact]:
-    synchronised = inventory.clock_synchronised()
-    return [inventory.fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))]
 
 
 def _space() -> Iterator[Fact]:
