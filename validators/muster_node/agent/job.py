@@ -183,7 +183,7 @@ def _run_in(
     open_hardware: OpenHardware,
     packages: Sequence[str],
 ) -> int:
-    console = jobdir.console()
+    console = jobdir.Console(sys.stdout)
     progress = Progress(job.progress, console)
     fence = Fence(jobdir.fence_dir(plan.node))
     state = Job(plan, job, stop, progress, {watchdog})
