@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from muster_node.probe import Context, resolve_params
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.tools.run import gpu_temperatures
-from muster_node.workloads.exact_conditions import Soak
+from muster_node.workloads.exact_conditions import soak as soak_work
 from muster_node.workloads.exact_vector import Vector, heaviest
 from muster_node.workloads.products import BUSY_BLOCK_S
 from muster_node.workloads.pulses import PATTERNS
@@ -170,7 +171,7 @@ def test_the_soak_keeps_a_gpu_busy_for_a_tenth_of_a_second_between_two_looks(
     hardware, torch = build(4), pytest.importorskip("torch")
     context = _context(hardware, tmp_path, [], soak_s=3.0)
     begun = hardware.clock.now()
-    assert hardware.at_once(hardware.devices("gpu")[:1], Soak(torch, context, "bf16")) == [3.0]
+    assert hardware.at_once(hardware.devices("gpu")[:1], functools.partial(soak_work, torch, context, "bf16")) == [3.0]
     assert 3.0 <= hardware.clock.now() - begun < 3.0 + 2 * BUSY_BLOCK_S
     # The first block sizes the second one, which is the first at the clock under load.
     assert 25 < len(blocks) < 40
@@ -236,11 +237,11 @@ def test_without_cold_tests_there_is_no_wait(build: Build, tmp_path: Path, start
 def test_a_wrong_product_while_cold_is_reported_though_the_test_fails_later(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Soak, worker: Any) -> float:
+    def broken(torch: Any, context: Context, dtype: str, worker: Any) -> float:
         worker.ready()
         raise OSError("the test itself breaks")
 
-    monkeypatch.setattr(exact_gemm.Soak, "__call__", broken)
+    monkeypatch.setattr(exact_gemm, "soak", broken)
     measured: list[Measured] = []
     hardware = build(4, {"kind": "sdc", "gpu": 1})
     context = _context(hardware, tmp_path, measured, dtypes=["bf16"], shapes=[SHAPE], rounds=20, soak_s=9.0)

@@ -60,10 +60,12 @@ PCIE_GT = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64, 7: 128}
 """GT/s of a lane by PCIe generation (PCI Express base specification)."""
 
 
-def pcie_speed(generation: float) -> str:
-    """ "PCIe 5.0 (32 GT/s)"."""
-    rate = PCIE_GT.get(int(generation))
-    return f"PCIe {generation:g}.0 ({rate:g} GT/s)" if rate else f"PCIe generation {generation:g}"
+def measured(metric: str, value: float, unit: str, unlike: float | None = None) -> str:
+    """The figure of a metric: "PCIe 5.0 (32 GT/s)" of a generation."""
+    if metric not in PCIE_GENERATION:
+        return figure(value, unit, unlike)
+    rate = PCIE_GT.get(int(value))
+    return f"PCIe {value:g}.0 ({rate:g} GT/s)" if rate else f"PCIe generation {value:g}"
 
 
 def duration(seconds: float | None) -> str:

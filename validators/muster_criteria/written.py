@@ -20,9 +20,9 @@ class Written(BaseModel):
 Kind = TypeVar("Kind", bound=Written)
 
 
-def as_tuple(value: object) -> object:
-    """A YAML list as a tuple, since models are frozen."""
-    return tuple(value) if isinstance(value, list) else value
+def one_or_more(value: object) -> object:
+    """One text or number as a tuple of it."""
+    return (value,) if isinstance(value, str | int) else value
 
 
 def _compiles(pattern: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import platform
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,6 @@ from muster_node.hardware.seam import Hardware
 from muster_node.hardware.vendors import GPUS, of_no_vendor, on_pci, vendors
 from muster_node.probe import Probe
 
-PYTHON_MIN = (3, 9)
 DISK_MIN_BYTES = 2 * 1024**3
 """Room for one job: 64 MiB of telemetry, its result and logs, and a capped scratch file."""
 
@@ -54,7 +55,7 @@ def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware])
     all_probes = tuple(sorted(probes))
     hardware, trouble = _hardware(open_hardware)
     items = [
-        _python(all_probes),
+        Item("python", True, all_probes, f"Python {platform.python_version()} at {sys.executable}"),
         Item("hardware", hardware is not None, all_probes, trouble or "the hardware answers"),
         _work_dir(all_probes),
         _clock(hardware),
@@ -69,15 +70,6 @@ def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware])
 
 def _needing(probes: dict[str, type[Probe]], need: str) -> tuple[str, ...]:
     return tuple(sorted(name for name, probe in probes.items() if need in probe.needs))
-
-
-def _python(all_probes: tuple[str, ...]) -> Item:
-    version = ".".join(map(str, sys.version_info[:3]))
-    ok = sys.version_info >= PYTHON_MIN
-    message = f"Python {version} at {sys.executable}"
-    return Item(
-        "python", ok, all_probes, message if ok else message + " is too old: point the launch at Python 3.9 or later"
-    )
 
 
 def _hardware(open_hardware: Callable[[], Hardware]) -> tuple[Hardware | None, str]:
@@ -103,11 +95,9 @@ def _work_dir(all_probes: tuple[str, ...]) -> Item:
 def _clock(hardware: Hardware | None) -> Item:
     state: float | None = None
     if hardware is not None:
-        try:
+        with contextlib.suppress(Exception):
             inventory = bounded("the inventory", lambda: list(hardware.inventory()), 60.0)
             state = next((fact.value for fact in inventory if fact.name == "clock_synchronised"), None)
-        except Exception:
-            state = None
     if state:
         return Item("clock", True, (), "the clock is synchronised")
     unsure = "the kernel does not know its clock to be synchronised"
@@ -153,14 +143,11 @@ def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
 
 
 def _privileges() -> list[Item]:
+    commands = [*privilege.COMMANDS, *(privilege.smart_log(disk) for disk in disks.live(Files()))]
     return [
         Item("sudo -n {}".format(" ".join(command)), granted, (), "allowed" if granted else NOT_ALLOWED)
-        for command, granted in ((command, privilege.granted(command)) for command in _as_root())
+        for command, granted in ((command, privilege.granted(command)) for command in commands)
     ]
-
-
-def _as_root() -> list[tuple[str, ...]]:
-    return [*privilege.COMMANDS, *(privilege.smart_log(disk) for disk in disks.live(Files()))]
 
 
 def _tools(probes: dict[str, type[Probe]]) -> list[Item]:

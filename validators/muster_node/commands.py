@@ -122,7 +122,7 @@ def _info(open_hardware: Callable[[], Hardware], node: str, as_json: bool) -> in
         "machine_id": facts.machine_id(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "torch": facts.torch_version(),
+        "torch": facts.installed("torch"),
         "work": str(jobdir.work_dir()),
         **_hardware_info(open_hardware),
         **_fence_info(node),

@@ -27,7 +27,6 @@ from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.hardware.vendors import vendors
-from muster_node.tools.run import gpus_by_pci
 
 SCHEMA = 1
 READING_S = 10.0
@@ -85,7 +84,7 @@ def sweep(
         readings = {
             "uptime": lambda: uptime(files),
             "log_clock": lambda: log_clock(files),
-            "clock": lambda: _clock(),
+            "clock": lambda: [inventory.clock_fact()],
             "space": lambda: list(_space()),
             "services": lambda: list(_services()),
             "ports": lambda: list(_ports(files)),
@@ -228,7 +227,7 @@ def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:
     if not messages:
         return
     try:
-        devices = bounded("inventory", lambda: gpus_by_pci(hardware), READING_S)
+        devices = bounded("inventory", lambda: device_events.by_pci(hardware.inventory()), READING_S)
     except Exception as error:
         return _not_read(found, "inventory", error)
     for each in messages:
@@ -248,11 +247,6 @@ def log_clock(files: Files) -> float | None:
     """
     steered = files.text(CLOCK_SOURCE).strip() in STEERED
     return None if steered else time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
-
-
-def _clock() -> list[Fact]:
-    synchronised = inventory.clock_synchronised()
-    return [inventory.fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))]
 
 
 def _space() -> Iterator[Fact]:

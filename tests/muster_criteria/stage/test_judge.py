@@ -166,7 +166,7 @@ def test_a_gpu_close_to_its_own_limit_warns_and_one_that_names_none_does_not(
 
 def test_link_speeds_are_shown_by_generation(case: MakeCase) -> None:
     (finding,) = case("intake").set("pcie_generation_max", "gpu1", value=4.0).judge().findings
-    assert (finding.observed, finding.expected) == ("PCIe 4.0 (16 GT/s)", "at least PCIe 5.0 (32 GT/s)")
+    assert (finding.observed, finding.expected) == ("PCIe 4.0 (16 GT/s)", "≥ PCIe 5.0 (32 GT/s)")
     assert not case("intake").set("pcie_generation_max", "gpu1", value=6.0).judge().findings
 
 

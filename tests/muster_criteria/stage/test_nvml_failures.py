@@ -211,17 +211,9 @@ def test_links_that_came_back_under_load_warn_of_their_gpu(case: MakeCase) -> No
     assert found == [(GPU, "nvlink", Severity.WARNING)]
 
 
-class OlderBinding(Failing):
-    def __getattr__(self, name: str) -> Any:
-        if name in REPAIRS:
-            raise AttributeError(name)
-        return super().__getattr__(name)
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("older", ["driver", "binding"])
-def test_what_an_older_driver_or_binding_does_not_know_is_not_missed(case: MakeCase, older: str, moment: str) -> None:
-    board = OlderBinding("", _hangs) if older == "binding" else Failing("", _hangs)
+def test_what_an_older_driver_does_not_know_is_not_missed(case: MakeCase, moment: str) -> None:
+    board = Failing("", _hangs)
     board.refuse = dict.fromkeys(REPAIRS, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     judgement = _judged(case("intake" if moment == "inventory" else "burn_in"), board, moment)
     assert not judgement.findings

@@ -37,11 +37,11 @@ def watched(nvml: FakeNvml) -> tuple[HostHardware, XidWatch]:
     return hardware, XidWatch(hardware)
 
 
-def stopped(watch: XidWatch, devices: dict[str, str]) -> tuple[list[Measurement], dict[str, Measurement], list[str]]:
-    """XIDs, whether those of each GPU were seen, and notes."""
-    entries, notes = watch.stop(devices)
+def stopped(watch: XidWatch, devices: dict[str, str]) -> tuple[list[Measurement], dict[str, Measurement]]:
+    """XIDs, and whether those of each GPU were seen."""
+    entries = watch.stop(devices)
     xids = [each for each in entries if each.metric == "xid"]
-    return xids, {each.device: each for each in entries if each.metric == "xids_seen"}, notes
+    return xids, {each.device: each for each in entries if each.metric == "xids_seen"}
 
 
 def test_each_xid_is_an_entry_of_its_gpu_and_the_judge_reads_it(nvml: FakeNvml) -> None:
@@ -49,7 +49,7 @@ def test_each_xid_is_an_entry_of_its_gpu_and_the_judge_reads_it(nvml: FakeNvml) 
     nvml.happens(2, 79)
     nvml.happens(2, 79)
     nvml.happens(0, 94, instance=1)
-    entries, seen, notes = stopped(watch, by_pci(hardware.inventory()))
+    entries, seen = stopped(watch, by_pci(hardware.inventory()))
     assert {device: each.value for device, each in seen.items()} == {f"gpu{slot}": 1.0 for slot in range(8)}
 
     # By slot, which is the module id less one: NVML's third GPU sits in slot 4.
@@ -58,7 +58,6 @@ def test_each_xid_is_an_entry_of_its_gpu_and_the_judge_reads_it(nvml: FakeNvml) 
         ("gpu7", "94", 1),
     ]
     assert "GPU-I:01 GPU-CI:01" in str(entries[1].text)
-    assert len(notes) == 1
     rows = [Measured(probe=e.probe, metric=e.metric, device=e.device, unit=e.unit, text=e.text, labels=e.labels,
                      samples=e.samples) for e in entries]  # fmt: skip
     assert [(event.code, event.device, event.count) for event in events_of(rows)] == [(79, "gpu4", 2), (94, "gpu7", 1)]
@@ -69,8 +68,8 @@ def test_where_the_log_can_be_read_nothing_is_seen_twice(nvml: FakeNvml, monkeyp
     monkeypatch.setattr(kernel_log, "read", lambda: ["[1.0] a line"])
     _, watch = watched(nvml)
     nvml.happens(2, 79)
-    entries, seen, notes = stopped(watch, {})
-    assert (entries, notes, nvml.event_sets) == ([], [], {})
+    entries, seen = stopped(watch, {})
+    assert (entries, nvml.event_sets) == ([], {})
     assert {each.value for each in seen.values()} == {1.0}
 
 
@@ -88,10 +87,9 @@ def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
         nvml.answers["nvmlDeviceGetPciInfo"] = None
     _, watch = watched(nvml)
     nvml.happens(2, 79)
-    entries, seen, notes = stopped(watch, {})
+    entries, seen = stopped(watch, {})
     complete = trouble == "raises"
     assert [each.labels["code"] for each in entries] == ["79"] * complete
-    assert len(notes) == (1 if complete else 2), notes
     assert len(seen) == 8
     assert {each.value for each in seen.values()} == ({1.0} if complete else {None})
     assert all(each.note for each in seen.values())
@@ -100,7 +98,7 @@ def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
 def test_without_a_log_and_without_events_no_gpu_is_watched(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostHardware, "event_source", lambda self: None)
     _, watch = watched(nvml)
-    _, seen, _ = stopped(watch, {})
+    _, seen = stopped(watch, {})
     assert len(seen) == 8
     assert {each.value for each in seen.values()} == {None}
 
@@ -112,7 +110,7 @@ def test_a_refusal_of_one_gpu_is_that_gpus(nvml: FakeNvml) -> None:
 
     nvml.before = refuse
     _, watch = watched(nvml)
-    _, seen, _ = stopped(watch, {})
+    _, seen = stopped(watch, {})
     assert {device for device, each in seen.items() if each.value is None} == {"gpu4"}
 
 
@@ -123,6 +121,5 @@ def test_a_jobs_xids_are_in_its_result_however_its_probe_ends(how: str, tmp_path
         done = node.run(plan(call(how, 1.0)), env={"FAKE_XIDS": "1"})
     finally:
         node.close()
-    (entry,) = done.measured("device_events")
+    (entry,) = (each for each in done.measured("device_events") if each.metric == "xid")
     assert (entry.metric, entry.device, entry.labels["code"], entry.labels["at"]) == ("xid", "node", "79", "12.500000")
-    assert any("event set" in note for note in done.result.notes)

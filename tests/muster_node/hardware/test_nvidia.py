@@ -330,14 +330,6 @@ def test_processes_are_sentences_and_leave_this_one_out(monkeypatch: pytest.Monk
     assert "gpu0" in process
 
 
-def test_a_binding_without_a_function_is_reported() -> None:
-    nvml = SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlSystemGetDriverVersion=lambda: "418.1")
-    facts = {fact.name: fact for fact in NvidiaGpus(nvml).inventory()}
-    assert facts["driver_version"].text == "418.1"
-    assert facts["cuda_version"].text is None
-    assert "nvmlSystemGetCudaDriverVersion_v2" in facts["cuda_version"].note
-
-
 def test_no_driver_library_means_no_backend_and_a_dead_driver_is_reported() -> None:
     nvml = FakeNvml()
     nvml.refuse["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND

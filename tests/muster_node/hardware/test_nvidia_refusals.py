@@ -36,6 +36,13 @@ ERRORS = {
 }
 
 
+def test_the_binding_has_every_name_that_the_code_uses() -> None:
+    source = "".join(each.read_text() for each in Path(nvml.__file__).parent.glob("*.py"))
+    named = set(re.findall(r'"((?:nvml[A-Z]|NVML_|c_nvml)\w*[^\W_])"', source))
+    assert len(named) > 100
+    assert {name for name in named if not hasattr(pynvml, name)} == set()
+
+
 @functools.cache
 def whole_board() -> tuple[list[Fact], frozenset[tuple[str, str]]]:
     """The facts of a board on which nothing is refused, and which series its telemetry has of which device."""

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from muster_node.hardware import torch_gpu
-from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.seam import Device, Transfer
-from muster_node.hardware.torch_gpu import CudaCompute, Pace
+from muster_node.hardware.torch_gpu import Card, CudaCompute, Pace
 from muster_node.probe import Skip
 from muster_node.workloads import model_operations
 from muster_node.workloads.common import right_operand
@@ -155,8 +154,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
-def _gpu(uuid: str = "GPU-BBBB-2", index: int = 0, **more: Any) -> Gpu:
-    return Gpu(GPU5, None, uuid, index, **more)
+def _gpu(uuid: str = "GPU-BBBB-2", index: int = 0, pci: str = "", twins: tuple[str, ...] = ()) -> Card:
+    return Card(uuid, index, pci, twins)
 
 
 def _compute(uuid: str = "GPU-BBBB-2", index: int = 0, pace: Any = lambda: Pace(None, None, None)) -> CudaCompute:

@@ -8,7 +8,7 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
-from muster_node.workloads import exact, exact_conditions, exact_vector
+from muster_node.workloads import exact, exact_vector
 from muster_node.workloads.common import FORMATS
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import OneDevice
@@ -113,7 +113,9 @@ def test_devices_are_soaked_once_before_they_are_tested_together(run_probe, tmp_
     """A device is cold before it is tested alone, and soaked after it multiplied unchecked for a while."""
     order = []
     honest = exact_gemm._Screen.__call__
-    monkeypatch.setattr(exact_conditions.Soak, "__call__", lambda self, worker: order.append("soaked") or self._seconds)
+    monkeypatch.setattr(
+        exact_gemm, "soak", lambda torch, context, *_: order.append("soaked") or context.params["soak_s"]
+    )
     monkeypatch.setattr(
         exact_gemm._Screen, "__call__", lambda self, worker: order.append(self._mode) or honest(self, worker)
     )

@@ -103,12 +103,9 @@ def _find(
         judge_digests(measured, block)
     with guarded("pace"):
         judge_pace(programme, measured, block)
-    with guarded("payloads"):
-        judge_payloads(measured, block)
-    with guarded("the weights"):
-        judge_weights(measured, block)
-    with guarded("the loss"):
-        _judge_loss(measured, block)
+    for what, judge in (("payloads", judge_payloads), ("the weights", judge_weights), ("the loss", _judge_loss)):
+        with guarded(what):
+            judge(measured, block)
     with guarded("the training"):
         judge_training(programme, any(member.simulated for member in everyone), earlier, measured, block)
     with guarded("ports"):
@@ -196,7 +193,7 @@ def _judgement(
     verdict, reason = verdict_of(every, coverage)
     broken = {(finding.metric, finding.device) for finding in every}
     result = member.result
-    rows = result.measurements if result is not None else ()
+    rows = _rows(result)
     return Judgement(
         stage=STAGE,
         level=member.level,

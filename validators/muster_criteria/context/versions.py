@@ -31,7 +31,8 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> PartJudge
     missing: list[Gap] = []
     notes: list[str] = []
     for allowed in sku.versions:
-        fleet = _agreed(running.get(allowed.part, {}))
+        counts = running.get(allowed.part, {})
+        fleet = {version: nodes for version, nodes in sorted(counts.items()) if nodes >= AGREE_MIN}
         unknown = allowed.as_the_fleet and not fleet
         if unknown:
             best = max(running.get(allowed.part, {}).values(), default=0)
@@ -56,10 +57,6 @@ def judge_versions(result: StageResult, sku: Sku, running: Running) -> PartJudge
                 wrong[row.text or ""].append(row)
         findings += [_finding(allowed, version, found, fleet) for version, found in sorted(wrong.items())]
     return PartJudgement(tuple(findings), tuple(missing), tuple(notes))
-
-
-def _agreed(counts: Mapping[str, int]) -> dict[str, int]:
-    return {version: nodes for version, nodes in sorted(counts.items()) if nodes >= AGREE_MIN}
 
 
 def _unknown(allowed: Allowed, rows: Sequence[Measured], result: StageResult, sku: Sku) -> list[Gap]:

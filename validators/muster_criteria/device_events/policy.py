@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from muster_criteria.model import Action, FaultClass
 from muster_criteria.policy_file import Table
-from muster_criteria.written import Pattern, Written, as_tuple
+from muster_criteria.written import Pattern, Written, one_or_more
 
 KERNEL = "kernel"
 """The kind of messages without a code, and the name of the policy that judges them where a SKU names none."""
@@ -43,10 +43,6 @@ class EventSeverity(enum.StrEnum):
 
 GRAVITY = {severity: place for place, severity in enumerate(EventSeverity)}
 """0 is the gravest."""
-
-
-def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, str | int) else as_tuple(value)
 
 
 Text = Annotated[str, Field(min_length=3)]
@@ -85,13 +81,13 @@ class Case(Written):
     """
 
     matches: Matching | None = None
-    where: Mapping[str, Annotated[tuple[str | int, ...], BeforeValidator(_one_or_more)]] = Field(default_factory=dict)
+    where: Mapping[str, Annotated[tuple[str | int, ...], BeforeValidator(one_or_more)]] = Field(default_factory=dict)
     severity: EventSeverity
     action: Action | None = None
     meaning: str = ""
 
 
-Cases = Annotated[tuple[Case, ...], BeforeValidator(as_tuple)]
+Cases = tuple[Case, ...]
 
 
 class Entry(Written):
@@ -105,8 +101,8 @@ class Entry(Written):
 
     kind: Kind
     name: Annotated[str, Field(pattern=r"^([a-z][a-z0-9-]{1,40})?$")] = ""
-    codes: Annotated[tuple[Annotated[int, Field(ge=1, le=99_999)], ...], BeforeValidator(as_tuple)] = ()
-    matches: Annotated[tuple[Matching, ...], BeforeValidator(as_tuple)] = ()
+    codes: tuple[Annotated[int, Field(ge=1, le=99_999)], ...] = ()
+    matches: tuple[Matching, ...] = ()
     meaning: Text
     severity: EventSeverity
     fault: FaultClass
@@ -115,7 +111,7 @@ class Entry(Written):
     when: When = "always"
     why: str = ""
     others: Mapping[str, str] = Field(default_factory=dict)
-    examples: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = ()
+    examples: tuple[Text, ...] = ()
     cases: Cases = ()
     _pattern: re.Pattern[str] = PrivateAttr()
 
@@ -176,11 +172,11 @@ class Escalation(Written):
 class EventPolicy(Table):
     """The table. ``kinds``: of events that it judges; the first is that of an entry that names none."""
 
-    kinds: Annotated[tuple[Kind, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
     fields: dict[str, TextField] = Field(default_factory=dict)
     escalation: Escalation | None = None
-    unknown: Annotated[tuple[Unknown, ...], BeforeValidator(as_tuple)]
-    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
+    unknown: tuple[Unknown, ...]
+    entries: tuple[Entry, ...]
 
     @model_validator(mode="before")
     @classmethod

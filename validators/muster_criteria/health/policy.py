@@ -11,11 +11,11 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from muster_criteria.device_events.policy import EventSeverity
 from muster_criteria.policy_file import Table
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.written import Written
 
 DEFAULT = "health"
 WITHIN_S_MAX = 86400.0
@@ -53,8 +53,8 @@ class Entry(Written):
     ``corrupts``: results of jobs may be wrong; ``at_once`` is for these alone.
     """
 
-    checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
-    severity: Annotated[tuple[EventSeverity, ...], BeforeValidator(as_tuple)] = ()
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+    severity: tuple[EventSeverity, ...] = ()
     at_least: Annotated[int, Field(ge=1)] = 1
     within_s: Annotated[float, Field(ge=0, le=WITHIN_S_MAX)] = 0.0
     bad_for_s: Annotated[float, Field(ge=0)] = 0.0
@@ -115,8 +115,8 @@ class Place(Written):
     share: Annotated[float, Field(gt=0, le=1)]
     nodes: Annotated[int, Field(ge=2)]
     within_s: Annotated[float, Field(gt=0)]
-    labels: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
-    checks: Annotated[tuple[Check, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    labels: Annotated[tuple[str, ...], Field(min_length=1)]
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
 
 
 class Bmcs(Written):
@@ -143,8 +143,8 @@ class HealthPolicy(Table):
     mode: Literal["watch", "quarantine"] = "quarantine"
     place: Place
     bmc: Bmcs = Bmcs()
-    groups: Annotated[tuple[Group, ...], BeforeValidator(as_tuple)] = ()
-    entries: Annotated[tuple[Entry, ...], BeforeValidator(as_tuple)]
+    groups: tuple[Group, ...] = ()
+    entries: tuple[Entry, ...]
 
     @model_validator(mode="after")
     def _whole(self) -> HealthPolicy:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from muster_criteria.health.readings import Fact
 
 UP = "up|"
 """In the remembered counters: what was up once. A number, as in "up|net_carrier|nic:eth0"."""
@@ -34,16 +37,6 @@ _AT_MOST = {"persistence_mode": "persistence_lost", "nvlink_active": "nvlink_dow
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
-class Seen(Protocol):
-    """A fact, as ``muster_criteria.health.readings`` reads it: a number or a text of a part, and what else tells it."""
-
-    name: str
-    device: str
-    value: float | None
-    text: str
-    labels: dict[str, str]
-
-
 class State(NamedTuple):
     """A state, as a reading shows it."""
 
@@ -59,7 +52,7 @@ def forgotten(counters: Mapping[str, float]) -> dict[str, float]:
 
 
 def states(
-    facts: Sequence[Seen], unread: Collection[str], known: Mapping[str, float], up: dict[str, float]
+    facts: Sequence[Fact], unread: Collection[str], known: Mapping[str, float], up: dict[str, float]
 ) -> Iterator[State]:
     """Yields what was up once, and whether it is now. ``unread``: the node's readings that failed or hung.
 
@@ -89,7 +82,7 @@ def states(
         yield from (State(check, device, "", False) for device in over)
 
 
-def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
+def _ports(facts: Sequence[Fact], read: bool, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
     ports: list[State] = []
     named = known
     for kind, lent in LENT.items():
@@ -116,7 +109,7 @@ def _ports(facts: Sequence[Seen], read: bool, known: Mapping[str, float], up: di
             yield State("port_down", key.rpartition("|")[2], "", False)
 
 
-def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
+def _addresses(kind: str, here: Sequence[Fact], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
     """By port, the address that its adapter has, or had last; of one that has moved, the address before is void."""
     at = _shown(here)
     for device, address in _remembered(kind, known):
@@ -126,7 +119,7 @@ def _addresses(kind: str, here: Sequence[Seen], known: Mapping[str, float], up: 
     return at
 
 
-def _shown(here: Sequence[Seen]) -> dict[str, str]:
+def _shown(here: Sequence[Fact]) -> dict[str, str]:
     return {fact.device: _CLEAN.sub("-", fact.labels[PCI])[:40] for fact in here if fact.labels.get(PCI)}
 
 
@@ -142,7 +135,7 @@ def _at(kind: str, device: str, address: str) -> str:
 
 
 def _renumbered(
-    kind: str, here: Sequence[Seen], known: Mapping[str, float], up: dict[str, float]
+    kind: str, here: Sequence[Fact], known: Mapping[str, float], up: dict[str, float]
 ) -> Mapping[str, float]:
     """What is remembered of each port, under the name that its adapter's address has now.
 
@@ -197,7 +190,7 @@ def _kept(
     up.update((_key(kind, device), value) for device, value in kept.items())
 
 
-def _setting(fact: Seen, value: float, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
+def _setting(fact: Fact, value: float, known: Mapping[str, float], up: dict[str, float]) -> Iterator[State]:
     """Whether a number of a GPU is as high as it was ever read."""
     key = _key(fact.name, fact.device)
     most = up[key] = max(value, known.get(key, 0.0))

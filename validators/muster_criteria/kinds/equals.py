@@ -8,7 +8,6 @@ from pydantic import FiniteFloat
 
 from muster_criteria.kinds.kind import TEXT, Depends, LimitKind, Numbers, Row, Seen, Set
 from muster_criteria.kinds.texts import OfText
-from muster_criteria.words import PCIE_GENERATION, pcie_speed
 
 
 class Equals(OfText):
@@ -35,9 +34,7 @@ class Equals(OfText):
         return bool(text == limit.value)
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
-        if isinstance(limit.value, str):
-            return repr(limit.value)
-        return pcie_speed(at) if row["metric"] in PCIE_GENERATION else super().expected(limit, at, row)
+        return repr(limit.value) if isinstance(limit.value, str) else super().expected(limit, at, row)
 
 
 KIND = Equals(key="equals", given=FiniteFloat | str, rank=5)

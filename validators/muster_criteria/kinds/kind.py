@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 from pydantic import Field, FiniteFloat
 
 from muster_criteria.labels import labelled
-from muster_criteria.words import figure
+from muster_criteria.words import measured
 from muster_criteria.written import Written
 
 if TYPE_CHECKING:  # parsing a DAG file imports the kinds, and each task process pays for it
@@ -127,7 +127,7 @@ class LimitKind:
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
         """What the limit requires of this row, as a text with unit."""
-        bound = f"{self.sign}{figure(at, row['unit'], unlike=row['value'])}"
+        bound = f"{self.sign}{measured(row['metric'], at, row['unit'], unlike=row['value'])}"
         if isinstance(limit.value, Times):
             return f"{bound} ({limit.value.times:g} × {labelled(limit.value.metric, limit.value.labels)})"
         return bound

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BeforeValidator
-
 from muster_criteria.kinds.kind import Row, Set
 from muster_criteria.kinds.texts import OfText
-from muster_criteria.written import as_tuple
 
 
 class OneOf(OfText):
@@ -21,4 +16,4 @@ class OneOf(OfText):
         return f"one of {', '.join(limit.value)}"
 
 
-KIND = OneOf(key="one_of", given=Annotated[tuple[str, ...], BeforeValidator(as_tuple)], rank=8)
+KIND = OneOf(key="one_of", given=tuple[str, ...], rank=8)

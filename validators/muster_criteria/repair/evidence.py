@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from muster_criteria import policy_file
 from muster_criteria.policy_file import BadPolicy, Source
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.written import Written
 
 STEP_LIMIT_S_MAX = 1200.0
 STEP_BYTES_MAX = 64 * 1024 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-Words = Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Step(Written):
@@ -33,13 +33,13 @@ class Step(Written):
     """
 
     name: Name
-    command: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    command: tuple[str, ...] = ()
     file: str = ""
     root: bool = False
     limit_s: Annotated[float, Field(gt=0, le=STEP_LIMIT_S_MAX)] = 30.0
     bytes_max: Annotated[int, Field(gt=0, le=STEP_BYTES_MAX)] = 4 * 1024 * 1024
     if_missing: str = ""
-    needs: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    needs: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Step:
@@ -63,10 +63,10 @@ class Profile(Written):
     version: str
     title: str
     labels: dict[str, str] = Field(default_factory=dict)
-    skus: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    skus: tuple[str, ...] = ()
     sources: dict[str, Source]
-    steps: Annotated[tuple[Step, ...], BeforeValidator(as_tuple)] = ()
-    redfish: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    steps: tuple[Step, ...] = ()
+    redfish: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _names(self) -> Profile:

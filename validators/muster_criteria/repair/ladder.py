@@ -10,11 +10,11 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from muster_criteria.policy_file import Table
 from muster_criteria.stages import Level, Stage
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.written import Written
 
 DEFAULT = "repair"
 WINDOW_DAYS_MAX = 31
@@ -52,9 +52,9 @@ class Ladder(Written):
     """
 
     fault: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-    checks: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    rungs: Annotated[tuple[Rung, ...], BeforeValidator(as_tuple), Field(min_length=1)]
-    prove: Annotated[tuple[Stage, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    checks: tuple[str, ...] = ()
+    rungs: Annotated[tuple[Rung, ...], Field(min_length=1)]
+    prove: Annotated[tuple[Stage, ...], Field(min_length=1)]
     level: Level
     source: str
     why: str = ""
@@ -74,7 +74,7 @@ class Enabled(Written):
 
     label: Annotated[str, Field(min_length=1)]
     value: str
-    rungs: Annotated[tuple[Rung, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    rungs: Annotated[tuple[Rung, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _automatic(self) -> Enabled:
@@ -91,7 +91,7 @@ class Together(Written):
 
     fleet: Annotated[int, Field(ge=1)]
     place: Annotated[int, Field(ge=1)]
-    labels: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    labels: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class RepairPolicy(Table):
@@ -103,8 +103,8 @@ class RepairPolicy(Table):
     restarts_max: Annotated[int, Field(ge=1)]
     repairs_max: Annotated[int, Field(ge=1)]
     together: Together
-    enabled: Annotated[tuple[Enabled, ...], BeforeValidator(as_tuple)] = ()
-    ladders: Annotated[tuple[Ladder, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    enabled: tuple[Enabled, ...] = ()
+    ladders: Annotated[tuple[Ladder, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _whole(self) -> RepairPolicy:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from muster_criteria.labels import labelled
 from muster_criteria.model import FaultClass
 from muster_criteria.sku_files.figures import NOT_STATED
 from muster_criteria.sku_files.limits import Breach, Limit
 from muster_criteria.stages import Level
-from muster_criteria.written import Written, as_tuple, read
+from muster_criteria.written import Written, read
 
 FOLDER = "learned"
 LEARNED_BYTES_MAX = 500_000
@@ -117,10 +117,10 @@ class LearnedFile(Written):
     stack: str
     nodes: Annotated[int, Field(ge=1)]
     canary: bool
-    left_out: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    left_out: tuple[str, ...] = ()
     work: Annotated[dict[str, str], Field(min_length=1)]
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
-    basis: Annotated[tuple[Basis, ...], BeforeValidator(as_tuple)]
+    limits: tuple[Limit, ...]
+    basis: tuple[Basis, ...]
 
 
 def in_force(folders: Iterable[Path], sku: str) -> tuple[bytes, tuple[LearnedFile, ...]]:

@@ -7,13 +7,13 @@ import functools
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from muster_criteria.devices import Kind
 from muster_criteria.kinds import LIMIT_KINDS, LimitKind
 from muster_criteria.labels import labelled
 from muster_criteria.model import Action, FaultClass
-from muster_criteria.written import Written, as_tuple, problem_of
+from muster_criteria.written import Written, problem_of
 
 Breach = Literal["fail", "warn", "invalid"]
 """What a breach means. ``fail``: critical finding. ``warn``: warning. ``invalid``: the value is no measurement of the
@@ -43,9 +43,9 @@ class Limit(Written):
     key: str
     value: Any
     breach: Breach = "fail"
-    stages: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    stages: tuple[str, ...] = ()
     siblings: Annotated[int, Field(ge=2)] = 3
-    invalidates: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    invalidates: tuple[str, ...] = ()
     fault: FaultClass = FaultClass.NODE
     action: Action = Action.INSPECT
     meaning: str = ""

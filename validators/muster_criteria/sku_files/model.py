@@ -27,7 +27,7 @@ from muster_criteria.sku_files.versions import Allowed
 from muster_criteria.sku_files.work import at_level, is_per_level, outdated
 from muster_criteria.stages import LEVELS, Level, Stage
 from muster_criteria.text import one_line
-from muster_criteria.written import Written, as_tuple
+from muster_criteria.written import Written, one_or_more
 
 
 class SkuError(Exception):
@@ -47,11 +47,7 @@ class Problem:
         return one_line(f"{self.file}: {self.key}: {self.message}.")
 
 
-def _choices(value: object) -> object:
-    return (value,) if isinstance(value, str) else as_tuple(value)
-
-
-Choices = Annotated[tuple[str, ...], BeforeValidator(_choices)]
+Choices = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
 
 
 class Requirement(Written):
@@ -76,7 +72,7 @@ class Requirement(Written):
     where_supported: bool = False
     or_judged: str = ""
     shown: bool = True
-    levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
+    levels: tuple[Level, ...] = LEVELS
 
 
 class Sensor(Requirement):
@@ -95,10 +91,10 @@ class ProbeUse(Written):
 
     timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
     params: dict[str, Any] = Field(default_factory=dict)
-    levels: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = LEVELS
-    require: Annotated[tuple[Requirement, ...], BeforeValidator(as_tuple)] = ()
+    levels: tuple[Level, ...] = LEVELS
+    require: tuple[Requirement, ...] = ()
     sequential: bool = False
-    retest: Annotated[tuple[Level, ...], BeforeValidator(as_tuple)] = ()
+    retest: tuple[Level, ...] = ()
 
     @model_validator(mode="after")
     def _every_level(self) -> ProbeUse:
@@ -135,8 +131,8 @@ class Programme(Written):
     programme: str
     title: str
     stages: dict[Stage, StagePlan]
-    derive: Annotated[tuple[Derivation, ...], BeforeValidator(as_tuple)] = ()
-    compare: Annotated[tuple[Comparison, ...], BeforeValidator(as_tuple)] = ()
+    derive: tuple[Derivation, ...] = ()
+    compare: tuple[Comparison, ...] = ()
 
 
 BLOCK_LIMITS = (
@@ -165,7 +161,7 @@ class BlockProgramme(Written):
     programme: str
     title: str
     probes: dict[str, ProbeUse]
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)]
+    limits: tuple[Limit, ...]
 
     @model_validator(mode="after")
     def _every_limit(self) -> BlockProgramme:
@@ -208,18 +204,18 @@ class Sku(Written):
     title: str
     programme: Programme
     block: BlockProgramme
-    names: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    includes: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    names: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
     event_policies: tuple[InstanceOf[EventPolicy], ...]
     devices: dict[Literal["gpu", "cpu", "core"], Annotated[int, Field(ge=0)] | Literal["inventory"]]
     domain_nodes: Annotated[int, Field(ge=2)] | None = None
-    sensors: Annotated[tuple[Sensor, ...], BeforeValidator(as_tuple)] = ()
-    inventory: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple)] = ()
-    peaks: Annotated[tuple[Peaks, ...], BeforeValidator(as_tuple)] = ()
-    figures: Annotated[tuple[Figure, ...], BeforeValidator(as_tuple)] = ()
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(as_tuple), Field(validate_default=True)] = ()
-    versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)] = ()
-    absent: Annotated[tuple[Absent, ...], BeforeValidator(as_tuple)] = ()
+    sensors: tuple[Sensor, ...] = ()
+    inventory: tuple[Limit, ...] = ()
+    peaks: tuple[Peaks, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    limits: Annotated[tuple[Limit, ...], Field(validate_default=True)] = ()
+    versions: tuple[Allowed, ...] = ()
+    absent: tuple[Absent, ...] = ()
     learned: tuple[LearnedFile, ...] = ()
     file: str
     digest: str

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from muster_criteria.written import Written, as_tuple, read
+from muster_criteria.written import Written, one_or_more, read
 
 FOLDER = "versions"
 BYTES_MAX = 100_000
@@ -35,8 +35,9 @@ class BadVersions(Exception):
 
 def _texts(value: object) -> object:
     """YAML reads 580.10 as the number 580.1, which is another version: numbers are refused."""
-    listed = (value,) if isinstance(value, str) else as_tuple(value)
-    if isinstance(listed, (int, float)) or (isinstance(listed, tuple) and any(not isinstance(x, str) for x in listed)):
+    listed = one_or_more(value)
+    given = listed if isinstance(listed, (tuple, list)) else (listed,)
+    if any(isinstance(each, (int, float)) for each in given):
         raise ValueError("is a number: put each version in quotes")
     return listed
 
@@ -95,7 +96,7 @@ class VersionsFile(Written):
     """A fleet's file for one SKU. Its entries replace the SKU file's own on the same part."""
 
     sku: str
-    versions: Annotated[tuple[Allowed, ...], BeforeValidator(as_tuple)]
+    versions: tuple[Allowed, ...]
 
 
 def compared(part: str, version: str, bound: str) -> int | None:

@@ -37,7 +37,7 @@ from muster_criteria.stage.plausible import plausible_finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS, KINDS, Rule, Violations
 from muster_criteria.text import cut
-from muster_criteria.words import PCIE_GENERATION, figure, pcie_speed
+from muster_criteria.words import measured
 
 MODULE_ID = "module_id"
 DETAIL_MAX = 160
@@ -267,6 +267,4 @@ def observed_text(row: Mapping[str, Any], limit: Limit) -> str:
         return own
     if row["text"] is not None:
         return repr(row["text"])
-    if row["metric"] in PCIE_GENERATION:
-        return pcie_speed(row["value"])
-    return figure(row["value"], row["unit"], unlike=limit.number)
+    return measured(row["metric"], row["value"], row["unit"], unlike=limit.number)

@@ -85,7 +85,8 @@ def environment(inventory: list[Fact]) -> dict[str, str]:
         "machine": platform.machine(),
         "muster": muster_node.__version__,
     }
-    found.update({name: version for name, version in (("torch", torch_version()), ("nccl", nccl_version())) if version})
+    versions = (("torch", installed("torch")), ("nccl", installed(*NCCL_PACKAGES)))
+    found.update({name: version for name, version in versions if version})
     for name, texts in _from_facts(inventory).items():
         found[name] = BETWEEN_VERSIONS.join(sorted(set(texts))) if name in OF_EACH_DEVICE else texts[0]
     return found
@@ -103,17 +104,9 @@ def _from_facts(inventory: list[Fact]) -> dict[str, list[str]]:
     return found_facts
 
 
-def torch_version() -> str:
-    """The installed PyTorch's version from its metadata, "" where there is none."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def nccl_version() -> str:
-    """The version of the NCCL that PyTorch's wheels bring, from its metadata, "" where there is none."""
-    for package in NCCL_PACKAGES:
+def installed(*packages: str) -> str:
+    """The version of the first of these packages that is installed, from its metadata, "" where none is."""
+    for package in packages:
         try:
             return importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

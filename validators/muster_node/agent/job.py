@@ -183,7 +183,7 @@ def _run_in(
     open_hardware: OpenHardware,
     packages: Sequence[str],
 ) -> int:
-    console = jobdir.console()
+    console = jobdir.Console(sys.stdout)
     progress = Progress(job.progress, console)
     fence = Fence(jobdir.fence_dir(plan.node))
     state = Job(plan, job, stop, progress, {watchdog})
@@ -239,9 +239,7 @@ def _work(
             _one_probe(state, context, index, known, watch)
     finally:
         state.notes.extend(sampler.stop(stop.patience_s(0.5, 0.2)))
-        seen, notes = xids.stop(by_pci(inventory), stop.patience_s(LEAVE_S, 0.1))
-        state.measurements.extend(seen)
-        state.notes.extend(notes)
+        state.measurements.extend(xids.stop(by_pci(inventory), stop.patience_s(LEAVE_S, 0.1)))
         state.telemetry_file = recorder.close()
         state.notes.extend(recorder.notes)
         state.notes.extend(saved.end(stop.patience_s(LIMIT_S, HURRIED_S)))

@@ -9,7 +9,6 @@ import os
 import pathlib
 import queue
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -283,11 +282,6 @@ class Progress:
 def safe_name(text: str) -> str:
     """``text`` as part of a file name: nothing but letters, digits, "_" and "-", 60 at most."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in text)[:60] or "_"
-
-
-def console() -> Console:
-    """The console on this process's standard output."""
-    return Console(sys.stdout)
 
 
 def writable(path: pathlib.Path) -> bool:

@@ -33,13 +33,13 @@ class XidWatch:
         if self._source is not None:
             self._thread.start()
 
-    def stop(self, devices: dict[str, str], wait_s: float = LEAVE_S) -> tuple[list[Measurement], list[str]]:
-        """Ends the watch: an entry for each XID, whether those of each GPU were seen, and notes.
+    def stop(self, devices: dict[str, str], wait_s: float = LEAVE_S) -> list[Measurement]:
+        """Ends the watch: an entry for each XID, and whether those of each GPU were seen.
 
         ``devices``: by PCI address.
         """
         if self._source is None:
-            return self._seen({}), self._failures()
+            return self._seen({})
         self._end.set()
         self._thread.join(wait_s)
         entries = [
@@ -49,7 +49,7 @@ class XidWatch:
             )
             for number, event in enumerate(folded(list(self._events)))
         ]  # fmt: skip
-        return entries + self._seen(self._source.refused), self._notes(self._source)
+        return entries + self._seen(self._source.refused)
 
     def _seen(self, refused: dict[str, str]) -> list[Measurement]:
         """For each GPU, whether an XID of it would have been seen to the end of the job."""
@@ -70,20 +70,6 @@ class XidWatch:
         if self._thread.is_alive():
             return f"{self._source.name} did not answer"
         return self._source.trouble
-
-    def _notes(self, source: EventSource) -> list[str]:
-        notes = [f"the kernel log cannot be read: XIDs of this job are those of {source.name}"]
-        for reason in sorted(set(source.refused.values())):
-            who = ", ".join(device for device, why in source.refused.items() if why == reason)
-            notes.append(f"XIDs of {who} are not seen: {reason}")
-        if self._thread.is_alive():
-            notes.append(f"XIDs are not seen to the end: {source.name} did not answer")
-        elif source.trouble:
-            notes.append(f"XIDs may be missing: {source.trouble}")
-        return notes + self._failures()
-
-    def _failures(self) -> list[str]:
-        return [f"XIDs are not seen to the end: {self._failure}"] if self._failure else []
 
     def _fail(self, error: Exception) -> None:
         self._failure = (f"{type(error).__name__}: {error}")[:200]

@@ -117,7 +117,7 @@ class Acceptance:
         differing: list[str] = []
         compared = 0
         for label, steps in spans.items():
-            trials = [same_batch(self._torch, model, self._seed, number, group) for number in steps]
+            trials = [same_batch(self._torch, model, self._seed, number, group.mark) for number in steps]
             parts = len(trials[0].digests)
             # Of the first step each part is reported, since what always fails shows there; of the others all at once.
             each_part = 0 in steps and self._most * parts <= PART_ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Device, Hardware
 from muster_node.workloads.common import seed_of
@@ -21,13 +21,6 @@ PART_ROWS = 4_096
 """Rows of a node's result that the digests of one step's parts may take, twice: before the load and after it."""
 
 
-class Marks(Protocol):
-    """Where progress is reported."""
-
-    def mark(self, activity: str) -> None:
-        """Reports progress."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Trial:
     """One micro-batch on one device: digest by (kind, layer), and what the second run gave otherwise."""
@@ -37,7 +30,7 @@ class Trial:
     differing: list[Part]
 
 
-def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: Marks) -> Trial:
+def same_batch(torch: Any, model: Transformer, seed: int, step: int, mark: Callable[[str], None]) -> Trial:
     """Runs the step's micro-batch twice from the same weights, before any all-reduce: a mismatch is this device's own.
 
     Every rank and device has the same batch, so every digest has to be the same everywhere, and twice here.
@@ -45,7 +38,7 @@ def same_batch(torch: Any, model: Transformer, seed: int, step: int, group: Mark
     batch = model.batch(seed_of(seed, "same", step), model.shape.batch * model.shape.seq)
     runs = []
     for run in (1, 2):
-        group.mark(f"step {step}, run {run} on {model.compute.device.id}")
+        mark(f"step {step}, run {run} on {model.compute.device.id}")
         seen: dict[Part, list[Any]] = {}
         model.tape = functools.partial(_remember, seen)
         model.gradients(batch)

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Protocol
+from typing import Any, Callable, NamedTuple
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing, Transfer
 from muster_node.probe import Skip
 
 
-class Card(Protocol):
-    """A GPU as its vendor's library knows it."""
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """A GPU as its vendor's library knows it. ``uuid``: as PyTorch reports it too, with or without "GPU-" before it;
+    ``order``: its place on the bus; ``pci``: its address, "" where unknown; ``twins``: GPUs that report the same UUID.
+    """
 
-    @property
-    def uuid(self) -> str:
-        """As PyTorch reports it too, with or without "GPU-" before it."""
-
-    @property
-    def order(self) -> int:
-        """Its place on the bus."""
-
-    @property
-    def twins(self) -> tuple[str, ...]:
-        """GPUs that report the same UUID."""
-
-    @property
-    def pci(self) -> str:
-        """Its PCI address, "" where unknown."""
+    uuid: str
+    order: int
+    pci: str
+    twins: tuple[str, ...]
 
 
 class Pace(NamedTuple):

@@ -8,6 +8,7 @@ machine too, so everything here is measured in real time.
 from __future__ import annotations
 
 import collections
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
@@ -57,29 +58,23 @@ class ClusterCollectives(Probe):
 
     def run(self, context: Context) -> None:
         """Take part in the block's collectives. Raises Skip where PyTorch lacks the backend."""
-        join_block(type(self), context, _Work(context))
+        join_block(type(self), context, functools.partial(_work, context))
 
 
-class _Work:
+def _work(context: Context, group: PeerGroup) -> None:
     """This node's part."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __call__(self, group: PeerGroup) -> None:
-        group.begin("prepare")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        require_torch().set_num_threads(1)
-        context = self._context
-        gpus = context.hardware.devices("gpu")
-        devices = gpus if context.params["gpus"] == "all" else gpus[:1]
-        # Between CPUs one rank loads the network of a node as well as several do.
-        ranks = devices or [Device("cpu0", "cpu", 0)]
-        with watched_ports(context):
-            Ranks(group, ranks, context).run(_Rank(context.params, context.seed))
-            grow(context, group, ranks)
-        group.begin("finish")
-        group.gather()
+    group.begin("prepare")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    require_torch().set_num_threads(1)
+    gpus = context.hardware.devices("gpu")
+    devices = gpus if context.params["gpus"] == "all" else gpus[:1]
+    # Between CPUs one rank loads the network of a node as well as several do.
+    ranks = devices or [Device("cpu0", "cpu", 0)]
+    with watched_ports(context):
+        Ranks(group, ranks, context).run(_Rank(context.params, context.seed))
+        grow(context, group, ranks)
+    group.begin("finish")
+    group.gather()
 
 
 class _Rank:

@@ -9,6 +9,7 @@ and waits least. Last come checkpoints through the path that the nodes share, an
 
 from __future__ import annotations
 
+import functools
 import os
 
 from muster_node.cluster.acceptance import Acceptance, preload
@@ -107,45 +108,41 @@ class ClusterTraining(Probe):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         path, session = context.params["shared_path"], context.params["session"]
         try:
-            join_block(type(self), context, _Work(context))
+            join_block(type(self), context, functools.partial(_work, context))
         finally:  # its ranks are killed where a member is lost
             if path and context.params["rank"] == 0:
                 tidy_up(path, session)
 
 
-class _Work:
+def _work(context: Context, group: PeerGroup) -> None:
     """This node's part."""
+    group.begin("prepare")
+    params = context.params
+    preload(require_torch())
+    ranks, others = _devices(context)
+    work = Acceptance(params, context.seed, others)
+    Ranks(group, ranks, context).run(work)
+    if params["fault_steps"]:
+        group.begin("fault_run")
+        fault_run(context, group, len(ranks))
+    group.begin("finish")
+    group.gather()
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
-    def __call__(self, group: PeerGroup) -> None:
-        group.begin("prepare")
-        context, params = self._context, self._context.params
-        preload(require_torch())
-        ranks, others = self._devices()
-        work = Acceptance(params, context.seed, others)
-        Ranks(group, ranks, context).run(work)
-        if params["fault_steps"]:
-            group.begin("fault_run")
-            fault_run(context, group, len(ranks))
-        group.begin("finish")
-        group.gather()
-
-    def _devices(self) -> tuple[list[Device], list[Device]]:
-        """Devices with a rank, and all that run the same batch."""
-        gpus, count = self._context.params["gpus"], self._context.params["ranks"]
-        if gpus not in (ALL, ONE):
-            raise ValueError(f"gpus must be {ALL!r} or {ONE!r}, not {gpus!r}")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"ranks must be a number from 1, not {count!r}")
-        hardware = self._context.hardware
-        found = hardware.devices("gpu")
-        if found:
-            found = found if gpus == ALL else found[:1]
-            return found, found
-        cores = hardware.devices("core")
-        if not cores:
-            raise Skip("this machine offers no device to compute on")
-        # More ranks than cores share them: what is tested then is the way of the training, not the cores' speed.
-        return [cores[number % len(cores)] for number in range(count)], cores if gpus == ALL else cores[:1]
+def _devices(context: Context) -> tuple[list[Device], list[Device]]:
+    """Devices with a rank, and all that run the same batch."""
+    gpus, count = context.params["gpus"], context.params["ranks"]
+    if gpus not in (ALL, ONE):
+        raise ValueError(f"gpus must be {ALL!r} or {ONE!r}, not {gpus!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"ranks must be a number from 1, not {count!r}")
+    hardware = context.hardware
+    found = hardware.devices("gpu")
+    if found:
+        found = found if gpus == ALL else found[:1]
+        return found, found
+    cores = hardware.devices("core")
+    if not cores:
+        raise Skip("this machine offers no device to compute on")
+    # More ranks than cores share them: what is tested then is the way of the training, not the cores' speed.
+    return [cores[number % len(cores)] for number in range(count)], cores if gpus == ALL else cores[:1]

@@ -5,14 +5,14 @@ Throughput is kept window by window, so that a core that slows down as the machi
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters
-from muster_node.workloads.host_load import CHECKS, HostBurning, emit_checks
+from muster_node.workloads.host_load import CHECKS, burn_cpu, emit_checks
 
 _PROGRESS_S = 10.0
 
@@ -54,8 +54,12 @@ class CpuBurn(Probe):
                 context.progress(f"burning {len(devices)} CPUs, {elapsed:.0f} of {context.params['seconds']:.0f} s")
 
         context.progress(f"burning {len(devices)} CPUs for {context.params['seconds']:.0f} s")
+        params = context.params
+        work = functools.partial(
+            burn_cpu, torch, context, params["dtype"], params["memory_gib"], params["seconds"], lambda: False
+        )
         with hardware.loading(devices):
-            burns = hardware.at_once(devices, _burning(torch, context), tick)
+            burns = hardware.at_once(devices, work, tick)
         for device, burn in zip(devices, burns):
             samples = len(burn.rates)
             context.emit("burn_rate", device.id, value=median(burn.rates), samples=samples, spread=spread(burn.rates))
@@ -65,8 +69,3 @@ class CpuBurn(Probe):
         emit_checks(context, burns)
         counters.emit_host(context)
         cpu_shares.emit_cpu_shares(context)
-
-
-def _burning(torch: Any, context: Context) -> HostBurning:
-    params = context.params
-    return HostBurning(torch, context, params["dtype"], params["memory_gib"], params["seconds"])

@@ -10,7 +10,6 @@ from muster_node.hardware import events as errors
 from muster_node.hardware.host import kernel_events as messages
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
-from muster_node.tools.run import gpus_by_pci
 
 
 class DeviceEvents(Probe):
@@ -39,7 +38,7 @@ class DeviceEvents(Probe):
                 context.emit(total, "node", note=f"the kernel log cannot be read: {NO_PRIVILEGE}")
             return
         coded, plain = messages.device_events(log), messages.parse_events(log)
-        devices = gpus_by_pci(context.hardware) if coded or any(event.pci for event in plain) else {}
+        devices = errors.by_pci(context.hardware.inventory()) if coded or any(event.pci for event in plain) else {}
         for number, error in enumerate(errors.folded(coded)):
             # The node stands for a GPU that no longer answers: its address is in the labels.
             context.emit(

@@ -18,6 +18,7 @@ Not covered: significands of full entropy, since integers here fill at most the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Callable
@@ -29,7 +30,7 @@ from muster_node.tools.run import COOL_PARAMS, cool_down
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_conditions import Soak, pulsed
+from muster_node.workloads.exact_conditions import pulsed, soak
 from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector
 from muster_node.workloads.pulses import NO_BURST, PATTERNS
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
@@ -126,8 +127,9 @@ class ExactGemm(Probe):
         for name in sorted(failing):
             own = [finding.again for finding in findings[name]]
             on = reruns[name] = {name: Rerun(sum(one.runs for one in own), sum(one.wrong for one in own))}
+            again = functools.partial(_repeat, context, dtype, wrong[name][:EXAMPLES])
             for peer in peers_of(name, suspects, devices):
-                (seen,) = on_each(context.hardware, [peer], _Repeat(context, dtype, wrong[name][:EXAMPLES]))
+                (seen,) = on_each(context.hardware, [peer], again)
                 if not error_of(seen):
                     on[peer.id] = seen
         return reruns
@@ -148,7 +150,7 @@ def _soaked(torch: Any, context: Context, devices: list[Device], dtype: str) -> 
     """Heat all devices; returns the seconds that this took, 0 where none has the format."""
     context.progress("soaking for {:g} s".format(context.params["soak_s"]))
     with context.hardware.loading(devices):
-        soaked = on_each(context.hardware, devices, Soak(torch, context, dtype))
+        soaked = on_each(context.hardware, devices, functools.partial(soak, torch, context, dtype))
         return float(max((seconds for seconds in soaked if not error_of(seconds)), default=0.0))
 
 
@@ -272,15 +274,10 @@ class _Screen:
             vector.check(min(max(wanted, BATCH), _MOST_PRODUCTS), reruns, finding)
 
 
-class _Repeat:
+def _repeat(context: Context, dtype: str, vectors: list[tuple[Shape, str, int]], worker: Worker) -> Rerun:
     """The same operands again, on a device that is no suspect."""
-
-    def __init__(self, context: Context, dtype: str, vectors: list[tuple[Shape, str, int]]) -> None:
-        self._hardware, self._dtype, self._vectors = context.hardware, dtype, vectors
-
-    def __call__(self, worker: Worker) -> Rerun:
-        torch, compute, seen = require_torch(), self._hardware.compute(worker.device), Rerun()
-        worker.ready()
-        for shape, span, seed in self._vectors:
-            seen.add(Vector(torch, compute, self._dtype, shape, span, seed).is_wrong())
-        return seen
+    torch, compute, seen = require_torch(), context.hardware.compute(worker.device), Rerun()
+    worker.ready()
+    for shape, span, seed in vectors:
+        seen.add(Vector(torch, compute, dtype, shape, span, seed).is_wrong())
+    return seen

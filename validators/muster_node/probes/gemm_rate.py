@@ -9,6 +9,7 @@ most. On GPUs caches are flushed before each product.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,35 +160,30 @@ def _peak_gflops(context: Context, dtype: str) -> tuple[float | None, str]:
 def _measure(context: Context, torch: Any, dtype: str, devices: list[Device]) -> dict[str, Any]:
     """_Rates, or the DeviceError, of every device that multiplies the format."""
     with context.hardware.loading(devices):
-        found = on_each(context.hardware, devices, _Rating(torch, context, dtype))
+        found = on_each(context.hardware, devices, functools.partial(_rate, torch, context, dtype))
     return {device.id: rates for device, rates in zip(devices, found) if rates is not None}
 
 
-class _Rating:
-    """The work of one device: warm up, then timed blocks."""
-
-    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
-        self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
-        self._params, self._seed = context.params, context.seed
-
-    def __call__(self, worker: Worker) -> _Rates | None:
-        compute, kind = self._hardware.compute(worker.device), worker.device.kind
-        if not compute.supports(self._dtype):
-            worker.ready()
-            return None
-        size, seed = self._params["size"] or SIZES[kind], seed_of(self._seed, worker.device.id)
-        products = Products(self._torch, compute, self._dtype, (size, size, size), seed, _FLUSH_MIB[kind])
+def _rate(torch: Any, context: Context, dtype: str, worker: Worker) -> _Rates | None:
+    """The work of one device: warm up, then timed blocks. None without the format."""
+    compute, kind = context.hardware.compute(worker.device), worker.device.kind
+    if not compute.supports(dtype):
         worker.ready()
-        products.blocks(self._params["warmup_s"], 0)
-        timings = products.blocks(self._params["seconds"], _MIN_BLOCKS)
-        work = products.flop * products.per_block / _GIGA[kind]
-        return _Rates(
-            blocks=[work / timing.seconds for timing in timings],
-            clock_mhz=_mean([timing.mean_clock_mhz for timing in timings]),
-            power_w=_mean([timing.mean_power_w for timing in timings]),
-            core_c=_mean([timing.mean_core_c for timing in timings]),
-            per_ghz=[work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz],
-        )
+        return None
+    params = context.params
+    size, seed = params["size"] or SIZES[kind], seed_of(context.seed, worker.device.id)
+    products = Products(torch, compute, dtype, (size, size, size), seed, _FLUSH_MIB[kind])
+    worker.ready()
+    products.blocks(params["warmup_s"], 0)
+    timings = products.blocks(params["seconds"], _MIN_BLOCKS)
+    work = products.flop * products.per_block / _GIGA[kind]
+    return _Rates(
+        blocks=[work / timing.seconds for timing in timings],
+        clock_mhz=_mean([timing.mean_clock_mhz for timing in timings]),
+        power_w=_mean([timing.mean_power_w for timing in timings]),
+        core_c=_mean([timing.mean_core_c for timing in timings]),
+        per_ghz=[work / t.seconds / (t.mean_clock_mhz / 1000.0) for t in timings if t.mean_clock_mhz],
+    )
 
 
 def _mean(readings: list[float | None]) -> float | None:

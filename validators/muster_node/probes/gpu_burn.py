@@ -172,32 +172,17 @@ def _hung(gpu: Device, why: str) -> _Burned:
 
 
 def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
-    rates, note = burned.rates, burned.lost
-    emit, samples = context.emit, len(rates)
+    """A GPU that was lost has no rate over the whole burn; the note has its rate until then."""
+    rates, per_ghz, lost = burned.rates, burned.per_ghz, burned.lost
     if not rates:
-        emit("burn_rate", gpu.id, note=note)
+        context.emit("burn_rate", gpu.id, note=lost)
         return
-    # A GPU that was lost has no rate over the whole burn; the note has its rate until then.
-    value = None if note else median(rates)
-    note = note and f"{note}; {median(rates):.1f} TFLOPS until then"
-    emit("burn_rate", gpu.id, value=value, samples=samples, spread=spread(rates), note=note)
-    drop = None if note else drop_percent(rates)
-    emit(
-        "burn_rate_drop",
-        gpu.id,
-        value=drop,
-        samples=samples,
-        note=note or _missing(drop, "too short a burn for thirds"),
+    lost = lost and f"{lost}; {median(rates):.1f} TFLOPS until then"
+    figures = (
+        ("burn_rate", median(rates), spread(rates), ""),
+        ("burn_rate_drop", drop_percent(rates), None, "too short a burn for thirds"),
+        ("burn_rate_per_clock", median(per_ghz) if per_ghz else None, None, "the GPU reports no clock"),
     )
-    per_ghz = None if note or not burned.per_ghz else median(burned.per_ghz)
-    emit(
-        "burn_rate_per_clock",
-        gpu.id,
-        value=per_ghz,
-        samples=samples,
-        note=note or _missing(per_ghz, "the GPU reports no clock"),
-    )
-
-
-def _missing(value: float | None, why: str) -> str:
-    return why if value is None else ""
+    for metric, value, width, absent in figures:
+        note = lost or (absent if value is None else "")
+        context.emit(metric, gpu.id, value=None if lost else value, samples=len(rates), spread=width, note=note)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import statistics
 
+from muster_node.hardware.events import by_pci
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.tools.nvbandwidth import Bandwidths, Test, parse_nvbandwidth
 from muster_node.tools.output import BadOutput
-from muster_node.tools.run import COOL_PARAMS, cool_down, gpus_by_pci, real_only, result_of
+from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
 TESTS = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
 _IN_BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -80,13 +81,13 @@ def _names(context: Context, found: Bandwidths) -> dict[int, str]:
     Raises BadOutput if it prints none and counts other GPUs than answer, or one at an address that none has: then the
     numbers cannot be mapped.
     """
-    by_pci = gpus_by_pci(context.hardware)
+    there = by_pci(context.hardware.inventory())
     numbers = {column for test in found.tests for _, column in test.cells}
     if numbers <= found.devices.keys():
-        if strange := sorted(found.devices[number] for number in numbers if found.devices[number] not in by_pci):
+        if strange := sorted(found.devices[number] for number in numbers if found.devices[number] not in there):
             raise BadOutput("unknown GPUs", f"measured a GPU at {strange[0]}, where none answers under that address")
-        return {number: by_pci[pci] for number, pci in found.devices.items() if pci in by_pci}
-    in_bus_order = [device for _, device in sorted(by_pci.items())]
+        return {number: there[pci] for number, pci in found.devices.items() if pci in there}
+    in_bus_order = [device for _, device in sorted(there.items())]
     if not numbers <= set(range(len(in_bus_order))) or len(in_bus_order) != len(context.hardware.devices("gpu")):
         raise BadOutput("unknown GPUs", "numbers GPUs without PCI addresses, and not as many as answer")
     return dict(enumerate(in_bus_order))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import collections
+import functools
 import hashlib
 import lzma
 import random
@@ -28,6 +29,7 @@ CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "lzma": (lambda data: lzma.compress(data, preset=0), lzma.decompress),
 }
 HASH = "sha256"
+Trip = Callable[[Worker], "dict[str, tuple[bool, str]]"]
 _RERUNS = 3
 _PLACES = 8  # cores and codecs whose round is repeated: where many more are wrong, none of them is the cause
 
@@ -57,11 +59,11 @@ class RoundTrip(Probe):
             return
         wrong = {(device.id, codec): 0 for device in devices for codec in (*CODECS, HASH)}
         notes: dict[tuple[str, str], str] = {}
-        first: dict[tuple[str, str], tuple[_Trip, str]] = {}
+        first: dict[tuple[str, str], tuple[Trip, str]] = {}
         end, rounds = clock.now() + context.params["seconds"], 0
         while rounds < context.params["rounds"] or clock.now() < end:
             context.progress(f"round trips on all cores, round {rounds + 1}")
-            trip = _Trip(seed_of(context.seed, rounds), int(context.params["mib"] * MIB))
+            trip = functools.partial(_trip, seed_of(context.seed, rounds), int(context.params["mib"] * MIB))
             results = context.hardware.at_once(devices, trip)
             for codec in (*CODECS, HASH):
                 given = [result[codec] for result in results]
@@ -84,7 +86,7 @@ class RoundTrip(Probe):
         _run_again(context, devices, first)
 
 
-def _run_again(context: Context, devices: list[Device], first: dict[tuple[str, str], tuple[_Trip, str]]) -> None:
+def _run_again(context: Context, devices: list[Device], first: dict[tuple[str, str], tuple[Trip, str]]) -> None:
     """Repeats the first wrong round of each core and codec there, and on two cores without any.
 
     ``first``: its work, and the digest that it must have.
@@ -115,24 +117,19 @@ def compare(results: list[tuple[bool, str]]) -> dict[int, str]:
     return problems
 
 
-class _Trip:
+def _trip(seed: int, size: int, worker: Worker) -> dict[str, tuple[bool, str]]:
     """One round on one core: codec → (round trip kept the data, digest of what the core produced)."""
-
-    def __init__(self, seed: int, size: int) -> None:
-        self._seed, self._size = seed, size
-
-    def __call__(self, worker: Worker) -> dict[str, tuple[bool, str]]:
-        data = make_data(self._seed, self._size)
-        worker.ready()
-        results: dict[str, Any] = {HASH: (True, hashlib.sha256(data).hexdigest())}
-        for codec, (compress, expand) in CODECS.items():
-            packed = compress(data)
-            try:
-                kept = expand(packed) == data
-            except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError):  # bz2 has no error of its own
-                kept = False
-            results[codec] = (kept, hashlib.sha256(packed).hexdigest())
-        return results
+    data = make_data(seed, size)
+    worker.ready()
+    results: dict[str, Any] = {HASH: (True, hashlib.sha256(data).hexdigest())}
+    for codec, (compress, expand) in CODECS.items():
+        packed = compress(data)
+        try:
+            kept = expand(packed) == data
+        except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError):  # bz2 has no error of its own
+            kept = False
+        results[codec] = (kept, hashlib.sha256(packed).hexdigest())
+    return results
 
 
 def make_data(seed: int, size: int) -> bytes:

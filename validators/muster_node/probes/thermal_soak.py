@@ -8,6 +8,7 @@ The rate of the load is reported too: a machine without sensors (most virtual on
 
 from __future__ import annotations
 
+import functools
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -86,7 +87,7 @@ class ThermalSoak(Probe):
             soaked = on_each(
                 hardware,
                 devices,
-                _Soaking(torch, context),
+                functools.partial(_soak, torch, context),
                 lambda: record.add(hardware.telemetry()),
                 context.params["interval_s"],
             )
@@ -279,37 +280,31 @@ class _Soaked(NamedTuple):
     rates: list[float]
 
 
-class _Soaking:
+def _soak(torch: Any, context: Context, worker: Worker) -> _Soaked:
     """The work of one device: products without a pause."""
+    clock, kind, seconds = context.hardware.clock, worker.device.kind, context.params["seconds"]
+    compute = context.hardware.compute(worker.device)
+    size, seed = _SIZES[kind], seed_of(context.seed, worker.device.id)
+    shape = (size, size, size)
+    a, b = normal_operands(torch, compute, _DTYPES[kind], shape, seed)
 
-    def __init__(self, torch: Any, context: Context) -> None:
-        self._torch, self._hardware = torch, context.hardware
-        self._seconds, self._seed = context.params["seconds"], context.seed
+    def block(products: int) -> float:
+        with compute.timer() as timing:
+            for _ in range(products):
+                compute.matmul(a, b, nominal=shape)
+        return timing.seconds
 
-    def __call__(self, worker: Worker) -> _Soaked:
-        clock, kind = self._hardware.clock, worker.device.kind
-        compute = self._hardware.compute(worker.device)
-        size, seed = _SIZES[kind], seed_of(self._seed, worker.device.id)
-        shape = (size, size, size)
-        a, b = normal_operands(self._torch, compute, _DTYPES[kind], shape, seed)
-
-        def block(products: int) -> float:
-            with compute.timer() as timing:
-                for _ in range(products):
-                    compute.matmul(a, b, nominal=shape)
-            return timing.seconds
-
-        block(1)  # the first product allocates and plans
-        per_block = products_in(_BLOCKS_S[kind], block(1))
-        window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
-        rates: list[float] = []
-        worker.ready()
-        began, total = clock.now(), 0.0
-        end = began + self._seconds
-        while not rates or clock.now() < end:
-            until, products, busy = clock.now() + window, 0, 0.0
-            while not products or clock.now() < until:
-                busy, products = busy + block(per_block), products + per_block
-            rates.append(2.0 * size**3 * products / busy / _GIGA[kind])
-            total += busy
-        return _Soaked(began, clock.now(), total, rates)
+    block(1)  # the first product allocates and plans
+    per_block = products_in(_BLOCKS_S[kind], block(1))
+    window = max(_WINDOW_MIN_S, seconds / _WINDOWS)
+    rates: list[float] = []
+    worker.ready()
+    began, total = clock.now(), 0.0
+    end = began + seconds
+    while not rates or clock.now() < end:
+        until, products, busy = clock.now() + window, 0, 0.0
+        while not products or clock.now() < until:
+            busy, products = busy + block(per_block), products + per_block
+        rates.append(2.0 * size**3 * products / busy / _GIGA[kind])
+        total += busy
+    return _Soaked(began, clock.now(), total, rates)

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Callable, TypeVar
 
-from muster_node.hardware.events import by_pci
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Param, Skip
 from muster_node.tools.output import BadOutput, failed_exit
@@ -172,8 +171,3 @@ def gpu_temperatures(hardware: Hardware) -> dict[str, float]:
         for sample in hardware.telemetry()
         if sample.series == "temperature" and sample.device.startswith("gpu") and sample.value is not None
     }
-
-
-def gpus_by_pci(hardware: Hardware) -> dict[str, str]:
-    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer: tools number GPUs in their own order."""
-    return by_pci(hardware.inventory())

@@ -38,12 +38,7 @@ def on_each(
         except RuntimeError as error:
             return DeviceError(reason_of(error))
 
-    return hardware.at_once(devices, isolated, tick, tick_s, hung)
-
-
-def hung(device: Device, why: str) -> DeviceError:
-    """What stands for the result of a GPU whose work does not end."""
-    return DeviceError(why)
+    return hardware.at_once(devices, isolated, tick, tick_s, lambda device, why: DeviceError(why))
 
 
 def error_of(result: Any) -> str:

@@ -15,27 +15,24 @@ from muster_node.workloads.products import BUSY_BLOCK_S, products_in
 from muster_node.workloads.pulses import Pulsing, Work
 
 
-class Soak:
-    """Unchecked products for ``soak_s``. Returns the seconds that they took, 0 without the format."""
+def soak(torch: Any, context: Context, dtype: str, worker: Worker) -> float:
+    """Unchecked products for ``soak_s``. Returns the seconds that they took, 0 without the format.
 
-    def __init__(self, torch: Any, context: Context, dtype: str) -> None:
-        self._torch, self._hardware, self._dtype = torch, context.hardware, dtype
-        self._seconds, self._shapes = context.params["soak_s"], context.params["shapes"]
-
-    def __call__(self, worker: Worker) -> float:
-        """In blocks so long that the GPU hardly rests between them."""
-        compute, clock = self._hardware.compute(worker.device), self._hardware.clock
-        worker.ready()
-        if not compute.supports(self._dtype):
-            return 0.0
-        shape = heaviest(self._shapes, worker.device.kind, self._dtype)
-        vector = Vector(self._torch, compute, self._dtype, shape, "full", 0)
-        end, products = clock.now() + self._seconds, 1
-        while clock.now() < end:
-            with compute.timer() as timing:
-                vector.raw(products)
-            products = products_in(BUSY_BLOCK_S, timing.seconds / products)
-        return float(self._seconds)
+    In blocks so long that the GPU hardly rests between them.
+    """
+    compute, clock = context.hardware.compute(worker.device), context.hardware.clock
+    worker.ready()
+    if not compute.supports(dtype):
+        return 0.0
+    shape = heaviest(context.params["shapes"], worker.device.kind, dtype)
+    vector = Vector(torch, compute, dtype, shape, "full", 0)
+    seconds = context.params["soak_s"]
+    end, products = clock.now() + seconds, 1
+    while clock.now() < end:
+        with compute.timer() as timing:
+            vector.raw(products)
+        products = products_in(BUSY_BLOCK_S, timing.seconds / products)
+    return float(seconds)
 
 
 def pulsed(torch: Any, context: Context, dtype: str, pattern: str) -> Pulsing:

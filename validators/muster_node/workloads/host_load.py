@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import threading
 from collections.abc import Iterator
@@ -64,63 +65,55 @@ class HostBurn:
     again: Rerun
 
 
-class HostBurning:
+def burn_cpu(
+    torch: Any,
+    context: Context,
+    dtype: str,
+    memory_gib: float,
+    seconds: float,
+    stopped: Callable[[], bool],
+    worker: Worker,
+) -> HostBurn:
     """The work of one CPU: windows of products, each followed by a check of the next part of its memory.
 
     It ends after ``seconds``, or once ``stopped()``. Raises Skip where ``memory_gib``, that of all CPUs
     together, is not free.
     """
-
-    def __init__(
-        self,
-        torch: Any,
-        context: Context,
-        dtype: str,
-        memory_gib: float,
-        seconds: float,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._torch, self._hardware, self._seed = torch, context.hardware, context.seed
-        self._dtype, self._memory_gib, self._seconds, self._stopped = dtype, memory_gib, seconds, stopped
-
-    def __call__(self, worker: Worker) -> HostBurn:
-        """Burn the worker's CPU."""
-        torch, clock = self._torch, self._hardware.clock
-        compute = self._hardware.compute(worker.device)
-        memory_bytes = int(self._memory_gib * GIB)
-        if memory_bytes > _FREE_SHARE * compute.free_memory():
-            raise Skip(f"{self._memory_gib:.1f} GiB to check while burning are not free")
-        seed = seed_of(self._seed, worker.device.id)
-        generator = torch.Generator().manual_seed(seed_of(self._seed, "the operands of every core"))
-        dtype = getattr(torch, self._dtype)
-        a, b = (torch.randn((_SIZE, _SIZE), generator=generator, dtype=dtype) for _ in range(2))
-        worker.ready()
-        sizes = _sizes(memory_bytes // worker.count)
-        regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
-        window = max(_WINDOW_MIN_S, self._seconds / _WINDOWS)
-        rates: list[float] = []
-        mismatches, examples, again = 0, [], Rerun()  # type: int, list[str], Rerun
-        first, total, unlike = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE)), 0, 0
-        end = clock.now() + self._seconds
-        while not rates or (clock.now() < end and not self._stopped()):
-            until, products, busy = clock.now() + window, 0, 0.0
-            while not products or (clock.now() < until and not self._stopped()):
-                with compute.timer() as timing:
-                    product = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
-                unlike += not torch.equal(product, first)
-                products, busy = products + 1, busy + timing.seconds
-            total += products
-            rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
-            region, fill = regions[len(rates) % len(regions)], random_words(seed + len(rates))
-            wrong, found = region.test([fill])
-            mismatches += wrong
-            examples += found[: max(0, EXAMPLES - len(examples))]
-            for _ in range(_RERUNS if wrong and not again.runs else 0):
-                again.add(bool(region.test([fill])[0]))
-        return HostBurn(
-            rates, mismatches, examples, worker.device.id, total, unlike, digest(torch, [first]),
-            sizes[0] * min(len(rates), len(regions)), again,
-        )  # fmt: skip
+    clock = context.hardware.clock
+    compute = context.hardware.compute(worker.device)
+    memory_bytes = int(memory_gib * GIB)
+    if memory_bytes > _FREE_SHARE * compute.free_memory():
+        raise Skip(f"{memory_gib:.1f} GiB to check while burning are not free")
+    seed = seed_of(context.seed, worker.device.id)
+    generator = torch.Generator().manual_seed(seed_of(context.seed, "the operands of every core"))
+    a, b = (torch.randn((_SIZE, _SIZE), generator=generator, dtype=getattr(torch, dtype)) for _ in range(2))
+    worker.ready()
+    sizes = _sizes(memory_bytes // worker.count)
+    regions = [Region(torch, compute, size, BLOCK_BYTES["cpu"]) for size in sizes]
+    window = max(_WINDOW_MIN_S, seconds / _WINDOWS)
+    rates: list[float] = []
+    mismatches, examples, again = 0, [], Rerun()  # type: int, list[str], Rerun
+    first, total, unlike = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE)), 0, 0
+    end = clock.now() + seconds
+    while not rates or (clock.now() < end and not stopped()):
+        until, products, busy = clock.now() + window, 0, 0.0
+        while not products or (clock.now() < until and not stopped()):
+            with compute.timer() as timing:
+                product = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
+            unlike += not torch.equal(product, first)
+            products, busy = products + 1, busy + timing.seconds
+        total += products
+        rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
+        region, fill = regions[len(rates) % len(regions)], random_words(seed + len(rates))
+        wrong, found = region.test([fill])
+        mismatches += wrong
+        examples += found[: max(0, EXAMPLES - len(examples))]
+        for _ in range(_RERUNS if wrong and not again.runs else 0):
+            again.add(bool(region.test([fill])[0]))
+    return HostBurn(
+        rates, mismatches, examples, worker.device.id, total, unlike, digest(torch, [first]),
+        sizes[0] * min(len(rates), len(regions)), again,
+    )  # fmt: skip
 
 
 def _sizes(total: int) -> list[int]:
@@ -161,7 +154,7 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
         yield None
         return
     stop, forked = multiprocessing.get_context("fork").Event(), threading.Event()
-    work = HostBurning(torch, context, "float32", memory_gib, limit_s, stop.is_set)
+    work = functools.partial(burn_cpu, torch, context, "float32", memory_gib, limit_s, stop.is_set)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host-load") as pool:
         # The first tick comes when all workers have been forked; they end with the thread that forked them.
         burns = pool.submit(context.hardware.at_once, cores, work, forked.set, _TICK_S)

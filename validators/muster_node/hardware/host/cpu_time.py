@@ -59,8 +59,8 @@ class _Group:
 
     quota: float | None
     throttled_s: float | None
-    throttled_periods: float | None
-    periods: float | None
+    throttled_periods: float
+    periods: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,15 +164,12 @@ class Ledger:
             if ended.quota is not None:
                 self._quota = ended.quota if self._quota is None else min(self._quota, ended.quota)
             held = max(held, (ended.throttled_s or 0.0) - (begun.throttled_s or 0.0))
-            if ended.throttled_periods is not None and begun.throttled_periods is not None:
-                more = ended.throttled_periods - begun.throttled_periods
-                if more > throttled:
-                    throttled, periods = more, (ended.periods or 0.0) - (begun.periods or 0.0)
-        self._held, self._throttled, self._periods = (
-            self._held + held,
-            self._throttled + throttled,
-            self._periods + periods,
-        )
+            more = ended.throttled_periods - begun.throttled_periods
+            if more > throttled:
+                throttled, periods = more, ended.periods - begun.periods
+        self._held += held
+        self._throttled += throttled
+        self._periods += periods
 
     def total(self) -> CpuTime | None:
         """Everything so far; None if nothing was timed on a CPU."""

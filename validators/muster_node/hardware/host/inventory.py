@@ -133,8 +133,7 @@ def _platform_facts(files: Files) -> Iterator[Fact]:
     release = files.text("/etc/os-release") or files.text("/usr/lib/os-release")
     yield text_fact("os", "node", parse.parse_os_release(release))
     yield text_fact("boot_id", "node", files.read("/proc/sys/kernel/random/boot_id").text)
-    synchronised = clock_synchronised()
-    yield fact("clock_synchronised", "node", "bool", None if synchronised is None else float(synchronised))
+    yield clock_fact()
     yield from serials(files)
 
 
@@ -148,8 +147,9 @@ def serials(files: Files) -> list[Fact]:
     return facts
 
 
-def clock_synchronised() -> bool | None:
-    """Whether the kernel knows its clock to be disciplined (NTP, PTP), by adjtimex(2); None where that call is missing.
+def clock_fact() -> Fact:
+    """Whether the kernel knows its clock to be disciplined (NTP, PTP), by adjtimex(2); no value where it has no such
+    call.
 
     chrony says so to the kernel with ``rtcsync`` alone (its sys_timex.c), so False is no proof of a clock that drifts.
     """
@@ -157,5 +157,5 @@ def clock_synchronised() -> bool | None:
         libc = ctypes.CDLL(None, use_errno=True)
         state = libc.adjtimex(ctypes.create_string_buffer(512))  # struct timex of zeros: read, change nothing
     except (OSError, AttributeError):
-        return None
-    return None if state < 0 else state != _TIME_ERROR
+        state = -1
+    return fact("clock_synchronised", "node", "bool", None if state < 0 else float(state != _TIME_ERROR))

@@ -19,7 +19,7 @@ _UNSET_SERIALS = {"", "none", "not specified", "default string", "to be filled b
 
 
 def parse_cpuinfo(text: str) -> dict[str, Any]:
-    """/proc/cpuinfo as {model, threads, sockets, cores, microcode, mhz, tsc_mhz, flags}; absent items are None.
+    """/proc/cpuinfo as {model, sockets, cores, microcode, mhz, tsc_mhz, flags}; absent items are None.
 
     ``mhz`` is the fastest momentary clock (a constant on most virtual machines), ``tsc_mhz`` half of BogoMIPS, which on
     x86 is the frequency of the time-stamp counter.
@@ -35,7 +35,6 @@ def parse_cpuinfo(text: str) -> dict[str, Any]:
     bogomips = first.get("bogomips")
     return {
         "model": model,
-        "threads": len(blocks) or None,
         "sockets": len(packages) or None,
         "cores": len(cores) or None,
         "microcode": first.get("microcode"),

@@ -37,7 +37,7 @@ class EventSet:
         for device, handle in gpus:
             answer = self._set
             if self._set.value is not None:
-                kind = nvml.constant("nvmlEventTypeXidCriticalError", 8)
+                kind = nvml.constant("nvmlEventTypeXidCriticalError")
                 answer = nvml.query("nvmlDeviceRegisterEvents", handle, kind, self._set.value)
             if answer.note:
                 self.refused[device.id] = answer.note
@@ -50,11 +50,11 @@ class EventSet:
         while self._set.value is not None and len(events) < READ_MAX:
             answer = self._nvml.query("nvmlEventSetWait_v2", self._set.value, 0)
             if answer.value is None:
-                if answer.code != self._nvml.constant("NVML_ERROR_TIMEOUT", 10):  # which means that there is none
+                if answer.code != self._nvml.constant("NVML_ERROR_TIMEOUT"):  # which means that there is none
                     self.trouble = self.trouble or answer.note
                 break
             data = answer.value
-            if data.eventType == self._nvml.constant("nvmlEventTypeXidCriticalError", 8):
+            if data.eventType == self._nvml.constant("nvmlEventTypeXidCriticalError"):
                 at = time.clock_gettime(time.CLOCK_BOOTTIME)
                 pci = self._places.get(_address(data.device), "")
                 events.append(DeviceEvent(XID, int(data.eventData), pci, "", TEXT + _instance(data), at))

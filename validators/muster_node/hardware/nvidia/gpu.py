@@ -10,6 +10,7 @@ from typing import Any
 
 from muster_node.hardware.nvidia.nvml import Answer, Nvml
 from muster_node.hardware.seam import Device, Fact
+from muster_node.hardware.torch_gpu import Card
 
 NO_SERIALS = ("", "n/a", "[n/a]", "na", "0", "none", "unknown", "not supported", "[not supported]", "not available")
 """What firmware writes where a serial number should be, in lower case."""
@@ -22,19 +23,15 @@ MODULES_MAX = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Gpu:
-    """One GPU that gave a handle (a ``torch_gpu.Card``). ``order``: its NVML index; ``slot_known``: its place is its
-    board's, not a guess; ``module``: its module id, None where that may be none of a board's.
+class Gpu(Card):
+    """One GPU that gave a handle. ``order``: its NVML index; ``slot_known``: its place is its board's, not a guess;
+    ``module``: its module id, None where that may be none of a board's.
     """
 
     device: Device
     handle: Any
-    uuid: str
-    order: int
-    slot_known: bool = True
-    twins: tuple[str, ...] = ()
-    pci: str = ""
-    module: int | None = None
+    slot_known: bool
+    module: int | None
 
 
 def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
@@ -55,7 +52,7 @@ def find(nvml: Nvml, count: int) -> tuple[list[Gpu], list[str]]:
     for (index, handle), module, (slot, known) in zip(found, modules, slots):
         uuid = str(nvml.query("nvmlDeviceGetUUID", handle).value or "").strip()
         address = nvml.query("nvmlDeviceGetPciInfo", handle).map(lambda info: str(info.busId)).value or ""
-        gpus.append(Gpu(Device(f"gpu{slot}", "gpu", slot), handle, uuid, index, known, pci=address, module=module))
+        gpus.append(Gpu(uuid, index, address, (), Device(f"gpu{slot}", "gpu", slot), handle, known, module))
     return sorted(_with_twins(gpus), key=lambda gpu: gpu.device.index), unanswered
 
 

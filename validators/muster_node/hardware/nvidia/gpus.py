@@ -69,7 +69,7 @@ class NvidiaGpus(Gpus):
         yield text("driver_version", "node", self._query("nvmlSystemGetDriverVersion"))
         cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         yield text("cuda_version", "node", cuda.map(lambda version: f"{version // 1000}.{version % 1000 // 10}"))
-        confidential = states.if_known(self._query("nvmlSystemGetConfComputeState"))
+        confidential = self._query("nvmlSystemGetConfComputeState")
         yield number("confidential_computing", "node", "bool", confidential.map(lambda state: state.ccFeature))
         facts: list[Fact] = []
         for gpu in self._gpus:
@@ -145,7 +145,7 @@ class NvidiaGpus(Gpus):
     def lost(self, device: Device) -> bool:
         """As ``Hardware.lost``: some calls go on answering for a lost GPU, so several are made; and once is enough."""
         calls: tuple[tuple[str, tuple[Any, ...]], ...] = (
-            ("nvmlDeviceGetTemperature", (self._constant("NVML_TEMPERATURE_GPU", 0),)),
+            ("nvmlDeviceGetTemperature", (self._constant("NVML_TEMPERATURE_GPU"),)),
             ("nvmlDeviceGetPowerUsage", ()),
             ("nvmlDeviceGetUtilizationRates", ()),
         )
@@ -168,9 +168,9 @@ class NvidiaGpus(Gpus):
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def _pace(self, handle: Any) -> Pace:
-        clock = self._query("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM", 1))
+        clock = self._query("nvmlDeviceGetClockInfo", handle, self._constant("NVML_CLOCK_SM"))
         watts = self._query("nvmlDeviceGetPowerUsage", handle).map(lambda milliwatts: milliwatts / 1000.0)
-        core = self._query("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU", 0))
+        core = self._query("nvmlDeviceGetTemperature", handle, self._constant("NVML_TEMPERATURE_GPU"))
         return Pace(clock.value, watts.value, core.value)
 
     def _find(self) -> list[Gpu]:
@@ -224,10 +224,10 @@ class NvidiaGpus(Gpus):
         yield from states.states(self._nvml, gpu, links)
         yield from states.ecc_counts(self._nvml, gpu)
         yield from self._memory_repairs(gpu)
-        for clock, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
-            highest = query("nvmlDeviceGetMaxClockInfo", handle, self._constant(name, otherwise))
+        for clock, name in (("sm", "NVML_CLOCK_SM"), ("memory", "NVML_CLOCK_MEM")):
+            highest = query("nvmlDeviceGetMaxClockInfo", handle, self._constant(name))
             yield number("max_clock", device, "MHz", highest, {"domain": clock})
-            default = query("nvmlDeviceGetDefaultApplicationsClock", handle, self._constant(name, otherwise))
+            default = query("nvmlDeviceGetDefaultApplicationsClock", handle, self._constant(name))
             yield number("application_clock_default", device, "MHz", default, {"domain": clock})
         yield from links.facts()
         yield from links.errors()
@@ -239,7 +239,7 @@ class NvidiaGpus(Gpus):
             ("single_bit", "NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS"),
             ("double_bit", "NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR"),
         ):
-            pages = self._query("nvmlDeviceGetRetiredPages", gpu.handle, self._constant(name, 0))
+            pages = self._query("nvmlDeviceGetRetiredPages", gpu.handle, self._constant(name))
             yield number("retired_pages", gpu.device.id, "count", pages.map(len), {"cause": cause})
         banks = self._query("nvmlDeviceGetRowRemapperHistogram", gpu.handle)
         for spare in ("max", "high", "partial", "low", "none"):
@@ -249,7 +249,7 @@ class NvidiaGpus(Gpus):
     def _inforom(self, gpu: Gpu) -> Answer:
         """NVML returns no value if the InfoROM is valid, and NVML_ERROR_CORRUPTED_INFOROM if not."""
         answer = self._query("nvmlDeviceValidateInforom", gpu.handle)
-        if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM", 14):
+        if answer.code == self._constant("NVML_ERROR_CORRUPTED_INFOROM"):
             return Answer(0)
         return answer if answer.code else Answer(1)
 

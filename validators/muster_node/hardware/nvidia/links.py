@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from muster_node.hardware.nvidia.answers import number, usable
-from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml, whole
+from muster_node.hardware.nvidia.nvml import Answer, Nvml, whole
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 
-LINKS_MAX = 18
 _MB_IN_GB = 1000.0
 
 # Error counters of a link. The first three are of NVLink up to 4, the others of NVLink 5.
@@ -39,7 +38,7 @@ _FABRIC_VERSIONS = (
     ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
     ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
 )
-_OLDER_DRIVER = (NO_FUNCTION, 13, 25)
+_OLDER_DRIVER = (13, 25)
 """Refusals of a version that the driver does not know: function not found, version mismatch."""
 _INVALID_ARGUMENT = 2
 """What some drivers say to a version that they do not know, and all say to what they do not like: an older structure
@@ -67,11 +66,11 @@ class Links:
         """
         nvml = self._nvml
         refused: tuple[int, Answer] | None = None
-        past = nvml.constant("NVML_ERROR_NOT_SUPPORTED", 3), nvml.constant("NVML_ERROR_INVALID_ARGUMENT", 2)
-        for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS", LINKS_MAX)):
+        past = nvml.constant("NVML_ERROR_NOT_SUPPORTED"), nvml.constant("NVML_ERROR_INVALID_ARGUMENT")
+        for link in range(nvml.constant("NVML_NVLINK_MAX_LINKS")):
             state = nvml.query("nvmlDeviceGetNvLinkState", self._handle, link)
             if state.value is not None:
-                self._states.append((link, state.value == nvml.constant("NVML_FEATURE_ENABLED", 1)))
+                self._states.append((link, state.value == nvml.constant("NVML_FEATURE_ENABLED")))
             elif link == 0 or state.code not in past:
                 return state
             elif refused is not None:
@@ -176,10 +175,7 @@ def fabric_info(nvml: Nvml, handle: Any) -> tuple[Answer, str]:
     """
     answer, refused = Answer(note=NOT_SUPPORTED), ""
     for function, name in _FABRIC_VERSIONS:
-        structure = nvml.constant(name, None)
-        if structure is None:
-            continue
-        info = structure()
+        info = nvml.constant(name)()
         answer = nvml.query(function, handle, ctypes.byref(info)).map(lambda _, info=info: info)  # type: ignore[misc]
         if answer.code == _INVALID_ARGUMENT:
             refused = answer.note

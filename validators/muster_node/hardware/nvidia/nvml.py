@@ -28,7 +28,6 @@ SLOW_MAX_S = 12.0
 SLOW_SHARE = 0.1
 """Share of the time that slow calls may take for ever: days of a busy machine with a slow call now and then."""
 
-NO_FUNCTION = -1
 HUNG = -2
 UNREADABLE = -3
 
@@ -116,11 +115,8 @@ class Nvml:
         self._need_reset: set[int] = set()
 
     def query(self, function: str, *arguments: Any) -> Answer:
-        """One NVML call; an error of any kind, a missing function or a hang becomes an answer without a value."""
-        try:
-            call = getattr(self._binding, function)
-        except AttributeError:
-            return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
+        """One NVML call; an error of any kind or a hang becomes an answer without a value."""
+        call = getattr(self._binding, function)
         with self._lock:
             why = self._given_up(arguments)
             if why:
@@ -137,8 +133,6 @@ class Nvml:
                 return Answer(note="NVML: " + why, code=HUNG)
             except self._binding.NVMLError as error:
                 return self._refusal(error, *arguments[:1])
-            except AttributeError:  # a function that the driver's library lacks, in some bindings
-                return Answer(note=f"not supported by the NVML binding ({function})", code=NO_FUNCTION)
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
                 return _unreadable(f"the answer of {function}", error)
             finally:
@@ -177,9 +171,7 @@ class Nvml:
 
         ``scope``: the number of the link.
         """
-        identifier = self.constant(field, None) if isinstance(field, str) else field
-        if identifier is None:
-            return Answer(note=NOT_SUPPORTED)
+        identifier = self.constant(field) if isinstance(field, str) else field
         wanted = identifier if scope is None else (identifier, scope)
         answer = self.query("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
         if answer.value is not None and answer.value.nvmlReturn != 0:
@@ -189,19 +181,19 @@ class Nvml:
     def _refusal(self, error: Any, *subject: Any) -> Answer:
         """An NVMLError as an answer. ``subject``: the handle of the GPU that the call was about, if of one."""
         code = int(error.value)
-        if code == self.constant("NVML_ERROR_GPU_IS_LOST", 15):
+        if code == self.constant("NVML_ERROR_GPU_IS_LOST"):
             self._lost.update(map(id, subject))
-        if code == self.constant("NVML_ERROR_RESET_REQUIRED", 16):
+        if code == self.constant("NVML_ERROR_RESET_REQUIRED"):
             self._need_reset.update(map(id, subject))
         unsupported = code in (
-            self.constant("NVML_ERROR_NOT_SUPPORTED", 3),
-            self.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13),
+            self.constant("NVML_ERROR_NOT_SUPPORTED"),
+            self.constant("NVML_ERROR_FUNCTION_NOT_FOUND"),
         )
         return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error} (error {code})", code=code)
 
-    def constant(self, name: str, otherwise: Any) -> Any:
-        """A constant or structure of the binding, ``otherwise`` where it has none of that name."""
-        return getattr(self._binding, name, otherwise)
+    def constant(self, name: str) -> Any:
+        """A constant or structure of the binding, which the node side brings along: it has all that is used here."""
+        return getattr(self._binding, name)
 
 
 _FIELD_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from muster_node.hardware.nvidia.gpu import Gpu
-from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
+from muster_node.hardware.nvidia.nvml import Answer, Nvml
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.processes import Process, look_up, table
 
@@ -31,8 +31,7 @@ def unlisted(nvml: Nvml, gpu: Gpu) -> str:
     """
     for kind in KINDS:
         answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
-        unsupported = answer.note == NOT_SUPPORTED or answer.code == NO_FUNCTION
-        if answer.value is None and not unsupported and not nvml.is_lost(gpu.handle):
+        if answer.value is None and answer.note != NOT_SUPPORTED and not nvml.is_lost(gpu.handle):
             return f"the {kind.lower()} processes of {gpu.device.id} cannot be listed ({answer.note})"
     return ""
 

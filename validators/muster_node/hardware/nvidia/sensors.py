@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from muster_node.hardware.host.sensors import POSSIBLE_C
 from muster_node.hardware.nvidia.answers import usable
 from muster_node.hardware.nvidia.gpu import Gpu
-from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml
+from muster_node.hardware.nvidia.nvml import Answer, Nvml
 from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HARMLESS, HW_SLOWDOWN, NAMED_CAUSES, UNKNOWN
 from muster_node.hardware.seam import NOT_SUPPORTED, Sample
 
@@ -32,21 +32,20 @@ OF_GPU = "by the GPU's T.Limit, since memory's own threshold or temperature is n
 
 @dataclasses.dataclass(frozen=True)
 class _Limit:
-    """A temperature at which clocks are taken back: its offset in T.Limit, and its threshold, with NVML's number."""
+    """A temperature at which clocks are taken back: its offset in T.Limit, and its threshold."""
 
     field: str
     threshold: str
-    otherwise: int
 
 
-_SLOWDOWN = _Limit("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", 1)
-_MEMORY_MAX = _Limit("NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_MEM_MAX", 2)
+_SLOWDOWN = _Limit("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+_MEMORY_MAX = _Limit("NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT", "NVML_TEMPERATURE_THRESHOLD_MEM_MAX")
 
 
 def samples(nvml: Nvml, gpu: Gpu) -> Iterator[Sample]:
     """One reading of every sensor that answers with a value that can be."""
-    core = nvml.query("nvmlDeviceGetTemperature", gpu.handle, nvml.constant("NVML_TEMPERATURE_GPU", 0))
-    clock = nvml.query("nvmlDeviceGetClockInfo", gpu.handle, nvml.constant("NVML_CLOCK_SM", 1))
+    core = nvml.query("nvmlDeviceGetTemperature", gpu.handle, nvml.constant("NVML_TEMPERATURE_GPU"))
+    clock = nvml.query("nvmlDeviceGetClockInfo", gpu.handle, nvml.constant("NVML_CLOCK_SM"))
     watts = nvml.query("nvmlDeviceGetPowerUsage", gpu.handle).map(lambda milliwatts: milliwatts / 1000.0)
     # The usual reading is a mean over a second on most GPUs; this one, where there is one, is of the moment.
     instant = nvml.field(gpu.handle, "NVML_FI_DEV_POWER_INSTANT").map(lambda milliwatts: milliwatts / 1000.0)
@@ -107,7 +106,7 @@ def memory_margin(nvml: Nvml, gpu: Gpu, spared: Answer, hbm: Answer) -> Answer:
 
 
 def _by_threshold(nvml: Nvml, gpu: Gpu, limit: _Limit, reading: Answer) -> Answer:
-    kind = nvml.constant(limit.threshold, limit.otherwise)
+    kind = nvml.constant(limit.threshold)
     threshold = nvml.query("nvmlDeviceGetTemperatureThreshold", gpu.handle, kind)
     if usable(threshold) and 0.0 < threshold.value < MARGIN_C and usable(reading):
         return Answer(threshold.value - reading.value)
@@ -117,17 +116,17 @@ def _by_threshold(nvml: Nvml, gpu: Gpu, limit: _Limit, reading: Answer) -> Answe
 def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
     """All reasons that hold the clock down now, the most harmful first and joined by "+", or "none"."""
     answer = nvml.query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
-    if answer.value is None and answer.code in (NO_FUNCTION, nvml.constant("NVML_ERROR_FUNCTION_NOT_FOUND", 13)):
+    if answer.code == nvml.constant("NVML_ERROR_FUNCTION_NOT_FOUND"):
         # Its name until driver 535.
         answer = nvml.query("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)
     return answer.map(lambda reasons: _named(nvml, reasons))
 
 
 def _named(nvml: Nvml, reasons: int) -> str:
-    present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant, 0)]
+    present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant)]
     if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown is set along with its cause
         present = [name for name in present if name != HW_SLOWDOWN]
-    known = sum(nvml.constant(constant, 0) for constant in {*dict(HARMFUL_FIRST).values(), *HARMLESS})
+    known = sum(nvml.constant(constant) for constant in {*dict(HARMFUL_FIRST).values(), *HARMLESS})
     if reasons & ~known:
         present.append(UNKNOWN)
     return "+".join(present) or "none"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from muster_node.hardware.nvidia.answers import number, text
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.links import Links, fabric_facts
-from muster_node.hardware.nvidia.nvml import NO_FUNCTION, Answer, Nvml, whole
+from muster_node.hardware.nvidia.nvml import Answer, Nvml, whole
 from muster_node.hardware.nvidia.sensors import throttle
 from muster_node.hardware.nvidia.settings import COMPUTE_MODES
 from muster_node.hardware.nvidia.throttling import throttle_fields
@@ -33,12 +33,12 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     """States that the SKU's rules judge, by the names that the inventory has them under."""
     query, handle, device = nvml.query, gpu.handle, gpu.device.id
     remap = query("nvmlDeviceGetRemappedRows", handle)
-    repair = if_known(query("nvmlDeviceGetRepairStatus", handle))
+    repair = query("nvmlDeviceGetRepairStatus", handle)
     ecc, mig = query("nvmlDeviceGetEccMode", handle), query("nvmlDeviceGetMigMode", handle)
     mode = query("nvmlDeviceGetComputeMode", handle)
     action = nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
     if not action.value and nvml.needs_reset(handle):
-        action = Answer(nvml.constant("NVML_GPU_RECOVERY_ACTION_GPU_RESET", 1))
+        action = Answer(nvml.constant("NVML_GPU_RECOVERY_ACTION_GPU_RESET"))
     yield text("compute_mode", device, mode.map(lambda mode: COMPUTE_MODES.get(mode, f"mode {mode}")))
     yield text("throttle_reason", device, throttle(nvml, gpu))
     yield text("recovery_action", device, action.map(lambda code: RECOVERY_ACTIONS.get(code, f"action {code}")))
@@ -51,7 +51,7 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
         ("row_remap_failed", "bool", remap.map(operator.itemgetter(3))),
         ("channel_repair_pending", "bool", repair.map(operator.itemgetter(0))),
         ("tpc_repair_pending", "bool", repair.map(operator.itemgetter(1))),
-        ("unrepairable_memory", "bool", if_known(query("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle))),
+        ("unrepairable_memory", "bool", query("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle)),
         ("retired_pages_pending", "bool", query("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         ("pcie_generation", "count", query("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
         ("pcie_width", "count", query("nvmlDeviceGetCurrPcieLinkWidth", handle)),
@@ -61,15 +61,10 @@ def states(nvml: Nvml, gpu: Gpu, links: Links) -> Iterator[Fact]:
     )
     for name, unit, answer in numbers:
         yield number(name, device, unit, answer)
-    for domain, name, otherwise in (("sm", "NVML_CLOCK_SM", 1), ("memory", "NVML_CLOCK_MEM", 2)):
-        applied = query("nvmlDeviceGetApplicationsClock", handle, nvml.constant(name, otherwise))
+    for domain, name in (("sm", "NVML_CLOCK_SM"), ("memory", "NVML_CLOCK_MEM")):
+        applied = query("nvmlDeviceGetApplicationsClock", handle, nvml.constant(name))
         yield number("application_clock", device, "MHz", applied, {"domain": domain})
     yield from fabric_facts(nvml, handle, device)
-
-
-def if_known(answer: Answer) -> Answer:
-    """The answer to a call that is newer than the others: an older binding lacks it, as an older driver does."""
-    return Answer(note=NOT_SUPPORTED) if answer.code == NO_FUNCTION else answer
 
 
 def counters(nvml: Nvml, gpu: Gpu, links: Links, driver: Answer) -> Iterator[Fact]:
@@ -89,18 +84,15 @@ def ecc_counts(nvml: Nvml, gpu: Gpu) -> Iterator[Fact]:
     """Errors in memory, by scope."""
     for name, kind in (("ecc_uncorrected", "UNCORRECTED"), ("ecc_corrected", "CORRECTED")):
         for scope in ("volatile", "aggregate"):
-            error_type = nvml.constant("NVML_MEMORY_ERROR_TYPE_" + kind, 0)
-            counter = nvml.constant(f"NVML_{scope.upper()}_ECC", 0)
+            error_type = nvml.constant("NVML_MEMORY_ERROR_TYPE_" + kind)
+            counter = nvml.constant(f"NVML_{scope.upper()}_ECC")
             count = nvml.query("nvmlDeviceGetTotalEccErrors", gpu.handle, error_type, counter)
             yield number(name, gpu.device.id, "count", count, {"scope": scope})
 
 
 def sram_threshold(nvml: Nvml, gpu: Gpu) -> Answer:
     """Whether uncorrectable SRAM errors passed the limit at which NVIDIA replaces the GPU (Hopper and later)."""
-    structure = nvml.constant("c_nvmlEccSramErrorStatus_v1_t", None)
-    if structure is None:
-        return Answer(note=NOT_SUPPORTED)
-    status = structure()
+    status = nvml.constant("c_nvmlEccSramErrorStatus_v1_t")()
     answer = nvml.query("nvmlDeviceGetSramEccErrorStatus", gpu.handle, ctypes.byref(status))
     return answer.map(lambda _: status.bThresholdExceeded)
 
