@@ -47,10 +47,7 @@ def settle(asked: Question, link: str) -> None:
     """
     with store.engine.transaction():
         store.questions.settle(asked.key)
-        carry_out(
-            asked.option, asked.node, asked.person, asked.reason, link=link, dag_id=asked.dag_id, run_id=asked.run_id,
-            dry_run=True,
-        )  # fmt: skip
+        carry_out(asked.option, asked.node, asked.person, asked.reason, link=link, run=asked.key, dry_run=True)
     if asked.option != RETEST:
         service.carry_out(asked.node)
 
@@ -62,8 +59,7 @@ def carry_out(
     reason: str,
     *,
     link: str = "",
-    dag_id: str = "",
-    run_id: str = "",
+    run: RunKey | None = None,
     dry_run: bool = False,
 ) -> None:
     """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
@@ -71,12 +67,11 @@ def carry_out(
     ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises IllegalMove, UnknownNode,
     and NoPerson without a named person and a reason.
     """
-    decided = {"link": link, "dag_id": dag_id, "run_id": run_id}
     if option == ADMIT:
-        entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
+        entry.admit_by(node, person, reason, option=option, link=link, run=run, dry_run=dry_run)
         return
     with store.engine.transaction():  # an answer without what it does would be shown as one that was carried out
-        store.verdicts.record_approval(node, person, option, reason, **decided)
+        store.verdicts.record_approval(node, person, option, reason, link=link, run=run)
         after = _AFTER.get(option)
         moves = after is not None and store.nodes.get(node).state is not after
         if after is not None and moves:
