@@ -1,6 +1,6 @@
 """Words and figures for reports: cleaning what came from outside, and writing numbers, times and lists.
 
-Everything a node, a person or a SKU file supplied passes through ``clean_report`` once, before any template sees it.
+Everything a node, a person or a SKU file supplied passes through ``clean`` once, before any template sees it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,6 @@ def shorten(text: str, limit: int) -> str:
     head = whole[: limit - 1]
     words = head if whole[limit - 1] == " " else head.rpartition(" ")[0]
     return (words if len(words) > limit // 2 else head).rstrip(" ,;:") + "…"
-
-
-def clean_report(value: Value, limit: int, keep: frozenset[str] = frozenset()) -> Value:
-    """A copy of a (nested, frozen) dataclass with every string in it cleaned, but for fields named in ``keep``."""
-    return in_each_text(value, lambda text: clean(text, limit), keep)
 
 
 def in_each_text(value: Value, change: Callable[[str], str], keep: frozenset[str] = frozenset()) -> Value:

@@ -23,8 +23,8 @@ from muster_reports.model import RunReport, Section, StageReport
 from muster_reports.sections import all_sections
 from muster_reports.text import (
     clean,
-    clean_report,
     device_list,
+    in_each_text,
     label_text,
     moment,
     plural,
@@ -146,7 +146,8 @@ class View:
 def build(report: RunReport, limits: Limits) -> View:
     """The view of a report; every text is cleaned and cut to the limits."""
     kept = frozenset({"result_json", "run_url", "telemetry"})
-    report = dataclasses.replace(clean_report(report, limits.chars, kept), node=clean(report.node, NODE_MAX))
+    cleaned = in_each_text(report, lambda text: clean(text, limits.chars), kept)
+    report = dataclasses.replace(cleaned, node=clean(report.node, NODE_MAX))
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)
     shown_figures = _cut_sections(figures, limits.rows)

@@ -47,10 +47,7 @@ def settle(asked: Question, link: str) -> None:
     """
     with store.engine.transaction():
         store.questions.settle(asked.key)
-        carry_out(
-            asked.option, asked.node, asked.person, asked.reason, link=link, dag_id=asked.dag_id, run_id=asked.run_id,
-            dry_run=True,
-        )  # fmt: skip
+        carry_out(asked.option, asked.node, asked.person, asked.reason, link=link, run=asked.key)
     if asked.option != RETEST:
         service.carry_out(asked.node)
 
@@ -62,29 +59,22 @@ def carry_out(
     reason: str,
     *,
     link: str = "",
-    dag_id: str = "",
-    run_id: str = "",
-    dry_run: bool = False,
+    run: RunKey | None = None,
 ) -> None:
     """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
 
-    ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises IllegalMove, UnknownNode,
-    and NoPerson without a named person and a reason.
+    The scheduler is not called. Raises IllegalMove, UnknownNode, and NoPerson without a named person and a reason.
     """
-    decided = {"link": link, "dag_id": dag_id, "run_id": run_id}
     if option == ADMIT:
-        entry.admit_by(node, person, reason, option=option, **decided, dry_run=dry_run)
+        entry.admit_by(node, person, reason, option=option, link=link, run=run, dry_run=True)
         return
     with store.engine.transaction():  # an answer without what it does would be shown as one that was carried out
-        store.verdicts.record_approval(node, person, option, reason, **decided)
+        store.verdicts.record_approval(node, person, option, reason, link=link, run=run)
         after = _AFTER.get(option)
-        moves = after is not None and store.nodes.get(node).state is not after
-        if after is not None and moves:
+        if after is not None and store.nodes.get(node).state is not after:
             store.nodes.move(node, after, person, reason)
         elif option == KEEP:
             store.withdrawals.keep_in_service(node, person, reason)
-    if moves and not dry_run:
-        service.carry_out(node)
 
 
 def effects(option: str, node: Node) -> tuple[str, ...]:

@@ -49,21 +49,19 @@ def admit_by(
     *,
     option: str = "admit",
     link: str = "",
-    dag_id: str = "",
-    run_id: str = "",
+    run: RunKey | None = None,
     dry_run: bool = False,
 ) -> Node:
-    """Let the node into production on a person's decision, which is recorded.
+    """Let the node into production on a person's decision, which is recorded. ``run``: the decision's, if it has one.
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason; NodeLeased while a run
     other than the decision's holds it.
     """
-    run = RunKey(dag_id, run_id) if run_id else None
     with store.engine.transaction():  # an approval without its move would be shown as one that was carried out
         decision = store.admission.decision(node)
         if isinstance(decision, Refuse):
             raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
-        store.verdicts.record_approval(node, person, option, reason, link=link, dag_id=dag_id, run_id=run_id)
+        store.verdicts.record_approval(node, person, option, reason, link=link, run=run)
         record = store.nodes.get(node)
         if record.state is not State.PRODUCTION:
             evidence = Evidence(person=person, reason=reason, run=run)

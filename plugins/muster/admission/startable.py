@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from muster import store
 from muster.admission import service
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
 from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
@@ -15,7 +15,6 @@ from muster.model.states import SERVING, State
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 from muster_criteria.words import listed
@@ -28,11 +27,9 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     (or not idle: a revalidation cannot be forced), its state or its record does not allow a test, its scheduler lets
     no test run for so long.
     """
-    try:
+    with of_sku_files():
         sku = load_sku(node.sku, settings().sku_folders)
         limit_s = programme.test_limit_s(sku, STAGES, level)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
     parse_launch(node.launch)
     if any(run.run_id == run_id and run.dag_id == dag for run in store.runs.find(node=node.name)):
         raise MusterError(f"run {run_id} exists already: give another reason for another run")

@@ -36,11 +36,11 @@ def on_starting(component: Any) -> None:
     if type(component).__name__ != "Job":
         return
     if policy.is_dag_processor(sys.argv):
-        policy.preload(policy.DAG_MODULES)
+        policy.preload(policy.dag_modules())
     if not policy.is_scheduler(sys.argv):
         return
     if policy.forks_tasks(sys.argv, conf.get("core", "executor")):
-        policy.preload(policy.TASK_MODULES)
+        policy.preload([*policy.dag_modules(), policy.WARM])
     try:
         from airflow.utils.session import create_session
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Sequence
@@ -43,34 +44,18 @@ PRELOAD = (
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
-DAG_MODULES = (
-    "muster.operators.forms",
-    "muster.operators.lifecycle.admission",
-    "muster.operators.lifecycle.arrival",
-    "muster.operators.lifecycle.bmc_sweep",
-    "muster.operators.lifecycle.held",
-    "muster.operators.lifecycle.repair",
-    "muster.operators.lifecycle.revalidation",
-    "muster.operators.lifecycle.sweep",
-    "muster.operators.provisional",
-    "muster.operators.statistics",
-    "muster.operators.testing.block",
-    "muster.operators.testing.member",
-    "muster.operators.testing.pair",
-    "muster.operators.testing.qualification",
-    "muster.operators.testing.rounds",
-    "muster.operators.testing.stage",
-    "muster.operators.upkeep",
-    "muster.reporting.mailing",
-    "muster.reporting.notices",
-    "muster.reporting.sending",
-)
-"""Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet. Those of
-the DAG processor and of tasks each read such a file.
-"""
+WARM = "muster.integration.warm"
+"""Of our tasks, with the modules of the DAG files: does before a fork what each task would do again for itself."""
 
-TASK_MODULES = (*DAG_MODULES, "muster.integration.warm")
-"""Modules of our tasks."""
+
+def dag_modules() -> list[str]:
+    """Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet.
+
+    Those of the DAG processor and of tasks each read such a file.
+    """
+    operators = importlib.import_module("muster.operators")  # a layer above: by name only
+    found = pkgutil.walk_packages(operators.__path__, "muster.operators.")
+    return [*(each.name for each in found), "muster.reporting.sending"]
 
 
 def forks_tasks(argv: Sequence[str], executors: str) -> bool:
@@ -138,7 +123,7 @@ if _words(sys.argv)[:2] == ["celery", "worker"]:
     from celery import signals  # type: ignore[import-untyped]
 
     # Sent before the worker forks its pool, whose processes fork those of the tasks.
-    signals.worker_init.connect(lambda **_: preload(TASK_MODULES), weak=False)
+    signals.worker_init.connect(lambda **_: preload([*dag_modules(), WARM]), weak=False)
 
 # Airflow 3.3 clears this flag only where there is an airflow_local_settings.py; while it is set, task instances are
 # made without asking the hooks of entry points.

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from muster import store
-from muster.errors import MusterError, UnknownRevision, UnknownSnapshot
+from muster.errors import MusterError, UnknownRevision, UnknownSnapshot, of_sku_files
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import judged_again, proposed_sku
 from muster.judging.references import metrics
@@ -27,7 +27,7 @@ from muster_criteria.fleet.single import derived
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.rows import rows_of
-from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.sku_files.work import sku_work
 from muster_criteria.stage.case import Case
@@ -122,10 +122,8 @@ class _Side:
 def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tuple[_Side, _Side]:
     newest = store.peers.latest(name, level, simulated=simulated)
     version = newest.version if newest else ""
-    try:
+    with of_sku_files():
         now = load_sku(name, settings().sku_folders)
-    except SkuError as error:
-        raise MusterError(str(error)) from None
     if as_of:
         store.peers.load(as_of, name, level, simulated=simulated)
     return _Side(now, version), _Side(proposed_sku(name, skus) if skus else now, as_of or version)

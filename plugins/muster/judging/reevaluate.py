@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from muster import store
-from muster.errors import MusterError, UnknownRevision
+from muster.errors import MusterError, UnknownRevision, of_sku_files
 from muster.judging import verdict
 from muster.judging.case import Collected, stored_case
 from muster.model.runs import Run
@@ -22,7 +22,7 @@ from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import EVIDENCE, Evidence, Finding, Judgement
-from muster_criteria.sku_files.model import Sku, SkuError
+from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku
 
 
@@ -144,7 +144,5 @@ def proposed_sku(name: str, skus: str) -> Sku:
         if "/" in skus:
             raise UnknownRevision(f"there is no folder {skus}; give one of SKU files, or a revision that is kept")
         return store.revisions.load(name, skus)
-    try:
+    with of_sku_files():
         return load_sku(name, (folder, *settings().sku_folders))
-    except SkuError as error:
-        raise MusterError(str(error)) from None

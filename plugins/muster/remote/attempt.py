@@ -219,13 +219,6 @@ def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
 
 
 @dataclasses.dataclass(frozen=True)
-class StillRunning:
-    """An attempt whose job still runs."""
-
-    seen: jobs.Look
-
-
-@dataclasses.dataclass(frozen=True)
 class Finished:
     """An attempt whose job is over: how it ended, and what it left."""
 
@@ -238,22 +231,21 @@ class NoVerdict(ssh.RemoteError):
 
 
 @contextlib.contextmanager
-def collected(
-    attempt: Attempt, connect: Connect, hint: Kind, *, last: bool
-) -> Iterator[Finished | StillRunning | None]:
-    """Yields what the attempt's job left; removes its folder once the body, which records the verdict, has ended.
+def collected(attempt: Attempt, connect: Connect, hint: Kind, *, last: bool) -> Iterator[Finished | jobs.Look | None]:
+    """Yields what the attempt's job left, the node's state if the job still runs; removes the job's folder once the
+    body, which records the verdict, has ended.
 
     ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Yields None
     where its result is recorded already, and the node cannot be reached or has it no more. Raises NoVerdict if the
     attempt is to be retried.
     """
     with contextlib.ExitStack() as connection:
-        found: Finished | StillRunning | None
+        found: Finished | jobs.Look | None
         try:
             client = connection.enter_context(connect(attempt.node))
             seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
             end = outcome.ended(seen, hint, attempt.job.boot_id)
-            found = StillRunning(seen) if end is None else Finished(end, _collect(attempt, client, seen, end))
+            found = seen if end is None else Finished(end, _collect(attempt, client, seen, end))
             if isinstance(found, Finished) and found.output.result is None and attempt.recorded_end() is not None:
                 found = None  # another process has judged it and tidied up
         except ssh.RemoteError as error:

@@ -10,14 +10,14 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
-from muster.remote.bmc import BadBmc, Login, login, parse_bmc
+from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import ROOT, BmcSilent, Client
 from muster.remote.redfish_documents import Document, linked, paths_of
@@ -78,7 +78,6 @@ def carry_out(
     node: Node,
     fault: Fault,
     connect: Connect,
-    who: Callable[..., Login] = login,
     last_boot: str = "",
     agent: AgentFile | None = None,
     serial: str = "",
@@ -99,7 +98,7 @@ def carry_out(
     if rung is Rung.REBOOT:
         return _reboot(node, connect)
     if rung is Rung.POWER_CYCLE:
-        return _power_cycle(node, connect, who, last_boot, serial)
+        return _power_cycle(node, connect, last_boot, serial)
     return Done(Outcome.CANCELLED, f"{rung} is a person's")
 
 
@@ -195,7 +194,7 @@ def _reboot(node: Node, connect: Connect) -> Done | Sent:
     return asked if asked.outcome is Outcome.TRANSIENT else Sent(before, "the reboot")
 
 
-def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_boot: str, serial: str) -> Done | Sent:
+def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> Done | Sent:
     before = _boot_id(node, connect) or last_boot
     if not before:
         return Done(Outcome.TRANSIENT, "nothing was sent: no boot id is known, so a restart could not be recognised")
@@ -204,7 +203,7 @@ def _power_cycle(node: Node, connect: Connect, who: Callable[..., Login], last_b
         bmc = parse_bmc(node.bmc)
         if bmc is None:
             return Done(Outcome.TRANSIENT, "no BMC is enrolled for the node")
-        with Client(bmc, who(bmc), timeout_s=10.0, limit_s=120.0) as client:
+        with Client(bmc, login(bmc), timeout_s=10.0, limit_s=120.0) as client:
             client.log_in()
             paths = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
             systems, silent = _readable(client, paths)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -21,8 +20,6 @@ from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
 from muster.remote.login import Credentials, own_fault
 from muster.remote.zipapp import AgentFile
-
-log = logging.getLogger(__name__)
 
 ABSENT = 44
 ANSWER_MAX = 1024 * 1024

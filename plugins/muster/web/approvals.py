@@ -181,7 +181,7 @@ class Answer:
         asked = self._question()
         answers.check(self.option, store.nodes.get(asked.node), RunKey.of(asked))
         with acting.under(acting.airflow_login(self.person)), store.engine.rehearsal():
-            answers.carry_out(self.option, asked.node, self.person, self.reason, dry_run=True)
+            answers.carry_out(self.option, asked.node, self.person, self.reason)
         return f"{self.option}: {asked.node}", answers.effects(self.option, store.nodes.get(asked.node))
 
     def apply(self) -> None:

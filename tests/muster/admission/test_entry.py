@@ -72,14 +72,14 @@ def test_a_person_lets_no_node_into_production_while_a_test_holds_it(tested: str
     store.runs.begin(holder, NODE, "short", "again", required_stages=STAGES)
     store.runs.begin_stage(holder, *CLUSTER_STAGES if tested == "in a block" else STAGES[:1])
     before, approvals = store.nodes.get(NODE), store.verdicts.approvals(NODE)
-    for decision in ({}, {"dag_id": "admission", "run_id": "asked"}):
+    asked = RunKey("admission", "asked")
+    for decision in (None, asked):
         with pytest.raises(NodeLeased, match=holder.run_id):
-            admit_by(NODE, "Ada", "users need it", **decision)
+            admit_by(NODE, "Ada", "users need it", run=decision)
     assert (store.nodes.get(NODE), store.verdicts.approvals(NODE)) == (before, approvals)
     store.leases.release(holder, "over")
-    asked = RunKey("admission", "asked")
     store.leases.acquire(NODE, asked, decision=True)
-    admit_by(NODE, "Ada", "users need it", dag_id=asked.dag_id, run_id=asked.run_id)
+    admit_by(NODE, "Ada", "users need it", run=asked)
     assert store.nodes.get(NODE).state is State.PRODUCTION
 
 
@@ -139,7 +139,7 @@ def test_a_warning_needs_a_person_who_is_recorded() -> None:
             admit_by(NODE, person, reason)
     link = "http://airflow/hitl"
     store.leases.release(RunKey("cluster", "run"), "over")
-    node = admit_by(NODE, "Ada", "warm aisle, known", link=link, dag_id="admission", run_id="asked")
+    node = admit_by(NODE, "Ada", "warm aisle, known", link=link, run=RunKey("admission", "asked"))
     assert node.state is State.PRODUCTION
     (approval,) = store.verdicts.approvals(NODE)
     assert (approval.person, approval.option, approval.link) == ("Ada", "admit", link)

@@ -25,7 +25,7 @@ from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.remote import attempt as remote
 from muster.remote import jobs, outcome, ssh
-from muster.remote.attempt import Attempt, Finished, NoVerdict, Programme, StillRunning, Task
+from muster.remote.attempt import Attempt, Finished, NoVerdict, Programme, Task
 from muster.remote.login import Credentials
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import AgentFile
@@ -74,7 +74,7 @@ class Bench:
                 time.sleep(0.1)
         return self.claim(begin=False)
 
-    def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False) -> Verdict | StillRunning | None:
+    def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False) -> Verdict | jobs.Look | None:
         """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
         with remote.collected(attempt, self.connect, hint, last=last) as found:
             if not isinstance(found, Finished):
@@ -121,7 +121,7 @@ def test_a_retry_finds_the_job_that_a_dead_worker_left(bench: Bench) -> None:
     again, seen = bench.begin()
     assert (again.job_key, seen.state) == (first.job_key, jobs.State.RUNNING)
     assert standin.started(bench.server.home) == ["intake"]
-    assert isinstance(bench.settle(again), StillRunning)
+    assert isinstance(bench.settle(again), jobs.Look)
     assert bench.ended == []
     wait = remote.wait(again, seen, grace_s=5.0)
     assert (wait.job_key, wait.deadline_at) == (again.job_key, again.job.started_at.timestamp() + 60.0)

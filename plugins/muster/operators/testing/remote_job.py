@@ -36,7 +36,7 @@ from muster.operators.testing import faults
 from muster.operators.testing.trigger import JobTrigger
 from muster.remote import attempt as remote
 from muster.remote import jobs, launch, neighbours, outcome, ssh
-from muster.remote.attempt import Attempt, Finished, Programme, StillRunning, Task
+from muster.remote.attempt import Attempt, Finished, Programme, Task
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.outcome import Ended, Kind
 from muster.remote.zipapp import build_agent
@@ -270,8 +270,8 @@ class RemoteJobOperator(BaseOperator):
 
     def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
         with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
-            if isinstance(found, StillRunning):
-                self._defer(attempt, found.seen)
+            if isinstance(found, jobs.Look):
+                self._defer(attempt, found)
             judgement, job_end = self._record(attempt, _explained(attempt, found))
         if _of_no_use(judgement):
             raise ControllerFault(judgement.replanned)

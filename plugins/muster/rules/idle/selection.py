@@ -72,11 +72,6 @@ class Choice:
     passed_over: Mapping[str, str]
 
 
-def nothing_bars(node: Node) -> str:
-    """The circuit breaker that never opens."""
-    return ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Known:
     """What is known at ``now`` of the nodes that may be tested, and the limits.
@@ -97,7 +92,7 @@ class Known:
     leased: Collection[str] = ()
     queued: Collection[str] = ()
     risk: Risk | None = None
-    barred: Callable[[Node], str] = nothing_bars
+    barred: Callable[[Node], str] = lambda _: ""
     minutes: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def sign(self, node: Node) -> Signs:

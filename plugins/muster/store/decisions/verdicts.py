@@ -124,7 +124,7 @@ def _last(
 
 
 def record_approval(
-    node: str, person: str, option: str, reason: str, *, link: str = "", dag_id: str = "", run_id: str = ""
+    node: str, person: str, option: str, reason: str, *, link: str = "", run: RunKey | None = None
 ) -> Approval:
     """Store a person's decision about the node as an event; it moves nothing (see ``nodes.move``).
 
@@ -133,10 +133,10 @@ def record_approval(
     check_decision(person, reason, f"nothing is approved for {node}")
     with writing() as session:
         row = access.node_row(session, node)
-        run, reason = f"{dag_id}/{run_id}" if run_id else "", reason.strip()
-        evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": run}
+        of, reason = str(run or ""), reason.strip()
+        evidence = {"approval": option, "person": person, "reason": reason, "link": link, "run": of}
         event = access.remark(session, row, person, f"chose {option!r}: {reason}", evidence)
-        return Approval(node, event.at, person, option, reason, link, run, event.login)
+        return Approval(node, event.at, person, option, reason, link, of, event.login)
 
 
 def record_unanswered(node: str, sentence: str, key: RunKey) -> None:

@@ -58,7 +58,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             select(
                 func.count(),
                 func.count(OutboxRow.parked_at),
-                func.min(_if_null(OutboxRow.parked_at, OutboxRow.due_at)),
+                func.min(OutboxRow.due_at).filter(OutboxRow.parked_at.is_(None)),
             ).where(unsent, tried())
         ).one()
         return FleetFigures(
@@ -251,7 +251,3 @@ def _spread(
         counts[place] = number
         sums.append(float(total))
     return tuple(Spread(names, tuple(counts), sum(sums)) for names, (counts, sums) in sorted(found.items()))
-
-
-def _if_null(tested: ColumnElement[Any] | Any, value: ColumnElement[Any] | Any) -> ColumnElement[Any]:
-    return case((tested.is_(None), value))

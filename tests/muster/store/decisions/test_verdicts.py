@@ -105,9 +105,8 @@ class TestStanding:
     def test_an_approval_is_a_persons_and_cannot_be_rewritten(self) -> None:
         store.nodes.add(fleet.new_node())
         link = "http://airflow/dags/x"
-        verdicts = store.verdicts.record_approval(
-            NODE, "Ada", "admit", "good enough", link=link, dag_id="dag", run_id="run"
-        )
+        run = RunKey("dag", "run")
+        verdicts = store.verdicts.record_approval(NODE, "Ada", "admit", "good enough", link=link, run=run)
         assert (verdicts.person, verdicts.option, verdicts.reason, verdicts.link, verdicts.run) == (
             "Ada", "admit", "good enough", link, "dag/run",
         )  # fmt: skip

@@ -93,6 +93,13 @@ class Api:
         found: dict[str, Any] | None = self._ask(self._core.read_node, name, absent=True)
         return found
 
+    def existing(self, name: str) -> dict[str, Any]:
+        """Returns the node. Raises SchedulerDown, also if there is none of that name."""
+        node = self.node(name)
+        if node is None:
+            raise SchedulerDown(f"Kubernetes does not know the node {name}; see `kubectl get nodes`")
+        return node
+
     def nodes(self) -> Iterator[dict[str, Any]]:
         """Yields every node. Raises SchedulerDown."""
         yield from self._pages(self._core.list_node)
@@ -159,9 +166,7 @@ class Api:
         Refused if it changed in between: then it is read and decided again. Raises SchedulerDown.
         """
         for _ in range(CONFLICTS_MAX):
-            node = self.node(name)
-            if node is None:
-                raise SchedulerDown(f"Kubernetes does not know the node {name}; see `kubectl get nodes`")
+            node = self.existing(name)
             patch = decide(node)
             if not patch:
                 return

@@ -160,7 +160,7 @@ class Kubernetes(AdmissionBackend):
         Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
-        node = self._node(name)
+        node = self._api.existing(name)
         seen, shown = self._seen(node), _condition(node, CONDITION).get("message")
         if seen.marked and not seen.foreign and shown == mark.text and not _opened(node, mark.text):
             return ""
@@ -171,7 +171,7 @@ class Kubernetes(AdmissionBackend):
             return _opened(now, mark.text)
 
         self._api.change(name, decide)
-        node = self._node(name)
+        node = self._api.existing(name)
         after = self._seen(node)
         if not after.open and not after.apart:
             raise SchedulerDown(f"Kubernetes confirmed the admission of {name}, and shows it closed")
@@ -202,7 +202,7 @@ class Kubernetes(AdmissionBackend):
             return _closed(now, text)
 
         self._api.change(name, decide)
-        if not self._seen(self._node(name)).ours:
+        if not self._seen(self._api.existing(name)).ours:
             raise SchedulerDown(
                 f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"
             )
@@ -216,12 +216,6 @@ class Kubernetes(AdmissionBackend):
                 self._api.delete_pod(metadata["namespace"], metadata["name"])
                 owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
                 yield one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}")
-
-    def _node(self, name: str) -> dict[str, Any]:
-        node = self._api.node(name)
-        if node is None:
-            raise SchedulerDown(f"Kubernetes does not know the node {name}; see `kubectl get nodes`")
-        return node
 
     def _refuse(self, name: str, node: dict[str, Any], mark: Mark) -> None:
         if why := self._seen(node).stays_closed(mark):

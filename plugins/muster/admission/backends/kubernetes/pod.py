@@ -113,9 +113,7 @@ class PodTests:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
         self.check([node], minutes)
         if self._find(job) is None:
-            found = self.api.node(node)
-            if found is None:
-                raise SchedulerDown(f"Kubernetes does not know the node {node}; see `kubectl get nodes`")
+            found = self.api.existing(node)
             self.api.create_pod(self.namespace, self._pod(job, found, self.api.pods(node), minutes))
         submitted = time.monotonic()
         while not _runs(pod := self._find(job)):
