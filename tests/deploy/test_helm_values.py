@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def test_muster_knows_every_variable(values: dict[str, Any]) -> None:
     names |= {each["envName"] for each in values["secret"]}
     known = {f"MUSTER_{name.upper()}" for name in Settings.model_fields}
     assert {name for name in names if name.startswith("MUSTER_")} <= known
-    connections = {name for name in names if not name.startswith("MUSTER_")}
+    connections = {name for name in names if not name.startswith("MUSTER_")} - {"FORWARDED_ALLOW_IPS"}
     settings = {each["name"]: each["value"] for each in values["env"]}
     assert connections == {f"AIRFLOW_CONN_{settings[f'MUSTER_{which}_CONN_ID'].upper()}" for which in ("SSH", "SMTP")}
 
@@ -127,7 +128,7 @@ def test_keys_and_reports_are_where_muster_looks_for_them(values: dict[str, Any]
 
 def test_the_api_server_alone_has_the_token_of_the_metrics(values: dict[str, Any]) -> None:
     server = values["apiServer"]
-    (setting,) = server["env"]
+    (setting,) = (each for each in server["env"] if each["name"].startswith("MUSTER_"))
     (mount,) = (
         each for each in server["extraVolumeMounts"] if Path(each["mountPath"]) == Path(setting["value"]).parent
     )
@@ -160,7 +161,10 @@ def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:
     (folder,) = (each["mountPath"] for each in server["extraVolumeMounts"] if each["name"] == "muster-users")
     copied = f"{folder}/passwords.json {core['simple_auth_manager_passwords_file']} "
     assert copied in server["args"][-1]
-    assert server["args"][-1].endswith("exec airflow api-server")
+    assert server["args"][-1].endswith("exec airflow api-server --proxy-headers")
+    assert "FORWARDED_ALLOW_IPS" in {each["name"] for each in server["env"]}  # else only a proxy in the pod is believed
+    (passwords,) = re.findall(r"passwords\.json: (\{.*\})", FILE.read_text())
+    assert sorted(json.loads(passwords)) == sorted(logins)
 
 
 def test_how_to_make_every_secret_is_stated(values: dict[str, Any]) -> None:
