@@ -115,7 +115,7 @@ TRANSITIONS = _transitions()
 
 
 def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = False) -> None:
-    """Raise IllegalMove, listing the possible moves from ``current``, unless the table allows this one.
+    """Raise IllegalMove, listing the moves from ``current`` that are possible, unless the table allows this one.
 
     A node in ``shadow`` mode is judged and reported, but only a person moves it.
     """
@@ -124,7 +124,8 @@ def check_move(current: State, to: State, evidence: Evidence, *, shadow: bool = 
         raise IllegalMove(sentence, Refusal.SHADOW)
     needs = TRANSITIONS.get((current, to))
     if needs is None:
-        sentence = f"no node goes from {current} to {to}; from {current} it can go to {possible_moves(current)}"
+        ways = ", ".join(person_moves(current)) if evidence.person else possible_moves(current)
+        sentence = f"no node goes from {current} to {to}; from {current} it can go to {ways}"
         raise IllegalMove(sentence, Refusal.NO_SUCH_MOVE)
     if not any(need.met(evidence) for need in needs):
         raise IllegalMove(f"from {current} to {to} needs {_words(needs)}; {_lacks(evidence)}", Refusal.EVIDENCE)

@@ -200,6 +200,14 @@ def test_each_step_of_a_person_s_move_is_one_that_a_person_may_take(current: Sta
             check_move(origin, target, Evidence(person="Ada", reason="because"))
 
 
+@pytest.mark.parametrize("current", State)
+def test_a_refused_person_sees_the_moves_that_are_a_person_s(current: State) -> None:
+    for to in (to for to in State if (current, to) not in TRANSITIONS):
+        with illegal(Refusal.NO_SUCH_MOVE) as refused:
+            check_move(current, to, Evidence(person="Ada", reason="because"))
+        assert str(refused.value).rpartition(" to ")[2].split(", ") == person_moves(current)
+
+
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))
 def test_a_run_that_ends_without_a_verdict_lets_go(state: State) -> None:
     back = State.QUALIFIED if state is State.CLUSTER_VALIDATION else State.REGISTERED
