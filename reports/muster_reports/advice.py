@@ -60,6 +60,7 @@ BLOCK = "cluster_qualification"
 """The id of the DAG that tests nodes as a block."""
 AWAITS_REPAIR = frozenset({"quarantine", "triage", "repair", "rma"})
 OUT_OF_SERVICE = AWAITS_REPAIR | {"retired"}
+SERVING = frozenset({"production", "revalidation"})
 _ON_A_PART = frozenset({Action.RESEAT, Action.RESET, Action.RMA, Action.INSPECT})
 _NO_PART = frozenset({FaultClass.NODE, FaultClass.FACILITY})
 
@@ -155,7 +156,7 @@ def _after_fail(report: RunReport, after_steps: bool) -> str:
 
 
 def _left_service(report: RunReport) -> bool:
-    return report.state_before in ("production", "revalidation") and report.state_after == "qualified"
+    return report.state_before in SERVING and report.state_after == "qualified"
 
 
 def _serves(report: RunReport) -> bool:
@@ -164,11 +165,16 @@ def _serves(report: RunReport) -> bool:
 
 def _retest(report: RunReport) -> str:
     """The way to another test, from where the node is."""
-    name = shlex.quote(report.node)
     if report.state_after == "qualified" and report.dag_id == BLOCK:
-        return f"test it in a block again: muster block {name} OTHER… --reason 'why'"
-    back = f"muster node move {name} registered --reason 'why', and " if report.state_after in AWAITS_REPAIR else ""
-    command = "revalidate" if report.state_after == "revalidation" else "qualify"
+        return f"test it in a block again: muster block {shlex.quote(report.node)} OTHER… --reason 'why'"
+    return way_to_test(report.node, report.state_after)
+
+
+def way_to_test(node: str, state: str) -> str:
+    """The commands for another test of a node in ``state``."""
+    name = shlex.quote(node)
+    back = f"muster node move {name} registered --reason 'why', and " if state in OUT_OF_SERVICE else ""
+    command = "revalidate" if state in SERVING else "qualify"
     return f"{back}test again: muster {command} {name} --reason 'why'"
 
 

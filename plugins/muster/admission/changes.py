@@ -11,9 +11,10 @@ from muster.admission.service import carry_out
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
-from muster.model.states import SERVING, State
+from muster.model.states import State
 from muster.rules.preview import risks_of_move, risks_of_pause
 from muster.settings import settings
+from muster_reports import advice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Ch
     risks, effects = risks_of_move(before.state, to, shadow=before.shadow), entry.effects(before, to)
     moved = entry.move(node, to, person, reason, dry_run=dry_run)
     lacks = placeless(before)
-    return Change(f"it went from {before.state} to {moved.state}{lacks and f'; {lacks}'}", risks, effects)
+    return Change(f"it goes from {before.state} to {moved.state}{lacks and f'; {lacks}'}", risks, effects)
 
 
 def placeless(before: Node) -> str:
@@ -51,13 +52,13 @@ def waive(finding: str, until: str, person: str, reason: str, *, of: str = "") -
     if of and finding not in {each.finding.id for each in store.verdicts.open_findings(of)}:
         raise MusterError(f"{of} has no open finding {finding!r}")
     given = store.waivers.give(finding, end, person, reason)
-    what = f"{given.rule} of {given.metric} on {given.subject or f'{given.device} of {given.node}'}"
+    what = f"{given.what} of {given.subject or f'{given.device} of {given.node}'}"
     unless = (
         f"unless it is clearly worse than now, or another: {given.observed}" if given.extents else "however far it goes"
     )
-    test = "revalidate" if store.nodes.get(given.node).state in SERVING else "qualify"
+    again = advice.way_to_test(given.node, store.nodes.get(given.node).state)
     return Change(
-        f"{what} is waived {given}; recorded verdicts stay: test again, `muster {test} {given.node} --reason '…'`",
+        f"{what} is waived {given}; recorded verdicts stay. Then {again}",
         (f"{what} no longer fails a test until {given.last_day}, {unless}",),
     )
 

@@ -28,7 +28,7 @@ def list_(
         waivers,
         ["id", "finding", "what", "on", "observed", "until", "by", "reason", ""],
         (
-            [each.id, each.finding, f"{each.rule} of {each.metric}", each.subject or f"{each.device} of {each.node}",
+            [each.id, each.finding, each.what, each.subject or f"{each.device} of {each.node}",
              each.observed, str(each.last_day), each.person, each.reason, "revoked" if each.revoked_at else ""]
             for each in waivers
         ),

@@ -163,12 +163,8 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
             return dataclasses.replace(item, since=seen.leaves.first_seen)
         case State.REVALIDATION:
             return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
-        case State.QUARANTINE:
-            return seen.item(Cause.QUARANTINE, Turn.PERSON, f"muster node move {name} triage --reason …")
-        case State.TRIAGE:
-            return seen.item(Cause.TRIAGE, Turn.PERSON, f"muster node move {name} repair --reason …")
-        case State.REPAIR:
-            return seen.item(Cause.REPAIR, Turn.PERSON, f"muster node move {name} registered --reason …")
+        case State.QUARANTINE | State.TRIAGE | State.REPAIR:
+            return seen.item(Cause(str(row.state)), Turn.PERSON, f"muster node move {name} registered --reason …")
         case State.RMA:
             return seen.item(Cause.RMA, Turn.VENDOR, f"muster node replace {name} --reason …")
         case State.REGISTERED:

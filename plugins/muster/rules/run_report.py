@@ -90,9 +90,8 @@ def waiver_sentences(standing: Standing) -> tuple[str, ...]:
     sentences = []
     for waiver in standing.waivers:
         if concerns(waiver, standing.machine):
-            labels = ", ".join(f"{key} {value}" for key, value in waiver.labels)
-            what = f"{waiver.rule} of {waiver.metric}{f' ({labels})' if labels else ''} on {waiver.device}"
-            sentences.append(f"{what} ({waiver.finding}; then {waiver.observed}) is waived {waiver}")
+            found = f"{waiver.finding}; then {waiver.observed}"
+            sentences.append(f"{waiver.what} of {waiver.device} ({found}) is waived {waiver}")
     return tuple(sentences)
 
 

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pwd
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,6 +193,12 @@ class TestWaivers:
         assert json.loads(muster("waivers", "list", "--json")[1]) == []
         (over,) = json.loads(muster("waivers", "list", "--over", "--json")[1])
         assert over["revoked_at"]
+
+    def test_the_way_to_a_test_leads_out_of_quarantine(self, muster: Muster) -> None:
+        finding = failed()
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "it failed")
+        out = muster("waive", finding, "--until", DAY, *WHY)[1]
+        assert re.findall(rf"muster (.+?) {NODE}", out) == ["node move", "qualify"]
 
     @pytest.mark.parametrize(
         ("args", "kind"),

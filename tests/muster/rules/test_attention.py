@@ -25,6 +25,7 @@ from muster.rules import attention as rules
 from muster.rules.attention import OTHERS_MIN
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.model import Verdict
+from muster_reports.advice import way_to_test
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
@@ -155,6 +156,7 @@ def test_each_state_out_of_service_has_its_turn(seen: FleetRow, cause: Cause, tu
 
 def test_a_person_s_reason_stands_before_the_last_verdict() -> None:
     found = only(attention([after("n1", State.QUARANTINE, Verdict.PASS, moved_for="smells of smoke")]))
+    assert f"{found.command.removesuffix('…')}'why'" in way_to_test("n1", found.state)
     assert found.why == "smells of smoke"
 
 

@@ -57,6 +57,12 @@ class Waiver:
         return self.revoked_at is None and now < self.until
 
     @property
+    def what(self) -> str:
+        """What it accepts of the part: "gemm_rate (dtype bf16, rule floor)"."""
+        labels = (f"{key} {value}" for key, value in self.labels)
+        return f"{self.metric} ({', '.join((*labels, f'rule {self.rule}'))})"
+
+    @property
     def last_day(self) -> datetime.date:
         """The last day (UTC) on which it is in effect."""
         return (self.until - datetime.timedelta.resolution).date()

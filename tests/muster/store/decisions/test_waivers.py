@@ -67,7 +67,7 @@ def test_a_waived_finding_warns_and_a_person_still_has_to_open_production() -> N
     assert judgement.findings[0].waived == f"by Ada until {waiver.until:%Y-%m-%d}: slow but good enough"
     assert judgement.reason.startswith("gemm_rate on gpu3 is 480 TFLOPS, expected ≥ 600 TFLOPS (waived by Ada")
     (shown,) = report.waivers
-    assert shown.startswith("floor of gemm_rate (dtype bf16) on gpu3 (f-")
+    assert shown.startswith("gemm_rate (dtype bf16, rule floor) of gpu3 (f-")
     summary = next(each for each in store.runs.stages(closed.key) if each.stage == "performance")
     assert summary.verdict is Verdict.WARN
     assert [
