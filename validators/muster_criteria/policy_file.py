@@ -6,16 +6,14 @@ import datetime
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from muster_criteria.written import Written, read
+from muster_criteria.written import Kind, Written, read
 
 BYTES_MAX = 200_000
 NAME = r"^[a-z0-9][a-z0-9.-]{0,62}$"
-
-Policy = TypeVar("Policy", bound=Written)
 
 
 class BadPolicy(Exception):
@@ -30,7 +28,11 @@ class Source(Written):
 
 
 class Table(Written):
-    """The base of a policy. ``policy`` and ``version`` are what a decision cites; ``sources``: by name."""
+    """The base of a policy. ``policy`` and ``version`` are what a decision cites; ``sources``: by name. ``MARK``: the
+    key that tables of this kind have, and no others.
+    """
+
+    MARK: ClassVar[str]
 
     policy: Annotated[str, Field(pattern=NAME)]
     version: str
@@ -42,22 +44,34 @@ class Table(Written):
         """The policy as a decision cites it: "health 2026.1"."""
         return f"{self.policy} {self.version}"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_kind(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and cls.MARK not in raw:
+            raise ValueError(f"it is a policy of another kind: it has no key {cls.MARK!r}")
+        return raw
+
     def check_sources(self, named: Iterable[str]) -> None:
         """Raises ValueError where one of those named is none of ``sources``."""
         if missing := sorted(set(named) - set(self.sources)):
             raise ValueError(f"there is no source {missing[0]!r} (there are {', '.join(sorted(self.sources))})")
 
 
-def parse(kind: type[Policy], text: bytes, where: str) -> Policy:
+Policy = TypeVar("Policy", bound=Table)
+
+
+def parse(kind: type[Kind], text: bytes, where: str) -> Kind:
     """Read a policy. Raises BadPolicy, one sentence that names ``where`` and the key, for the first thing wrong."""
     return read(kind, text, BYTES_MAX, where, BadPolicy)
 
 
-def find(name: str, folders: Sequence[Path]) -> Path:
-    """The file of a policy, in the first folder that has one. Raises BadPolicy that lists those there are."""
+def find(kind: type[Table], name: str, folders: Sequence[Path]) -> Path:
+    """The file of a policy, in the first folder that has one. Raises BadPolicy that lists those of its kind."""
     if re.fullmatch(NAME, name):
         for folder in folders:
             if (path := Path(folder) / "policies" / f"{name}.yaml").is_file():
                 return path
-    known = sorted({path.stem for folder in folders for path in (Path(folder) / "policies").glob("*.yaml")})
+    files = (path for folder in folders for path in (Path(folder) / "policies").glob("*.yaml"))
+    mark = re.compile(rf"^{kind.MARK}:".encode(), re.M)
+    known = sorted({path.stem for path in files if mark.search(path.read_bytes())})
     raise BadPolicy(f"there is no policy {name!r}: known are {', '.join(known) or 'none'}.")

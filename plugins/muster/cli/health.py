@@ -38,7 +38,7 @@ def show_(
         [", ".join(entry.checks), _conditions(entry), entry.action, entry.why, table.sources[entry.source].text]
         for entry in entries
     ]
-    empty = f"no entry knows {check}: it would be noted, and nothing else follow" if check else "the policy is empty"
+    empty = f"no entry knows {check}: it would be noted, and nothing else follows" if check else "the policy is empty"
     show.table(["checks", "when", "do", "why", "source"], rows, empty=empty)
 
 

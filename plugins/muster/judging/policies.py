@@ -29,7 +29,7 @@ def _in_force(kind: type[Policy], name: str) -> Policy:
     from muster_criteria.sku_files.skus import SHIPPED
 
     try:
-        path = policy_file.find(name, [*settings().sku_folders, SHIPPED])
+        path = policy_file.find(kind, name, [*settings().sku_folders, SHIPPED])
         # By its time, so that a corrected file counts at once.
         found: Policy = _parsed(kind, path, path.stat().st_mtime_ns)
         return found

@@ -73,7 +73,7 @@ def test_a_policy_is_shown_with_its_sources_and_reasons(muster: Muster) -> None:
     [
         (
             ["device-events", "show", "nvidia-xyd"],
-            "there is no policy 'nvidia-xyd': known are health, kernel, nvidia-xid, repair.",
+            "there is no policy 'nvidia-xyd': known are kernel, nvidia-xid.",
         ),
         (["device-events", "compare", "/nowhere/b.yaml"], "/nowhere/b.yaml cannot be read by the user "),
         (

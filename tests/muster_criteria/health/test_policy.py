@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from muster_criteria import policy_file
 from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, response_to
 from muster_criteria.health.policy import Facts, HealthAction, HealthPolicy, action_on
 from muster_criteria.health.readings import COUNTED, Before, parse, read
-from muster_criteria.policy_file import BadPolicy
+from muster_criteria.policy_file import BadPolicy, Table
+from muster_criteria.repair.ladder import RepairPolicy
 from muster_criteria.sku_files.skus import SHIPPED
 
 PATH = SHIPPED / "policies" / "health.yaml"
@@ -22,6 +24,20 @@ A = HealthAction
 
 def shipped() -> HealthPolicy:
     return policy_file.parse(HealthPolicy, PATH.read_bytes(), PATH.name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(HealthPolicy, {"health"}), (EventPolicy, {"kernel", "nvidia-xid"}), (RepairPolicy, {"repair"})],
+)
+def test_only_policies_of_the_asked_kind_are_known(kind: type[Table], names: set[str]) -> None:
+    files = {path.stem: path for path in PATH.parent.glob("*.yaml")}
+    with pytest.raises(BadPolicy) as unknown:
+        policy_file.find(kind, "no-such", [SHIPPED])
+    assert {name for name in files if re.search(rf"\b{name}\b", str(unknown.value))} == names
+    for name in files.keys() - names:
+        with pytest.raises(BadPolicy, match=kind.MARK):
+            policy_file.parse(kind, files[name].read_bytes(), name)
 
 
 @pytest.mark.parametrize(

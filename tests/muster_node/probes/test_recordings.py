@@ -55,7 +55,7 @@ def read_fio(text, pattern):
 
 @functools.cache
 def policy():
-    path = policy_file.find("nvidia-xid", [SHIPPED])
+    path = policy_file.find(EventPolicy, "nvidia-xid", [SHIPPED])
     return policy_file.parse(EventPolicy, path.read_bytes(), path.name)
 
 

@@ -172,6 +172,8 @@ class Escalation(Written):
 class EventPolicy(Table):
     """The table. ``kinds``: of events that it judges; the first is that of an entry that names none."""
 
+    MARK = "kinds"
+
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
     fields: dict[str, TextField] = Field(default_factory=dict)
     escalation: Escalation | None = None

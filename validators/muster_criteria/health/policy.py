@@ -138,6 +138,8 @@ class HealthPolicy(Table):
     state has to be good since its recovery before it is over. ``mode``: of nodes that no group names.
     """
 
+    MARK = "stable_s"
+
     bring_up_s: Annotated[float, Field(ge=0)]
     stable_s: Annotated[float, Field(gt=0)]
     mode: Literal["watch", "quarantine"] = "quarantine"

@@ -99,6 +99,8 @@ class RepairPolicy(Table):
     ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: empty, and nothing is repaired.
     """
 
+    MARK = "ladders"
+
     window_days: Annotated[float, Field(gt=0, le=WINDOW_DAYS_MAX)]
     restarts_max: Annotated[int, Field(ge=1)]
     repairs_max: Annotated[int, Field(ge=1)]

@@ -228,7 +228,7 @@ def _read_policies(named: Sequence[object], search: Sequence[Path]) -> tuple[byt
     """
     read, found = b"", list[EventPolicy]()
     for name in dict.fromkeys([*map(str, named), KERNEL]):
-        path = policy_file.find(name, _folders(search))
+        path = policy_file.find(EventPolicy, name, _folders(search))
         text = path.read_bytes()
         policy = _parsed_policy(text, f"policies/{path.name}")
         if not {kind for each in found for kind in each.kinds}.issuperset(policy.kinds):

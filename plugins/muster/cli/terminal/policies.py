@@ -20,7 +20,7 @@ def load(kind: type[Policy], named: str) -> tuple[Policy, str]:
 
     is_file = named == ownership.STDIN or named.endswith((".yaml", ".yml")) or "/" in named
     try:
-        path = Path(named) if is_file else policy_file.find(named, [*settings().sku_folders, SHIPPED])
+        path = Path(named) if is_file else policy_file.find(kind, named, [*settings().sku_folders, SHIPPED])
         return policy_file.parse(kind, ownership.read(path), path.name), path.name
     except policy_file.BadPolicy as error:
         raise MusterError(str(error)) from None
