@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from muster_criteria.text import one_line
+from muster_criteria.text import one_line, refusal
 
 if TYPE_CHECKING:
     import pydantic
@@ -58,7 +58,7 @@ def first_refused(error: pydantic.ValidationError, whole: str = "") -> str:
     """
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
-    why = first["msg"].removeprefix("Value error, ")
+    why = refusal(first["msg"])
     return f"{where}: {why}" if where else why
 
 

@@ -20,6 +20,7 @@ from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
 from muster.model.stages import Level
+from muster_criteria.text import refusal
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
@@ -347,7 +348,7 @@ def _settings(_environment: tuple[tuple[bytes, bytes], ...]) -> Settings:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = "MUSTER_" + "_".join(str(part) for part in first["loc"]).upper()
-        why = redaction.of_text(first["msg"].removeprefix("Value error, "))
+        why = redaction.of_text(refusal(first["msg"]))
         raise BadSettings(f"{name}{_quoted(first)} cannot be used: {why}; correct it or unset it") from None
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))

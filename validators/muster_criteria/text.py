@@ -11,6 +11,14 @@ _MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_~&{}
 _LINK = re.compile(r"https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)", re.IGNORECASE)
 """Where Airflow's pages make a link of a bare address, escaped or not: a space after it keeps them from it."""
 
+_OWN = "Value error, "
+_REFUSALS = (
+    (re.compile("^Field required|^Unable to extract tag .*"), "is missing"),
+    (re.compile("^Extra inputs are not permitted"), "is not a key that is known here"),
+    (re.compile("^Input tag .* does not match any of the expected tags: "), "is none of "),
+    (re.compile(r"^\w+ should "), "has to "),
+)
+
 
 def printable(text: str, instead: str = " ", keep: str = "") -> str:
     """``text`` with ``instead`` for each control, bidirectional, invisible or unassigned character not in ``keep``."""
@@ -30,6 +38,15 @@ def cut(text: str, most: int) -> str:
 def as_markdown(text: str) -> str:
     """``text`` as Markdown that shows it as it is, on one line: no markup, picture or link."""
     return _LINK.sub(r"\g<0> ", one_line(text)).translate(_MARKUP)
+
+
+def refusal(message: str) -> str:
+    """Pydantic's message about a value in Muster's words, to follow the value's name; a validator's own as it is."""
+    if message.startswith(_OWN):
+        return message.removeprefix(_OWN)
+    for theirs, ours in _REFUSALS:
+        message = theirs.sub(ours, message)
+    return message
 
 
 def clean_text(text: object) -> object:

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from muster_criteria import yaml_file
+from muster_criteria.text import refusal
 from muster_criteria.yaml_file import BadYaml
 
 
@@ -42,7 +43,7 @@ def problem_of(error: ValidationError) -> tuple[tuple[str, ...], str, str]:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     keys = tuple(str(part) for part in problems[0]["loc"])
     more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-    return keys, problems[0]["msg"].removeprefix("Value error, "), more
+    return keys, refusal(problems[0]["msg"]), more
 
 
 def read(kind: type[Kind], text: bytes, bytes_max: int, where: str, refused: type[Exception]) -> Kind:

@@ -22,7 +22,7 @@ from muster.model.names import HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 from muster_criteria import yaml_file
-from muster_criteria.text import one_line
+from muster_criteria.text import one_line, refusal
 from muster_criteria.yaml_file import BadYaml
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -342,9 +342,9 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
         elif problem["type"] == "extra_forbidden":
             yield f"unknown key {_quoted(field)}{_closest(field, InventoryNode.model_fields)}"
         elif problem["type"] == "value_error":
-            yield problem["msg"].removeprefix("Value error, ")
+            yield refusal(problem["msg"])
         else:
-            advice = _WHAT_TO_DO.get(field, problem["msg"])
+            advice = _WHAT_TO_DO.get(field) or f"it {refusal(problem['msg'])}"
             where = one_line(" ".join(str(part) for part in problem["loc"]))[:QUOTED_MAX]
             yield f"{where} {_quoted(problem['input'])} cannot be used; {advice}"
 

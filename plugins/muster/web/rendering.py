@@ -17,7 +17,7 @@ from muster.model.stages import STAGES
 from muster.web import PREFIX, fleet, plots
 from muster_criteria import words
 from muster_criteria.stages import LEVELS
-from muster_criteria.text import one_line
+from muster_criteria.text import one_line, refusal
 from muster_reports.environment import environment
 
 POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'self'; form-action 'self'; base-uri 'none'"
@@ -95,7 +95,7 @@ async def not_understood(request: Request, error: Exception) -> Response:
     """Answer a request whose parameters are not valid."""
     assert isinstance(error, RequestValidationError)
     if _wants_page(request):
-        wrong = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+        wrong = [f"{each['loc'][-1]}: {refusal(each['msg'])}" for each in error.errors()]
         return _trouble(request, 422, "; ".join(wrong))
     return await request_validation_exception_handler(request, error)
 

@@ -263,6 +263,9 @@ def test_a_writer_that_keeps_the_events_locked_only_delays_a_delivery(
 
 def test_a_sink_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     clear = {"kind": "http", "url": "http://siem.example/", "token_file": "token"}
+    with pytest.raises(BadSettings) as refused:
+        sinks.sink("siem", {"kind": "a-secret"})
+    assert "a-secret" not in str(refused.value)
     for wrong in (
         {"kind": "mail"},
         {},

@@ -26,6 +26,7 @@ from muster_criteria.sku_files.lint import problems_of
 from muster_criteria.sku_files.model import BlockProgramme, Problem, Programme, Sku, SkuError
 from muster_criteria.sku_files.shown import Shows, both, with_shown
 from muster_criteria.sku_files.versions import BadVersions, with_versions
+from muster_criteria.text import refusal
 from muster_criteria.yaml_file import BadYaml
 
 SHIPPED = Path(__file__).resolve().parents[2] / "skus"
@@ -268,12 +269,9 @@ def _problems(file: str, error: ValidationError) -> list[Problem]:
         inner = item.get("ctx", {}).get("error")
         parts += [inner.key] if isinstance(inner, BadValue) else []
         key = ".".join(str(part) for part in parts) or "file"
-        message = {
-            "missing": "is missing; every number needs a unit, a source and a date"
-            if _is_evidence(parts)
-            else "is missing",
-            "extra_forbidden": "is not a key that is known here",
-        }.get(item["type"], inner.problem if isinstance(inner, BadValue) else item["msg"].removeprefix("Value error, "))
+        message = inner.problem if isinstance(inner, BadValue) else refusal(item["msg"])
+        if item["type"] == "missing" and _is_evidence(parts):
+            message += "; every number needs a unit, a source and a date"
         code = {"missing": "missing-key", "extra_forbidden": "unknown-key"}.get(item["type"], "bad-value")
         found.append(Problem(file, key, code, message[0].lower() + message[1:]))
     return found
