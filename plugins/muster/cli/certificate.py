@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson, AsWho, Name
+from muster.cli.terminal.options import AsJson, AsWho, Name, given
 from muster.errors import BadCertificate, MusterError
 
 app = typer.Typer()
@@ -95,7 +95,7 @@ def key(
     from muster import store
 
     if new:
-        store.signing.replace_key(show.person(who), reason)
+        store.signing.replace_key(show.person(who), given(reason))
     public = store.signing.public_text(store.signing.signing_key(create=False))
     if json:
         show.as_json({"public_key": public})

@@ -103,6 +103,8 @@ def shown(
 
     found = store.repairs.get_incident(incident)
     if archive:
+        if json:
+            raise MusterError("--archive writes the archive itself, which is no JSON: leave --json out")
         if found.bundle is None:
             raise MusterError(f"incident {incident} has no evidence yet")
         with Path(found.bundle.path).open("rb") as kept:

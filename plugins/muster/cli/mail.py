@@ -9,7 +9,7 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed
-from muster.cli.terminal.options import AsJson, AsWho
+from muster.cli.terminal.options import AsJson, AsWho, given
 
 app = typer.Typer()
 
@@ -45,7 +45,7 @@ def resend(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False,
 
     with rehearsed(dry_run, json):
         done = "would be sent again" if dry_run else "is sent again within minutes"
-        _each(keys, lambda key: store.outbox.resend(key, show.person(who), reason), done, dry_run, json)
+        _each(keys, lambda key: store.outbox.resend(key, show.person(who), given(reason)), done, dry_run, json)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def drop(keys: Keys, reason: Reason, who: AsWho = "", dry_run: DryRun = False, j
 
     with rehearsed(dry_run, json):
         done = "would be deleted" if dry_run else "is deleted"
-        _each(keys, lambda key: store.outbox.drop(key, show.person(who), reason), done, dry_run, json)
+        _each(keys, lambda key: store.outbox.drop(key, show.person(who), given(reason)), done, dry_run, json)
 
 
 def _each(keys: list[str], change: Callable[[str], bool], done: str, dry_run: bool, json: bool) -> None:

@@ -14,6 +14,7 @@ from muster.errors import MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import REPAIR
 from muster.model.nodes import Node
+from muster_criteria.devices import kind_of, natural
 
 
 def repair(
@@ -60,4 +61,8 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
     else:
         who = "wait" if isinstance(step, rules.Wait) else "a person decides"
         effects.append(f"would take evidence, then {who}: {step.why}")
-    return dry.Would(tuple(effects))
+    # No refusal: a GPU that never answered is in no record.
+    alike = {each.slot for each in store.parts.of_node(node.name) if kind_of(each.slot) == kind_of(device)}
+    listed = ", ".join(sorted(alike, key=natural))
+    unknown = (f"the records know no {device} of it, but {listed}",) if alike and device not in alike else ()
+    return dry.Would(tuple(effects), unknown)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson
+from muster.cli.terminal.options import AsJson, check_sku
 
 app = typer.Typer()
 
@@ -18,6 +18,8 @@ def list_(sku: Annotated[str, typer.Option(help="Only of this hardware model.")]
     from muster import store
 
     kept = store.peers.find(sku=sku)
+    if sku and not kept:
+        check_sku(sku)
     show.answer(
         kept,
         ["snapshot", "made", "sku", "level", "nodes", ""],

@@ -58,6 +58,7 @@ def test_the_archive_is_written_where_the_caller_can_read_it(
     kept.write_text("its bytes")
     store.repairs.keep_bundle(incident.id, Bundle(str(kept), "ab" * 32, 9))
     assert muster("evidence", "show", str(incident.id), "--archive") == (0, "its bytes", "")
+    assert muster("evidence", "show", str(incident.id), "--archive", "--json")[0] == 1
 
 
 def test_an_open_incident_is_listed_first_however_many_came_after_it(muster: Muster, incident: Incident) -> None:
@@ -125,6 +126,8 @@ def test_a_rehearsal_knows_the_part_of_a_device_and_the_repairs_of_other_faults(
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
     assert "reset_gpu is not switched on" in rehearsed(muster, "gpu_memory"), "its serial number is known"
     assert "reboot is not switched on" in rehearsed(muster, "gpu_lost")
+    of = ("repair", NODE, "--fault", "gpu_lost", *WHY[:2], "--dry-run", "--json", "--device")
+    assert [len(json.loads(muster(*of, device)[1])["risks"][NODE]) for device in ("gpu3", "gpu66")] == [0, 1]
     for number, fault in enumerate(("host_memory", "host_other")):
         key = RunKey("repair", str(number))
         store.leases.acquire(NODE, key)

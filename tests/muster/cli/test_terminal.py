@@ -108,3 +108,31 @@ def test_a_rehearsal_states_no_change_as_made(muster: Muster, sqlite_db: str) ->
     move = ("node", "move", "a", "quarantine", "--reason", "x", "--as", "Ada")
     rehearsed, done = (muster(*move, *more)[1].splitlines()[0] for more in (["--dry-run"], []))
     assert rehearsed == done.replace("a: ", "a: would: ", 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["add", "a", "--sku", "cpu-generic"],
+        ["adopt", "b", "--reason", "x", "--as", "Ada"],
+        ["scheduler", "b", "--none", "--reason", "x", "--as", "Ada"],
+        ["remove", "b", "--reason", "x", "--as", "Ada"],
+    ],
+)
+def test_a_rehearsal_states_no_outcome_as_come_about(muster: Muster, sqlite_db: str, command: list[str]) -> None:
+    store.nodes.add(fleet.new_node("b"))
+    key = ["--host-key", fleet.host_key("a")] if command[0] == "add" else []
+    rehearsed, done = (muster("node", *command, *key, *more)[1].splitlines()[0] for more in (["--dry-run"], []))
+    assert rehearsed == done.replace(": ", ": would be ", 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["node", "list", "--sku"],
+        ["snapshots", "list", "--sku"],
+        ["certificate", "key", "--new", "--as", "Ada", "--reason"],
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused(muster: Muster, sqlite_db: str, command: list[str]) -> None:
+    assert refusal(muster(*command, " ", "--json")) == "MusterError"

@@ -10,7 +10,7 @@ import typer
 
 from muster.cli.doctor import connections
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.dry import DryRun, rehearsed, risks, stated
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
 from muster.errors import MusterError
@@ -42,7 +42,7 @@ def adopt(
     with rehearsed(dry_run):
         outcome = store.adoption.adopt(names or (), show.person(who), given(reason), enrol=enrol)
         for name, word in outcome.items():
-            typer.echo(f"{name}: {word}")
+            stated(name, word, dry_run)
             if dry_run and word == "adopted":
                 risks(name, risks_of_move(State.REGISTERED, State.PRODUCTION, shadow=True))
 

@@ -13,9 +13,9 @@ import typer
 
 from muster.cli.doctor import connections
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun, rehearsed
+from muster.cli.terminal.dry import DryRun, rehearsed, stated
 from muster.cli.terminal.messages import messages
-from muster.cli.terminal.options import AsJson, Name
+from muster.cli.terminal.options import AsJson, Name, check_sku
 from muster.errors import MusterError, UnknownNode
 from muster.model.nodes import Lease, Node
 from muster.model.states import State
@@ -79,7 +79,7 @@ def add(
     found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in lines]
     with rehearsed(dry_run):
         for enrolled, outcome in store.nodes.add_all(found, actor=settings().who).items():
-            typer.echo(f"{enrolled}: {outcome}")
+            stated(enrolled, outcome, dry_run)
 
 
 @app.command("import")
@@ -100,9 +100,11 @@ def import_(
         outcomes = store.nodes.add_all(found, actor=settings().who)
         for known, outcome in outcomes.items():
             if outcome.startswith("updated"):
-                typer.echo(f"{known}: {outcome}")
+                stated(known, outcome, dry_run)
         counts = collections.Counter(outcome.partition(":")[0] for outcome in outcomes.values())
-        typer.echo(", ".join(f"{counts[word]} {word}" for word in ("added", "updated", "unchanged") if counts[word]))
+        would = "would be " if dry_run else ""
+        words = (word for word in ("added", "updated", "unchanged") if counts[word])
+        typer.echo(", ".join(f"{counts[word]} {would}{word}" for word in words))
 
 
 @app.command("list")
@@ -116,6 +118,8 @@ def list_(
     from muster import store
 
     nodes = store.nodes.find(states=state or (), sku=sku, rack=rack)
+    if sku and not nodes:
+        check_sku(sku)
     leased = {lease.node: lease.run_id for lease in store.leases.live()}
     if json:
         show.as_json([{**vars(node), "leased_by": leased.get(node.name, "")} for node in nodes])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.dry import DryRun, rehearsed, risks, stated
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsWho, Name, Reason, given
 from muster.errors import MusterError
@@ -45,8 +45,7 @@ def remove(
             )
         if place is not None and not rehearsing:
             store.schedulers.assign(name, "", "", show.person(who), given(reason))
-        what = "would be retired" if rehearsing else "retired"
-        typer.echo(f"{name}: {what}{f', and closed in {place.cluster} for good' if place else ''}")
+        stated(name, f"retired{f', and closed in {place.cluster} for good' if place else ''}", dry_run)
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")
         if dry_run:

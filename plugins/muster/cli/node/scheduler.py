@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.terminal import show
-from muster.cli.terminal.dry import DryRun, rehearsed, risks
+from muster.cli.terminal.dry import DryRun, rehearsed, risks, stated
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsJson, AsWho, Name, Reason, given
 from muster.errors import BadScheduler
@@ -38,7 +38,7 @@ def scheduler(
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
         place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon)
-        typer.echo(f"{name}: {f'{there} in {cluster}' if place else 'no scheduler'}")
+        stated(name, f"{there} in {cluster}" if place else "in no scheduler", dry_run)
         if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])
     if place is not None and not dry_run and (trouble := service.carry_out(name)):

@@ -42,6 +42,11 @@ def risks(of: str, sentences: Iterable[str]) -> None:
         typer.echo(f"{of}: risk: {sentence}")
 
 
+def stated(of: str, outcome: str, dry_run: bool) -> None:
+    """Print an outcome, such as "added", as made or as what would be."""
+    typer.echo(f"{of}: {'would be ' if dry_run else ''}{outcome}")
+
+
 def decided(of: str, make: Callable[[], Change], dry_run: bool) -> None:
     """Make a person's change and print it; with ``dry_run`` its risks and effects, and nothing is changed."""
     with rehearsed(dry_run):

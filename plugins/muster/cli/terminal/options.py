@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from muster.errors import MusterError
+from muster.errors import MusterError, of_sku_files
+from muster.settings import settings
 from muster_criteria.text import one_line
 
 Name = Annotated[str, typer.Argument(help="The node's name.")]
@@ -27,6 +28,14 @@ def given(reason: str) -> str:
     if not (said := one_line(reason).strip()):
         raise MusterError("a decision needs a reason: --reason 'why'")
     return said
+
+
+def check_sku(name: str) -> None:
+    """Raises MusterError, with the names that there are, where no SKU file has this one."""
+    from muster_criteria.sku_files.skus import find_sku
+
+    with of_sku_files():
+        find_sku(name, settings().sku_folders)
 
 
 def utc(moment: datetime.datetime) -> datetime.datetime:
