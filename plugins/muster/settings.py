@@ -135,8 +135,8 @@ class _Admission(pydantic.BaseModel):
     )
     replace_by_itself: bool = pydantic.Field(
         default=False,
-        description="whether a spare (label spare) that the gate admits takes the place of a node that left production "
-        "without a person",
+        description="whether, without asking a person, a spare (label spare) that the gate admits takes the place of a "
+        "node that left production",
     )
     certificate_key_file: Path | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"

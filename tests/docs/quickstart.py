@@ -19,7 +19,7 @@ from tests.support.servers import sshd
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\n(.*?)^```", re.M | re.S)
-HOST = "gpu-0001.example.org"
+HOST, NAME = "gpu-0001.example.org", "gpu-0001"
 STANDALONE = "airflow standalone\n"
 DOCTOR_S, DOCTOR_PAUSE_S = 420.0, 3.0
 """How long the doctor is asked, and the time between: it takes CPU from the start that it waits for."""
@@ -48,7 +48,7 @@ def replaced(text: str, *pairs: tuple[str, str]) -> str:
 
 def quickstart(host: sshd.Sshd) -> Quickstart:
     """Returns docs/quickstart.md for this host: login, key, address, SKU and level are its own."""
-    address = f"127.0.0.1 --name {HOST} --port {host.port}"
+    address = f"127.0.0.1 --name {NAME} --port {host.port}"
     text = replaced(
         "\n".join(BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text())),
         ("git clone … muster && cd muster\nmake install\n", ""),
@@ -56,7 +56,7 @@ def quickstart(host: sshd.Sshd) -> Quickstart:
         ("source quickstart.env", "source docs/examples/quickstart.env"),
         ("--conn-login root", f"--conn-login {getpass.getuser()}"),
         ("/home/me/.ssh/id_ed25519", str(host.key_file)),
-        (f"muster node add {HOST} --sku h100-sxm-8", f"muster node add {address} --sku cpu-generic"),
+        (f"muster node add {HOST} --name {NAME} --sku h100-sxm-8", f"muster node add {address} --sku cpu-generic"),
         ("/opt/torch", sys.prefix),
         ("--level short", FORCED),
     )

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_postgresql, pytest.mark.early(
 
 PAGE = (ROOT / "docs" / "deploying.md").read_text()
 WITHOUT_HELM = PAGE.partition("\n## Without Helm\n")[2].partition("\n## ")[0]
-INSTALLATION, ENVIRONMENT, FIRST_STEPS, _RIGHTS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
+INSTALLATION, ENVIRONMENT, FIRST_STEPS, _RIGHTS, _COMPONENTS = re.findall(r"^```\n(.*?)^```", WITHOUT_HELM, re.M | re.S)
 UNASKED = INSTALLATION.replace("createuser -P", "createuser").replace(" -g airflow ", " ")
 """The server of these tests asks for no password, and this machine has no such user."""
 

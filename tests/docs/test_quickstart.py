@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.quickstart import BLOCK, FORCED, HOST, ROOT, controller, quickstart, replaced, run
+from tests.docs.quickstart import BLOCK, FORCED, HOST, NAME, ROOT, controller, quickstart, replaced, run
 from tests.support.servers import slurm, sshd
 
 pytestmark = [
@@ -33,7 +33,7 @@ def test_the_page_leads_to_a_verdict(host: sshd.Sshd, tmp_path: Path) -> None:
     page = quickstart(host)
     with controller(tmp_path, page) as bash:
         run(bash, page.after)
-        shown = json.loads(run(bash, f"muster runs show {HOST}__first-try --json"))
+        shown = json.loads(run(bash, f"muster runs show {NAME}__first-try --json"))
     assert shown["verdict"] in ("PASS", "WARN", "PROVISIONAL"), shown
 
 
@@ -46,8 +46,8 @@ def slurm_blocks(host: sshd.Sshd, conf: Path) -> list[str]:
         "export " + replaced(alone, ("/etc/slurm/slurm.conf", str(conf))) + "export MUSTER_ADMISSION_LEVEL=demo\n",
         replaced(
             to_verdict,
-            (f"add {HOST} --name gpu-0001 --sku h100-sxm-8",
-             f"add 127.0.0.1 --port {host.port} --name gpu-0001 --sku cpu-generic"),
+            (f"add {HOST} --name {NAME} --sku h100-sxm-8",
+             f"add 127.0.0.1 --port {host.port} --name {NAME} --sku cpu-generic"),
             ("/opt/torch", sys.prefix),
             ("--watch", f"--watch {FORCED}"),
         ),
