@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from muster_node.hardware import open_hardware
+from muster_node.hardware.host.cpu_workers import WorkerFailed
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import gpu_burn
@@ -199,6 +201,14 @@ def test_without_cores_to_spare_the_host_is_not_loaded(tmp_path: Path) -> None:
         == measured["host_product_mismatches", "node", ""]
         == Measured(None, why, 1)
     )
+    assert measured["host_cores", "node", ""].value is None
+
+
+def test_a_core_that_dies_under_load_is_no_note(tmp_path: Path) -> None:
+    burns: Any = Future()
+    burns.set_exception(WorkerFailed("the worker on cpu3 failed: it died without a message"))
+    with pytest.raises(WorkerFailed):
+        emit_burns(Context(open_hardware(), {}, 1, tmp_path, print, print), burns)
 
 
 def test_each_core_is_loaded_in_some_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -206,9 +216,12 @@ def test_each_core_is_loaded_in_some_run(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(gpu_burn.host_load, "burning", lambda context, torch, cores, *limits: loaded.append(cores))
     cores, gpus = [Device(f"cpu{n}", "cpu", n) for n in range(6)], [Device(f"gpu{n}", "gpu", n) for n in range(4)]
     hardware: Any = SimpleNamespace(devices=lambda kind: cores)
+    counted: list[Any] = []
     for seed in range(6):
         params = {"host_gib": 1.0, "seconds": 1.0, "pulse_s": 0.0}
-        gpu_burn._host_load(Context(hardware, params, seed, tmp_path, print, print), torch, gpus)
+        context = Context(hardware, params, seed, tmp_path, lambda *_, **fields: counted.append(fields["value"]), print)
+        gpu_burn._host_load(context, torch, gpus)
+    assert counted == [6] * 6
     assert {len(each) for each in loaded} == {2}
     assert {core for each in loaded for core in each} == set(cores)
 

@@ -131,6 +131,13 @@ def test_every_cpu_that_the_machine_counts_must_be_measured(case: MakeCase) -> N
     }
 
 
+@pytest.mark.parametrize(("stage", "metric"), [("integrity", "round_trip_cores"), ("burn_in", "host_cores")])
+def test_every_cpu_of_a_node_with_gpus_must_be_tested(case: MakeCase, stage: str, metric: str) -> None:
+    assert not case(stage).judge().coverage.missing
+
+    assert missing(case(stage).set(metric, value=CPUS - 1.0).judge()) == {(Lack.INVALID, metric, "node")}
+
+
 @pytest.mark.parametrize("count", [None, 0.0, 1e12, -3.0])
 def test_a_count_that_cannot_be_is_not_believed(case: MakeCase, count: float | None) -> None:
     gaps = missing(case("burn_in", "cpu-generic").set("cpu_threads", value=count).judge())

@@ -39,6 +39,7 @@ CHECKS = {
 """What a burn of CPUs finds wrong."""
 METRICS = {
     **CHECKS,
+    "host_cores": Metric("count", "cores of the host that this process may load, those that drive the GPUs included"),
     "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded while the GPUs were"),
 }
 """What a probe declares that loads the host during a load of GPUs."""
@@ -167,12 +168,12 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
 
 
 def emit_burns(context: Context, burns: Burns) -> None:
-    """The rate of the cores and their memory's mismatches, or why there are none."""
+    """The rate of the cores and their memory's mismatches, or why there are none. Raises what ended the load."""
     why = "there is no core to spare that could be loaded"
     if burns is not None:
         try:
             found = burns.result()
-        except (Skip, RuntimeError) as error:
+        except Skip as error:
             why = f"the host was not loaded to the end: {reason_of(error)}"
         else:
             rates = [median(burn.rates) for burn in found]
