@@ -27,7 +27,7 @@ _RERUNS = 3
 _MEMORY = ("tmpfs", "ram", "zram", "rootfs", "devtmpfs")
 """Beginnings of the names of file systems in memory, and of disks in memory."""
 _ZFS_DIRECT = pathlib.Path("/sys/module/zfs/parameters/zfs_dio_enabled")
-"""1 where ZFS reads past its own cache if asked: OpenZFS 2.3 and later. Earlier ones take O_DIRECT, and read the cache."""
+"""1 where ZFS reads past its own cache if asked, from OpenZFS 2.3 on. Earlier ones take O_DIRECT and read the cache."""
 
 
 class Disk(Probe):

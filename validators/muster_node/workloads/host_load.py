@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
-from muster_node.workloads.common import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.common import GIB, LEAST_SHARE, MIB, median, reason_of, seed_of, spread
 from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -74,16 +74,19 @@ def burn_cpu(
     seconds: float,
     stopped: Callable[[], bool],
     worker: Worker,
+    *,
+    least_bytes: float = 0.0,
 ) -> HostBurn:
     """The work of one CPU: windows of products, each followed by a check of the next part of its memory.
 
     It ends after ``seconds``, or once ``stopped()``. Raises Skip where ``memory_gib``, that of all CPUs
-    together, is not free.
+    together, is not free. ``least_bytes`` are taken instead where they are more, half of what is free at most.
     """
     clock = context.hardware.clock
     compute = context.hardware.compute(worker.device)
-    memory_bytes = int(memory_gib * GIB)
-    if memory_bytes > _FREE_SHARE * compute.free_memory():
+    free = compute.free_memory()
+    memory_bytes = int(max(memory_gib * GIB, min(least_bytes, LEAST_SHARE * free)))
+    if memory_bytes > _FREE_SHARE * free:
         raise Skip(f"{memory_gib:.1f} GiB to check while burning are not free")
     seed = seed_of(context.seed, worker.device.id)
     generator = torch.Generator().manual_seed(seed_of(context.seed, "the operands of every core"))
