@@ -74,6 +74,7 @@ NUMBERS = {
     "soak_rate": {"cpu": 90.0, "gpu": 740.0},
     "soak_rate_drop": 1.0,
     "load_share": 99.0,
+    "pulse_share": 97.0,
     "sensor_share": 100.0,
     "hbm_total": 79.6,
     "ecc_mode": 1.0,

@@ -24,6 +24,7 @@ from muster_node.workloads import pulses
 from muster_node.workloads.host_load import burning, emit_burns
 from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import create_machine, open_simulated
+from muster_simulator.hardware import SimulatedHardware
 from tests.muster_simulator.winding import WoundClock
 
 pytestmark = pytest.mark.needs_torch
@@ -68,7 +69,17 @@ def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throu
         for gpu in GPUS:
             assert measured["pulse_mismatches", gpu, pattern].samples > 1
             assert measured["pulse_mismatches", gpu, pattern].value == 0
+            assert measured["pulse_share", gpu, pattern].value is None  # its seconds pass faster than its host works
     assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
+
+
+def test_the_share_of_the_bursts_that_came_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedHardware, "simulated", False)
+    measured = _burn(_machine(tmp_path), tmp_path, **PULSES)
+    places = 50 / 0.04 + 50 / 0.1
+    for pattern in PATTERNS:
+        share = measured["pulse_share", "gpu0", pattern].value
+        assert share == pytest.approx(100 * measured["pulse_mismatches", "gpu0", pattern].samples / places)
 
 
 def test_without_seconds_for_it_nothing_pulses(tmp_path: Path) -> None:
