@@ -78,8 +78,8 @@ def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> PartJu
     """Judges every message of a stage.
 
     Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted more
-    messages than it reported, or whose log was overwritten or became unreadable meanwhile, and for each kind that no policy judges; at
-    intake, a note where the log does not reach back to the boot.
+    messages than it reported, or whose log was overwritten or became unreadable meanwhile, and for each kind that no
+    policy judges; at intake, a note where the log does not reach back to the boot.
     """
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
     groups: dict[tuple[Any, ...], list[_Judged]] = {}

@@ -24,9 +24,8 @@ SENT_BYTES_MAX = 16 * 1024 * 1024
 """What one probe may send in all; a result holds 5 MB."""
 
 NOT_INHERITED = ("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
-"""The first decides for cuBLAS, in the probe's place, whether fp32 products use TF32. The second hides GPUs from CUDA, or
-changes their order, by which alone PyTorch before 2.5 tells them apart; control groups and containers hide them from all.
-"""
+"""The first decides for cuBLAS, in the probe's place, whether fp32 products use TF32. The second hides GPUs from CUDA
+alone, or changes their order, by which PyTorch before 2.5 tells them apart."""
 
 TEXT_MAX = 500
 REASON_MAX = 500
