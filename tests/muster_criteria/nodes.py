@@ -49,6 +49,7 @@ NUMBERS = {
     "burn_rate": {"cpu": 40.0, "gpu": 740.0},
     "burn_rate_drop": 1.0,
     "host_burn_rate": 90.0,
+    "host_cores": CPUS,
     "cpu_quota": 100.0,
     "cpu_share": 99.0,
     "burn_rate_per_clock": 461.0,
@@ -73,6 +74,7 @@ NUMBERS = {
     "soak_rate": {"cpu": 90.0, "gpu": 740.0},
     "soak_rate_drop": 1.0,
     "load_share": 99.0,
+    "pulse_share": 97.0,
     "sensor_share": 100.0,
     "hbm_total": 79.6,
     "ecc_mode": 1.0,
@@ -154,7 +156,7 @@ def healthy_raw(sku: Sku, stage: str, level: str = "demo") -> dict[str, Any]:
             measurements.append(measurement(need.probe, metric, device, value, unit, labels=labels))
     present = {(m["metric"], m["device"]) for m in measurements}
     counted: list[tuple[str, str, float | str, str]] = [
-        *((metric, "node", float(CPUS), "count") for metric in ("cpu_threads", "cpu_cores") if "cpu" in sku.devices),
+        *((metric, "node", float(CPUS), "count") for metric in ("cpu_threads", "cpu_cores")),
         *(("gpu_uuid", f"gpu{slot}", "GPU-1", "text") for slot in range(int(sku.devices.get("gpu") or 0))),
     ]
     measurements += [measurement("inventory", *fact) for fact in counted if fact[:2] not in present]

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from muster_node.hardware import open_hardware
+from muster_node.hardware.host.cpu_workers import WorkerFailed
 from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, Timing, Worker
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import gpu_burn
@@ -22,6 +24,7 @@ from muster_node.workloads import pulses
 from muster_node.workloads.host_load import burning, emit_burns
 from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import create_machine, open_simulated
+from muster_simulator.hardware import SimulatedHardware
 from tests.muster_simulator.winding import WoundClock
 
 pytestmark = pytest.mark.needs_torch
@@ -66,7 +69,17 @@ def test_both_patterns_pulse_every_gpu_and_a_healthy_one_computes_the_same_throu
         for gpu in GPUS:
             assert measured["pulse_mismatches", gpu, pattern].samples > 1
             assert measured["pulse_mismatches", gpu, pattern].value == 0
+            assert measured["pulse_share", gpu, pattern].value is None  # its seconds pass faster than its host works
     assert {measured["gpu_lost", gpu, ""].value for gpu in GPUS} == {0.0}
+
+
+def test_the_share_of_the_bursts_that_came_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedHardware, "simulated", False)
+    measured = _burn(_machine(tmp_path), tmp_path, **PULSES)
+    places = 50 / 0.04 + 50 / 0.1
+    for pattern in PATTERNS:
+        share = measured["pulse_share", "gpu0", pattern].value
+        assert share == pytest.approx(100 * measured["pulse_mismatches", "gpu0", pattern].samples / places)
 
 
 def test_without_seconds_for_it_nothing_pulses(tmp_path: Path) -> None:
@@ -199,6 +212,14 @@ def test_without_cores_to_spare_the_host_is_not_loaded(tmp_path: Path) -> None:
         == measured["host_product_mismatches", "node", ""]
         == Measured(None, why, 1)
     )
+    assert measured["host_cores", "node", ""].value is None
+
+
+def test_a_core_that_dies_under_load_is_no_note(tmp_path: Path) -> None:
+    burns: Any = Future()
+    burns.set_exception(WorkerFailed("the worker on cpu3 failed: it died without a message"))
+    with pytest.raises(WorkerFailed):
+        emit_burns(Context(open_hardware(), {}, 1, tmp_path, print, print), burns)
 
 
 def test_each_core_is_loaded_in_some_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -206,9 +227,12 @@ def test_each_core_is_loaded_in_some_run(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(gpu_burn.host_load, "burning", lambda context, torch, cores, *limits: loaded.append(cores))
     cores, gpus = [Device(f"cpu{n}", "cpu", n) for n in range(6)], [Device(f"gpu{n}", "gpu", n) for n in range(4)]
     hardware: Any = SimpleNamespace(devices=lambda kind: cores)
+    counted: list[Any] = []
     for seed in range(6):
         params = {"host_gib": 1.0, "seconds": 1.0, "pulse_s": 0.0}
-        gpu_burn._host_load(Context(hardware, params, seed, tmp_path, print, print), torch, gpus)
+        context = Context(hardware, params, seed, tmp_path, lambda *_, **fields: counted.append(fields["value"]), print)
+        gpu_burn._host_load(context, torch, gpus)
+    assert counted == [6] * 6
     assert {len(each) for each in loaded} == {2}
     assert {core for each in loaded for core in each} == set(cores)
 

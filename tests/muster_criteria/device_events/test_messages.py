@@ -245,6 +245,16 @@ def test_a_log_that_was_overwritten_during_the_stage_is_missing(
     assert flooded.verdict is verdict, flooded.reason
 
 
+@pytest.mark.parametrize("metric", ["xid_total", "kernel_event_total"])
+def test_a_log_that_became_unreadable_during_the_stage_is_missing(case: MakeCase, metric: str) -> None:
+    never = case("thermal").set(metric, value=None)
+    for row in never.rows(metric):
+        row["note"] = "the kernel log cannot be read"
+    assert never.judge().verdict is Verdict.PASS
+    later = never.add("inventory", "kernel_log_time", "node", BEGAN, "s").judge()
+    assert [(gap.code, gap.what) for gap in later.coverage.missing] == [(Lack.UNREADABLE, metric)]
+
+
 @pytest.mark.parametrize(
     ("stage", "oldest", "said"),
     [("intake", 3_400_000.0, True), ("intake", 0.0, False), ("thermal", 3_400_000.0, False)],

@@ -131,6 +131,19 @@ def test_every_cpu_that_the_machine_counts_must_be_measured(case: MakeCase) -> N
     }
 
 
+def test_a_few_bursts_are_no_power_pulses(case: MakeCase) -> None:
+    hardly = case("burn_in", level="short").set("pulse_share", "gpu3", value=1.0, pattern="in phase")
+
+    assert missing(hardly.judge()) == {(Lack.INVALID, "pulse_share[pattern=in phase]", "gpu3")}
+
+
+@pytest.mark.parametrize(("stage", "metric"), [("integrity", "round_trip_cores"), ("burn_in", "host_cores")])
+def test_every_cpu_of_a_node_with_gpus_must_be_tested(case: MakeCase, stage: str, metric: str) -> None:
+    assert not case(stage).judge().coverage.missing
+
+    assert missing(case(stage).set(metric, value=CPUS - 1.0).judge()) == {(Lack.INVALID, metric, "node")}
+
+
 @pytest.mark.parametrize("count", [None, 0.0, 1e12, -3.0])
 def test_a_count_that_cannot_be_is_not_believed(case: MakeCase, count: float | None) -> None:
     gaps = missing(case("burn_in", "cpu-generic").set("cpu_threads", value=count).judge())

@@ -33,6 +33,24 @@ def test_the_file_system_is_that_of_the_longest_mount_point(path: str, kind: str
     assert jobdir.file_system_of(path, MOUNTS) == kind
 
 
+OVERLAY = "22 1 0:21 / / rw,relatime - overlay overlay rw,lowerdir=/ro,upperdir=/rw/upper,workdir=/rw/work\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        (OVERLAY + "23 22 0:20 / /rw rw - tmpfs tmpfs rw\n", "tmpfs"),
+        (OVERLAY + "23 22 8:1 / /rw rw - ext4 /dev/sda1 rw\n", "ext4"),
+        (OVERLAY, "overlay"),  # in a container the folder of the host is not seen
+        (OVERLAY + "23 22 1:0 / /rw rw - ext4 /dev/ram0 rw\n", "ram0"),
+        ("22 1 0:2 / / rw - rootfs rootfs rw,size=264000000k\n23 22 8:1 / / rw - ext4 /dev/sda1 rw\n", "ext4"),
+        ("22 1 254:0 / / rw - btrfs /dev/zram0 rw\n", "zram0"),
+    ],
+)
+def test_a_file_system_is_that_which_takes_the_writes(mounts: str, kind: str) -> None:
+    assert jobdir.file_system_of("/home/muster/.muster", mounts) == kind
+
+
 def test_machines_that_share_a_home_directory_do_not_share_a_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,12 +125,13 @@ def test_a_figure_that_is_no_number_is_missing_and_never_zero(node: Node) -> Non
     assert done.outcome("not_a_number").status == "completed"
 
 
-def test_a_probe_computes_without_mps_and_in_the_precision_that_it_sets(node: Node) -> None:
-    given = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "NVIDIA_TF32_OVERRIDE": "0", "CUDA_VISIBLE_DEVICES": "0"}
+def test_a_probe_computes_without_mps_in_the_precision_that_it_sets_on_gpus_in_bus_order(node: Node) -> None:
+    kept = {"CUDA_CACHE_DISABLE": "1"}
+    given = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", "NVIDIA_TF32_OVERRIDE": "0", "CUDA_VISIBLE_DEVICES": "1,0", **kept}
     done = node.run(plan(call("environment")), env=given)
     found = dict(str(row.text).split("=", 1) for row in done.measured("environment"))
     scratch = found.pop("scratch")
-    assert found == {"CUDA_MPS_PIPE_DIRECTORY": scratch, "CUDA_VISIBLE_DEVICES": "0"}
+    assert found == {"CUDA_MPS_PIPE_DIRECTORY": scratch, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept}
 
 
 def test_scratch_is_removed(node: Node) -> None:

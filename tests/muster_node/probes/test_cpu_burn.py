@@ -10,6 +10,7 @@ from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Fact
 from muster_node.probe import Skip
+from muster_node.probes import cpu_burn
 from muster_node.probes.cpu_burn import CpuBurn
 from muster_node.workloads.host_load import HostBurn, emit_checks
 from muster_node.workloads.rerun import Rerun
@@ -17,6 +18,12 @@ from muster_node.workloads.rerun import Rerun
 pytestmark = pytest.mark.needs_torch
 
 SHORT = {"seconds": 0.6, "memory_gib": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Tests take as little memory as they ask for, whatever this machine's caches hold."""
+    monkeypatch.setattr(cpu_burn, "beyond_caches", lambda hardware: 0.0)
 
 
 @dataclasses.dataclass
@@ -118,6 +125,13 @@ def test_all_cores_multiply_the_same_operands(run_probe, cpus, monkeypatch):
     monkeypatch.setattr(CpuCompute, "matmul", halves)
     found = run_probe(CpuBurn, **SHORT).one("host_product_mismatches", "node")
     assert found.value == (len(cpus) if len(cpus) == 2 else min(1, len(cpus) - 1))  # two have no majority
+
+
+@pytest.mark.parametrize(("free", "tested_gib"), [(2**36, 1 / 16), (2**26, 1 / 32)])
+def test_a_hosts_caches_do_not_answer_for_the_memory_burnt(run_probe, monkeypatch, free, tested_gib):
+    monkeypatch.setattr(cpu_burn, "beyond_caches", lambda hardware: 2.0**26)
+    monkeypatch.setattr(CpuCompute, "free_memory", lambda self: free)
+    assert run_probe(CpuBurn, **SHORT).one("memory_burn_tested", "memory").value == pytest.approx(tested_gib, rel=1e-2)
 
 
 def test_no_memory_to_burn_is_skipped(run_probe):

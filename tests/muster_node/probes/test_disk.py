@@ -17,7 +17,7 @@ def local(monkeypatch):
     monkeypatch.setattr(jobdir, "file_system", lambda path: "ext4")
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ramfs", "nfs4", "fuse.sshfs"])
+@pytest.mark.parametrize("kind", ["tmpfs", "ramfs", "rootfs", "zram0", "nfs4", "fuse.sshfs", "virtiofs", "zfs"])
 def test_memory_and_another_machines_disk_are_not_measured(run_probe, monkeypatch, kind):
     monkeypatch.setattr(jobdir, "file_system", lambda path: kind)
     run = run_probe(Disk, mib=4)
@@ -25,6 +25,14 @@ def test_memory_and_another_machines_disk_are_not_measured(run_probe, monkeypatc
         found = run.one(metric, "disk:scratch")
         assert (found.value, found.samples) == (None, 0)
         assert kind in found.note
+
+
+def test_a_zfs_that_reads_past_its_cache_is_a_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(jobdir, "file_system", lambda path: "zfs")
+    monkeypatch.setattr(disk, "_ZFS_DIRECT", tmp_path / "zfs_dio_enabled")
+    assert disk.no_disk(tmp_path)
+    (tmp_path / "zfs_dio_enabled").write_text("1\n")
+    assert not disk.no_disk(tmp_path)
 
 
 def test_this_disk_gives_back_what_it_got(run_probe, tmp_path):

@@ -9,10 +9,11 @@ from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip
-from muster_node.probes import memory_bandwidth
+from muster_node.probes import memory_bandwidth, memory_pattern
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.workloads import patterns
+from muster_node.workloads.common import beyond_caches
 from muster_node.workloads.patterns import PATTERNS, Region, described, sequences
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import KINDS, Injector, OneDevice
@@ -22,6 +23,12 @@ pytestmark = pytest.mark.needs_torch
 SMALL = {"max_gib": 1 / 32}
 TINY = {"max_gib": 1 / 64}
 """The least that is tested. Enough where a word, row or block is damaged: the pattern finds it, not the size."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Tests take as little memory as they ask for, whatever this machine's caches hold."""
+    monkeypatch.setattr(memory_pattern, "beyond_caches", lambda hardware: 0.0)
 
 
 def test_this_machine_keeps_what_is_written(run_probe):
@@ -38,6 +45,16 @@ def test_coverage_is_the_share_of_the_free_memory(run_probe, monkeypatch):
     covered = run.one("memory_coverage", "memory")
     assert covered.value == pytest.approx(25.0, rel=1e-3)
     assert covered.note.startswith("0.01562 of 0.0625 GiB")
+
+
+@pytest.mark.parametrize(("free_gib", "tested_gib"), [(64, 1 / 16), (1 / 16, 1 / 32)])
+def test_a_hosts_caches_do_not_answer_for_its_memory(run_probe, monkeypatch, free_gib, tested_gib):
+    """Four times what they hold is tested whatever the cap, half of what is free at most."""
+    monkeypatch.setattr(memory_pattern, "beyond_caches", beyond_caches)
+    monkeypatch.setattr(HostHardware, "inventory", lambda self: [Fact("cpu_llc", "node", "MiB", 16.0)])
+    monkeypatch.setattr(CpuCompute, "free_memory", lambda self: int(free_gib * 2**30))
+    run = run_probe(MemoryPattern, patterns=["own_address"], **TINY)
+    assert run.one("memory_tested", "memory").value == pytest.approx(tested_gib, rel=1e-3)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

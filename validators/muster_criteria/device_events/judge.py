@@ -78,8 +78,8 @@ def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> PartJu
     """Judges every message of a stage.
 
     Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted more
-    messages than it reported, or whose log was overwritten meanwhile, and for each kind that no policy judges; at
-    intake, a note where the log does not reach back to the boot.
+    messages than it reported, or whose log was overwritten or became unreadable meanwhile, and for each kind that no
+    policy judges; at intake, a note where the log does not reach back to the boot.
     """
     began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
     groups: dict[tuple[Any, ...], list[_Judged]] = {}
@@ -100,7 +100,7 @@ def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> PartJu
         if severity is not EventSeverity.IGNORE
     ]
     findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
-    missing = (*_unreported(result), *_overwritten(result, began), *unjudged.values())
+    missing = (*_unreported(result), *_overwritten(result, began), *_unread(result, began), *unjudged.values())
     return PartJudgement(findings, missing, tuple(_not_since_boot(result)))
 
 
@@ -203,6 +203,14 @@ def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
         if each.metric == OLDEST and each.value is not None and began is not None and each.value > began:
             why = f"the kernel log reaches back to {each.value:.0f} s after boot, and the stage began at {began:.0f} s"
             yield Gap(Lack.NOT_REPORTED, why, "device events", each.device)
+
+
+def _unread(result: StageResult, began: float | None) -> Iterable[Gap]:
+    """Gaps where the log was read when the stage began and not at its end. One that never was is excused."""
+    for each in result.measurements:
+        if each.metric in TOTALS and each.value is None and began is not None:
+            why = f"the kernel log was read when the stage began, and not at its end ({each.note})"
+            yield Gap(Lack.UNREADABLE, why, each.metric, each.device)
 
 
 def _not_since_boot(result: StageResult) -> Iterable[str]:

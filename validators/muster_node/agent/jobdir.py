@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import tempfile
 import threading
@@ -41,8 +42,11 @@ SHARED_FILE_SYSTEMS = (
     "wekafs",
     "afs",
     "pvfs2",
-    "fuse.",
+    "gfs2",
+    "ocfs2",
+    "fuse",
     "9p",
+    "virtiofs",
 )
 """Beginnings of the names of file systems that several machines mount, as /proc/self/mountinfo has them."""
 
@@ -70,14 +74,29 @@ def file_system(path: pathlib.Path) -> str:
 
 
 def file_system_of(path: str, mountinfo: str) -> str:
-    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" if ``mountinfo`` (proc(5)) has none."""
-    longest, found = -1, ""
+    """Type of the file system that ``path`` lies on ("ext4", "nfs4"), "" if ``mountinfo`` (proc(5)) has none.
+
+    Of an overlay it is that of the folder which takes its writes, where that can be seen from here; of a disk in memory
+    it is the disk's name ("ram0", "zram0").
+    """
+    kind, source, options = _mount_of(path, mountinfo)
+    upper = re.search(r"(?:^|,)upperdir=([^,]+)", options)
+    if kind == "overlay" and upper:
+        inner, source, _ = _mount_of(upper[1], mountinfo)
+        kind = inner or kind
+    return source[len("/dev/") :] if re.fullmatch(r"/dev/z?ram[0-9]+", source) else kind
+
+
+def _mount_of(path: str, mountinfo: str) -> tuple[str, str, str]:
+    """Type, source and options of the mount that holds ``path``; "" each if there is none."""
+    longest, found = -1, ("", "", "")
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")
         point = fields.split()[4].replace("\\040", " ") if len(fields.split()) > 4 else ""
         inside = point and (path + "/").startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:  # of mounts on one point the last hides the others
-            longest, found = len(point), rest.split(" ")[0]
+            kind, source, options = (*rest.split(" "), "", "", "")[:3]
+            longest, found = len(point), (kind, source, options)
     return found
 
 

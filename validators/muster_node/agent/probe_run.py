@@ -23,8 +23,9 @@ MEASUREMENTS_MAX = 50_000
 SENT_BYTES_MAX = 16 * 1024 * 1024
 """What one probe may send in all; a result holds 5 MB."""
 
-NOT_INHERITED = ("NVIDIA_TF32_OVERRIDE",)
-"""It decides for cuBLAS, in the probe's place, whether fp32 products use TF32."""
+NOT_INHERITED = ("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+"""The first decides for cuBLAS, in the probe's place, whether fp32 products use TF32. The second hides GPUs from CUDA
+alone, or changes their order, by which PyTorch before 2.5 tells them apart."""
 
 TEXT_MAX = 500
 REASON_MAX = 500
@@ -195,6 +196,7 @@ def _environment(context: RunContext, scratch: pathlib.Path) -> dict[str, str]:
     environment = {
         **{name: value for name, value in os.environ.items() if name not in NOT_INHERITED},
         orphans.MARKER: context.marker,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PYTHONPATH": root + os.pathsep + path if path else root,
         # No control daemon of MPS answers there, so CUDA goes without one (nvidia-cuda-mps-control(1)): the server that
         # the daemon would start for the load is no process of this job.

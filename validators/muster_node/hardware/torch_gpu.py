@@ -234,7 +234,7 @@ def _cuda_index(torch: Any, gpu: Card) -> int:
         return alike[0]
     if not any(uuids) and gpu.order < len(seen):
         return gpu.order
-    raise Skip(f"PyTorch does not see the GPU {gpu.uuid} (CUDA_VISIBLE_DEVICES may hide it)")
+    raise Skip(f"PyTorch does not see the GPU {gpu.uuid} (a control group may hide it)")
 
 
 def _address(properties: Any) -> tuple[int, int, int] | None:

@@ -10,7 +10,7 @@ import functools
 from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
-from muster_node.workloads.common import drop_percent, median, spread
+from muster_node.workloads.common import beyond_caches, drop_percent, median, spread
 from muster_node.workloads.counters import HOST_METRICS, Counters
 from muster_node.workloads.host_load import CHECKS, burn_cpu, emit_checks
 
@@ -26,7 +26,7 @@ class CpuBurn(Probe):
     params = {
         "seconds": Param(60.0, "how long to burn"),
         "dtype": Param("float64", "number format of the products: float64 or float32"),
-        "memory_gib": Param(0.5, "memory that all cores together write and check while they burn, in GiB"),
+        "memory_gib": Param(0.5, "memory that all cores together write and check, in GiB; more where caches hold it"),
     }
     metrics = {
         "burn_rate": Metric("GFLOPS", "median rate of a logical CPU over the burn, memory checks left out"),
@@ -56,8 +56,9 @@ class CpuBurn(Probe):
         context.progress(f"burning {len(devices)} CPUs for {context.params['seconds']:.0f} s")
         params = context.params
         work = functools.partial(
-            burn_cpu, torch, context, params["dtype"], params["memory_gib"], params["seconds"], lambda: False
-        )
+            burn_cpu, torch, context, params["dtype"], params["memory_gib"], params["seconds"], lambda: False,
+            least_bytes=beyond_caches(hardware),
+        )  # fmt: skip
         with hardware.loading(devices):
             burns = hardware.at_once(devices, work, tick)
         for device, burn in zip(devices, burns):

@@ -104,6 +104,7 @@ def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note
     for (device, test), reported in by_place.items():
         ran = [outcome for outcome in reported if not outcome.skipped]
         if not ran:
+            context.emit("dcgm_failures", device, labels={"test": _label(test)}, samples=0, note="DCGM skipped it")
             continue
         failures = sum(outcome.failed for outcome in ran)
         warnings = sum(len(outcome.errors) or 1 for outcome in ran if outcome.warned)

@@ -24,7 +24,10 @@ from muster_node.workloads.rerun import Rerun, report_reruns
 
 _BLOCK = 4 * MIB
 _RERUNS = 3
-_MEMORY = ("tmpfs", "ramfs")
+_MEMORY = ("tmpfs", "ram", "zram", "rootfs", "devtmpfs")
+"""Beginnings of the names of file systems in memory, and of disks in memory."""
+_ZFS_DIRECT = pathlib.Path("/sys/module/zfs/parameters/zfs_dio_enabled")
+"""1 where ZFS reads past its own cache if asked, from OpenZFS 2.3 on. Earlier ones take O_DIRECT and read the cache."""
 
 
 class Disk(Probe):
@@ -85,11 +88,20 @@ class _Times:
 def no_disk(directory: pathlib.Path) -> str:
     """Why what is written there reaches no disk of this machine; "" if it may. Memory too takes direct writes."""
     kind = jobdir.file_system(directory)
-    if kind in _MEMORY:
+    if kind.startswith(_MEMORY):
         return f"{directory} lies in memory ({kind}): no disk was tested"
     if kind.startswith(jobdir.SHARED_FILE_SYSTEMS):
         return f"{directory} lies on another machine ({kind}): no disk of this one was tested"
+    if kind == "zfs" and _text(_ZFS_DIRECT) != "1":
+        return f"{directory} lies on a ZFS that answers reads from memory ({kind}): no disk was tested"
     return ""
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def check_room(directory: pathlib.Path, size: int) -> None:

@@ -82,6 +82,8 @@ def _host_load(context: Context, torch: Any, gpus: list[Device]) -> AbstractCont
     """The host's load: all cores, but as many as drive the GPUs; each run leaves out others."""
     params = context.params
     cores = context.hardware.devices("core") if params["host_gib"] else []
+    none = "" if cores else "no core of this machine is loaded"
+    context.emit("host_cores", "node", value=len(cores) if cores else None, note=none)
     first = context.seed % max(1, len(cores))
     cores = (cores[first:] + cores[:first])[len(gpus) :]
     limit_s = params["seconds"] + len(pulses.PATTERNS) * params["pulse_s"] + _HOST_MARGIN_S

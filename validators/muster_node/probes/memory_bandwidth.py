@@ -13,11 +13,10 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import cpu_shares
-from muster_node.workloads.common import GIB, MIB, median, memory_gib, spread
+from muster_node.workloads.common import GIB, MIB, beyond_caches, median, memory_gib, spread
 from muster_node.workloads.each_device import error_of, on_each
 
 _ELEMENT = 8  # float64, as in STREAM
-_LLC_TIMES = 4
 _ARRAY_MIB = {"cpu": 128, "gpu": 4096}
 _ARRAYS = 3
 _FREE_SHARE = 0.5
@@ -78,8 +77,7 @@ def _array_mib(context: Context, kind: str) -> float:
     if kind == "gpu":
         smallest = min(memory_gib(context.hardware).values(), default=math.inf)
         return min(_ARRAY_MIB[kind], smallest * GIB / MIB * _TOTAL_SHARE / _ARRAYS)
-    llc = [fact.value for fact in context.hardware.inventory() if fact.name == "cpu_llc" and fact.value]
-    return max(_ARRAY_MIB[kind], _LLC_TIMES * llc[0] if llc else 0)
+    return max(_ARRAY_MIB[kind], beyond_caches(context.hardware) / MIB)
 
 
 def _emit(context: Context, device: str, op: str, rates: list[float], why_not: str = "") -> None:

@@ -15,7 +15,16 @@ from typing import Any
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads.common import GIB, MIB, best_devices, memory_gib, reason_of, seed_of
+from muster_node.workloads.common import (
+    GIB,
+    LEAST_SHARE,
+    MIB,
+    best_devices,
+    beyond_caches,
+    memory_gib,
+    reason_of,
+    seed_of,
+)
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, PATTERNS, Region, sequences
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -34,7 +43,9 @@ class MemoryPattern(Probe):
     doc = "Patterns written to free memory and compared, on all cores or GPUs at once"
     params = {
         "fraction": Param(0.5, "share of the free memory to test, at most 0.9 of a host's and 0.99 of a GPU's"),
-        "max_gib": Param(None, "cap on the memory tested, in GiB, per machine (CPU) or per GPU; None for no cap"),
+        "max_gib": Param(
+            None, "cap in GiB on the memory tested of each GPU, or of a host beyond its caches' size; None: no cap"
+        ),
         "rounds": Param(1, "how often all patterns are run"),
         "seconds": Param(0.0, "go on for at least so many seconds"),
         "walk": Param(2, "positions that each walking bit takes in each word; 64 is complete and slow"),
@@ -54,7 +65,8 @@ class MemoryPattern(Probe):
         torch, devices = require_torch(), best_devices(context.hardware)
         _check(context.params, devices[0].kind)
         context.progress("memory patterns by {}".format(", ".join(device.id for device in devices)))
-        tester = _Tester(torch, context)
+        least = beyond_caches(context.hardware) if devices[0].kind == "cpu" else 0.0
+        tester = _Tester(torch, context, least)
         with context.hardware.loading(devices):
             found = context.hardware.at_once(devices, tester, late=lambda device, why: _Tested(0, 0, error=why))
         if devices[0].kind == "cpu":
@@ -105,14 +117,15 @@ class _Tested:
 class _Tester:
     """The work of one device: its share of the memory, all patterns, until rounds and seconds are reached."""
 
-    def __init__(self, torch: Any, context: Context) -> None:
+    def __init__(self, torch: Any, context: Context, least_bytes: float) -> None:
         self._torch, self._hardware = torch, context.hardware
         self._params, self._seed = context.params, context.seed
+        self._least = least_bytes
 
     def __call__(self, worker: Worker) -> _Tested:
         compute = self._hardware.compute(worker.device)
         free = compute.free_memory()
-        nominal_bytes = _share(free, self._params, worker)
+        nominal_bytes = _share(free, self._params, worker, self._least)
         worker.ready()  # all have read how much is free before one allocates
         tested = _Tested(0, free)
         try:
@@ -168,11 +181,12 @@ class _Tester:
         return any(region.run(pattern, fills)[0] for fills in runs)
 
 
-def _share(free: int, params: Any, worker: Worker) -> int:
+def _share(free: int, params: Any, worker: Worker, least: float) -> int:
     workers = worker.count if worker.device.kind == "cpu" else 1
     wanted = free * params["fraction"]
     if params["max_gib"] is not None:
         wanted = min(wanted, params["max_gib"] * GIB)
+    wanted = max(wanted, min(least, free * LEAST_SHARE))
     if wanted < _MIN_BYTES:
         raise Skip(f"only {wanted / MIB:.1f} MiB of memory may be tested")
     return int(wanted / workers)

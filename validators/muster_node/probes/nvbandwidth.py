@@ -13,9 +13,8 @@ from muster_node.tools.nvbandwidth import Bandwidths, Test, parse_nvbandwidth
 from muster_node.tools.output import BadOutput
 from muster_node.tools.run import COOL_PARAMS, cool_down, real_only, result_of
 
+_WAIVED = "nvbandwidth waived the test"
 TESTS = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
-_IN_BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""CUDA's default order puts the fastest GPU first."""
 
 
 class Nvbandwidth(Probe):
@@ -44,9 +43,7 @@ class Nvbandwidth(Probe):
         context.progress("nvbandwidth: {}".format(", ".join(context.params["tests"])))
         command = ["nvbandwidth", "-i", str(int(context.params["samples"])), "-t", *context.params["tests"]]
         try:
-            found = result_of(
-                context, command, limit_s, parse_nvbandwidth, lambda found: found.corrupt, environment=_IN_BUS_ORDER
-            )
+            found = result_of(context, command, limit_s, parse_nvbandwidth, lambda found: found.corrupt)
             for name in {**dict.fromkeys(test.name for test in found.tests), **dict.fromkeys(found.corrupt)}:
                 context.emit("nvbandwidth_corruptions", "node", value=name in found.corrupt, labels={"test": name})
             names = _names(context, found)
@@ -54,6 +51,9 @@ class Nvbandwidth(Probe):
             raise RuntimeError(f"nvbandwidth {error}") from error
         for test in found.tests:
             _emit(context, test, names, note)
+        for name in found.waived:  # as where no GPU reaches another directly
+            for gpu in context.hardware.devices("gpu"):
+                context.emit("nvbandwidth_rate", gpu.id, labels={"test": name}, samples=0, note=_WAIVED)
         if found.corrupt:  # it ends at the first corrupt copy
             raise RuntimeError("nvbandwidth ended at corrupt data in {}".format(", ".join(found.corrupt)))
         missing = _missing(context, found, names)

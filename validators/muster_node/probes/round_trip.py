@@ -73,10 +73,8 @@ class RoundTrip(Probe):
                     notes.setdefault(place, f"round {rounds + 1}: {problem}")
                     first.setdefault(place, (trip, _of_most([digest for _, digest in given])))
             rounds += 1
-        if len(devices) > 1:
-            context.emit("round_trip_cores", "node", value=len(devices), samples=rounds)
-        else:
-            context.emit("round_trip_cores", "node", note="there is one CPU, and no other to compare it with")
+        alone = "" if len(devices) > 1 else "there is one CPU, and no other to compare it with"
+        context.emit("round_trip_cores", "node", value=len(devices), samples=rounds, note=alone)
         named = {place: count for place, count in wrong.items() if count or not context.hardware.devices("gpu")}
         for (device, codec), count in named.items():
             note = notes.get((device, codec), "")

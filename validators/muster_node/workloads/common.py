@@ -13,6 +13,9 @@ from muster_node.hardware.seam import Device, Hardware
 
 GIB = 1024**3
 MIB = 1024**2
+_LLC_TIMES = 4
+LEAST_SHARE = 0.5
+"""Of a host's free memory, which is taken to go beyond its caches where less was asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,12 @@ def best_devices(hardware: Hardware) -> list[Device]:
 def memory_gib(hardware: Hardware) -> dict[str, float]:
     """Device → all of its memory (GiB), of the GPUs that report it."""
     return {fact.device: fact.value for fact in hardware.inventory() if fact.name == "hbm_total" and fact.value}
+
+
+def beyond_caches(hardware: Hardware) -> float:
+    """Bytes that a host's caches cannot answer for: four times its last-level cache, as STREAM asks; 0 if unknown."""
+    llc = [fact.value for fact in hardware.inventory() if fact.name == "cpu_llc" and fact.value]
+    return _LLC_TIMES * llc[0] * MIB if llc else 0.0
 
 
 def median(samples: Sequence[float]) -> float:

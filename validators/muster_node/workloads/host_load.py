@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
-from muster_node.workloads.common import GIB, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.common import GIB, LEAST_SHARE, MIB, median, reason_of, seed_of, spread
 from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -39,6 +39,7 @@ CHECKS = {
 """What a burn of CPUs finds wrong."""
 METRICS = {
     **CHECKS,
+    "host_cores": Metric("count", "cores of the host that this process may load, those that drive the GPUs included"),
     "host_burn_rate": Metric("GFLOPS", "median rate of a core that was loaded while the GPUs were"),
 }
 """What a probe declares that loads the host during a load of GPUs."""
@@ -73,16 +74,19 @@ def burn_cpu(
     seconds: float,
     stopped: Callable[[], bool],
     worker: Worker,
+    *,
+    least_bytes: float = 0.0,
 ) -> HostBurn:
     """The work of one CPU: windows of products, each followed by a check of the next part of its memory.
 
     It ends after ``seconds``, or once ``stopped()``. Raises Skip where ``memory_gib``, that of all CPUs
-    together, is not free.
+    together, is not free. ``least_bytes`` are taken instead where they are more, half of what is free at most.
     """
     clock = context.hardware.clock
     compute = context.hardware.compute(worker.device)
-    memory_bytes = int(memory_gib * GIB)
-    if memory_bytes > _FREE_SHARE * compute.free_memory():
+    free = compute.free_memory()
+    memory_bytes = int(max(memory_gib * GIB, min(least_bytes, LEAST_SHARE * free)))
+    if memory_bytes > _FREE_SHARE * free:
         raise Skip(f"{memory_gib:.1f} GiB to check while burning are not free")
     seed = seed_of(context.seed, worker.device.id)
     generator = torch.Generator().manual_seed(seed_of(context.seed, "the operands of every core"))
@@ -167,12 +171,12 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
 
 
 def emit_burns(context: Context, burns: Burns) -> None:
-    """The rate of the cores and their memory's mismatches, or why there are none."""
+    """The rate of the cores and their memory's mismatches, or why there are none. Raises what ended the load."""
     why = "there is no core to spare that could be loaded"
     if burns is not None:
         try:
             found = burns.result()
-        except (Skip, RuntimeError) as error:
+        except Skip as error:
             why = f"the host was not loaded to the end: {reason_of(error)}"
         else:
             rates = [median(burn.rates) for burn in found]

@@ -24,6 +24,7 @@ PARAMS = {
 }
 METRICS = {
     "pulse_mismatches": Metric("count", "elements that a burst computed otherwise than before the pulses, by pattern"),
+    "pulse_share": Metric("%", "bursts that came in time, of those that the rhythm has places for, by pattern"),
 }
 """Metrics of a probe that pulses."""
 NO_BURST = "no burst came in time for its place"
@@ -45,6 +46,8 @@ class Rhythm:
         self._anti_phase = pattern == PATTERNS[1]
         self._begin: float | None = None
         self._lock = threading.Lock()
+        self.places = sum(int(self._each / (2.0 * width)) for width in self._widths)
+        """Bursts of a GPU that is never late, all but one of each width."""
 
     def widths(self, gpu: Device) -> Iterator[tuple[float, Iterator[None]]]:
         """(seconds of a burst, what waits for each moment at which one is to begin) for each width, on this GPU."""
@@ -82,7 +85,7 @@ class Pulsing:
     def __init__(self, context: Context, dtype: str, pattern: str, work_of: Callable[[Compute, Finding], Work]) -> None:
         params = context.params
         self._hardware, self._dtype, self._work_of, self._mode = context.hardware, dtype, work_of, "pulsed " + pattern
-        self._rhythm = Rhythm(context.hardware.clock, params["pulse_s"], params["pulse_ms"], pattern)
+        self.rhythm = Rhythm(context.hardware.clock, params["pulse_s"], params["pulse_ms"], pattern)
 
     def __call__(self, worker: Worker) -> Finding | None:
         """None without the format."""
@@ -95,7 +98,7 @@ class Pulsing:
             with compute.timer() as once:
                 give(1)
             worker.ready()
-            for width, places in self._rhythm.widths(worker.device):
+            for width, places in self.rhythm.widths(worker.device):
                 products = products_in(width, once.seconds)
                 with compute.timer():
                     for _ in places:
@@ -125,6 +128,7 @@ def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Find
 def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Sequence[Any]]) -> dict[Device, str]:
     """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
     lost: dict[Device, str] = {}
+    hardware = context.hardware
     dtype, size = context.params["dtype"], context.params["size"]
     for pattern in PATTERNS if context.params["pulse_s"] else ():
         left = [gpu for gpu in gpus if gpu not in lost]
@@ -132,11 +136,15 @@ def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Se
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
         pulsing = Pulsing(context, dtype, pattern, lambda on, found: repeated(on, operands(on), size, found))
-        findings = context.hardware.at_once(left, pulsing, late=lambda _, why: Finding("hung", error=why))
+        findings = hardware.at_once(left, pulsing, late=lambda _, why: Finding("hung", error=why))
         for gpu, finding in zip(left, findings):
             if finding.error:
                 lost[gpu] = f"lost under pulses {pattern}: {finding.error}"
             note = finding.error or ("" if finding.bursts else NO_BURST)
             value, labels = None if note else finding.mismatches, {"pattern": pattern}
             context.emit("pulse_mismatches", gpu.id, value=value, labels=labels, samples=finding.bursts, note=note)
+            if hardware.simulated:  # its clock outruns the processor that computes for the GPU
+                note = note or "not measured on simulated hardware"
+            share = min(100.0, 100.0 * finding.bursts / max(1, pulsing.rhythm.places))
+            context.emit("pulse_share", gpu.id, value=None if note else share, labels=labels, note=note)
     return lost

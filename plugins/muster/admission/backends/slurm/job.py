@@ -137,8 +137,10 @@ class SlurmTests:
                 return None
             raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
         variables = [f"{name}={value}" for name, value in self.runner.variables]
-        options = ("--overlap", "--ntasks=1", "--mem=0", *self._gres(), "--input=none", "--output=none")
-        return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options)
+        # A test is of all CPUs: a cluster may bind the only task of a step to one of them by default.
+        options = ("--overlap", "--ntasks=1", "--cpu-bind=none", "--mem=0", *self._gres())
+        silent = ("--input=none", "--output=none")
+        return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options, *silent)
 
     def end(self, job: str) -> None:
         """Cancel the job, if it is there. No other job is touched: its name is ours and its number is Slurm's."""
