@@ -90,7 +90,7 @@ def measure(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Resul
         status, reason = line.end or (contract.CRASHED, "it ended without a message")
         outcomes.append(ProbeOutcome(call.probe, status, reason, at, clock.wall() - at))
         measurements += line.measurements
-    measurements += xids.stop({})[0]
+    measurements += xids.stop({})
     sampler.stop(0.5)
     recorder.close()
     return Result(
