@@ -105,9 +105,10 @@ def test_whatever_is_missing_is_named(
 
 @pytest.mark.parametrize(
     ("state", "hours", "found"),
-    [("success", 0.5, 0), ("success", 2, len(dags.STOPPED_AFTER) - 2), ("failed", 0, len(dags.STOPPED_AFTER))],
+    [("success", 0.5, 0), ("success", 2, len(dags.STOPPED_AFTER) - 2)]
+    + [("failed", 0, len(dags.STOPPED_AFTER)), ("success", -2, len(dags.STOPPED_AFTER))],
 )
-def test_a_dag_whose_last_run_failed_or_is_long_ago_is_missing(
+def test_a_dag_whose_last_run_failed_or_is_long_ago_or_dated_ahead_is_missing(
     airflow: Airflow, state: str, hours: float, found: int
 ) -> None:
     end = (store.clock.now() - datetime.timedelta(hours=hours)).isoformat()
