@@ -280,7 +280,7 @@ def retries(client: AirflowClient) -> Iterator[Check]:
     if late:
         until = max(task.until for task in late)
         waits = "1 task waits" if len(late) == 1 else f"{len(late)} tasks wait"
-        seen = f"{waits} until {show.when(until)}: the clock of a scheduler or triggerer was ahead"
+        seen = f"{waits} until {show.when(until)}: the clock of a scheduler, worker or triggerer was ahead"
         yield Check(Mark.MISSING, "retries", seen, "keep that machine's clock by NTP; then muster runs retry")
 
 
