@@ -1,6 +1,7 @@
-"""Every five minutes: mails new questions, sends waiting mails, releases nodes whose run is over, reports runs that
-were not, carries out the changes that wait for a scheduler, replaces nodes by spares where that is allowed, sends the
-audit stream, removes data past its retention time, and asks a person about each verdict that the circuit breaker holds.
+"""Every five minutes: mails new questions, drops those whose run is over, sends waiting mails, releases nodes whose run
+is over, reports runs that were not, carries out the changes that wait for a scheduler, replaces nodes by spares where
+that is allowed, sends the audit stream, removes data past its retention time, and asks a person about each verdict that
+the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from muster.operators.lifecycle import held
 from muster.reporting import notices, sending
 
 LIVE = ["queued", "running"]
+
+
+def known(ti: Any) -> Callable[[str, Sequence[str]], int]:
+    """Returns how many of some runs, (DAG id, run ids), Airflow knows."""
+    return lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids)))
 
 
 def live(ti: Any) -> Callable[[str, Sequence[str]], int]:
@@ -50,9 +56,14 @@ with DAG(
         return nodes
 
     @task
+    def end_questions(ti: Any = None) -> list[str]:
+        """Drop questions whose run was marked or deleted: Airflow has them no more."""
+        return [str(key) for key in upkeep.end_questions(live(ti), known(ti))]
+
+    @task
     def sweep_leases(ti: Any = None) -> list[str]:
         """Release nodes whose run is over or was deleted."""
-        upkeep.known_here(lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids))))
+        upkeep.known_here(known(ti))
         return upkeep.sweep_leases(live(ti))
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
@@ -87,6 +98,7 @@ with DAG(
         return held.questions(lambda dag_id, run_id: count(dag_id, [run_id]) > 0)
 
     forms.starting("ask", dags.HELD_VERDICT).expand_kwargs(held_verdicts())
+    end_questions()
     tell_of_questions()
     deliver_mail()
     sweep_leases() >> report_ended()

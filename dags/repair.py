@@ -59,7 +59,8 @@ with DAG(
         """Carry out the next rung of the ladder, unless a person decides."""
         return repair.act(RunKey.of(dag_run), incident)
 
-    @task.sensor(mode="reschedule", poke_interval=30, timeout=3600)
+    # Without a timeout: it would end by a worker's clock, and the wait ends by that of the records.
+    @task.sensor(mode="reschedule", poke_interval=30)
     def returned(incident: int, dag_run: Any = None) -> bool:
         """Wait until the node is back after a restart; between two looks no worker is held."""
         return repair.returned(RunKey.of(dag_run), incident)

@@ -43,6 +43,7 @@ class RunReport:
     """One finished DAG run of one node, as a mail or a page shows it.
 
     ``stages`` are in the order of the node's life; a stage that did not run is in ``not_run`` with the reason.
+    ``started_at``: when its first job began, so without the wait for a slot.
     ``waivers``, ``forced`` (a --force reason), ``shadow`` (findings do not withdraw the node) and ``why_held`` (why the
     verdict is kept from withdrawing the node) are shown on the first screen. ``result_json`` is
     attached. ``fabric``: what the rounds of pairs of its block found; None without any. ``training``: what the

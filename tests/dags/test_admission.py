@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.operators import upkeep
 from muster.operators.lifecycle import admission
 from muster.reporting import sending
 from muster.settings import settings
@@ -160,6 +162,46 @@ def test_a_run_that_is_cleared_asks_about_the_node_as_it_is_now(monkeypatch: pyt
     put()
     assert waits() == (1, 1, 0)
     store.questions.check(RunKey(DAG_ID, "r"))
+
+
+def test_a_run_that_asks_again_waits_from_then_on(waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow does, which begins the time of the question again."""
+    now, most = store.clock.now(), datetime.timedelta(hours=settings().approval_hours)
+
+    def waits(part: float) -> int:
+        monkeypatch.setattr(store.clock, "now", lambda: now + part * most)
+        return len(store.questions.waiting())
+
+    put()
+    assert waits(0.9) == 1
+    put()
+    assert (waits(1.8), waits(1.91)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("live", "known", "ended"),
+    [("ab", "abc", ["c"]), ("", "a", ["a", "b", "c"]), ("", "", []), ("abc", "abc", [])],
+)
+def test_a_question_whose_run_is_over_is_open_no_more(waiting: None, live: str, known: str, ended: list[str]) -> None:
+    """Marked, or deleted. Several of which this Airflow knows none may be another's."""
+    for run_id in ("a", "b", "c", "answered"):
+        put(run_id=run_id)
+    admission.record_answer(RunKey(DAG_ID, "answered"), answer())
+
+    def count(of: str) -> Callable[[str, Sequence[str]], int]:
+        return lambda _, run_ids: len(set(of) & set(run_ids))
+
+    assert [key.run_id for key in upkeep.end_questions(count(live), count(known))] == ended
+    assert [run_id for run_id in "abc" if not store.questions.find(RunKey(DAG_ID, run_id))] == ended
+    assert store.questions.find(RunKey(DAG_ID, "answered"))
+
+
+def test_a_question_that_is_put_again_meanwhile_stays(waiting: None) -> None:
+    put()
+    (asked,) = store.questions.unanswered().items()
+    put()
+    assert not store.questions.drop(*asked)
+    assert store.questions.waiting()
 
 
 def test_what_went_wrong_while_the_person_thought_counts(waiting: None) -> None:

@@ -230,6 +230,11 @@ def test_a_node_that_does_not_come_back_is_no_success_and_is_not_tested(
     assert bench.incident.asks, "what is left is an inspection"
 
 
+def test_no_clock_of_a_worker_gives_up_a_node_that_restarts() -> None:
+    """Airflow compares a sensor's time limit with the clocks of the workers that look first and now."""
+    assert dag_of("repair").task_dict["returned"].timeout > 86_400
+
+
 @pytest.mark.slow
 def test_a_node_that_is_in_use_keeps_its_job_and_is_repaired_when_it_is_free(bench: Bench) -> None:
     break_down()

@@ -42,7 +42,7 @@ def list_(
 def retry(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False, json: AsJson = False
 ) -> None:
-    """Begin now what waits for hours since the clock of a scheduler or triggerer was ahead."""
+    """Begin now what waits for hours since the clock of a scheduler, worker or triggerer was ahead."""
     from muster import store
     from muster.integration.airflow_api import AirflowClient
 

@@ -47,8 +47,8 @@ class Pool:
 class Postponed:
     """A task that Airflow leaves waiting until ``until``, a time that a clock wrote which was ahead.
 
-    A scheduler wrote that the last try ended then, or a triggerer that it lives until then: tasks that it waited for
-    when it was killed stay its own.
+    A scheduler or worker wrote that the last try or look ended then, or a triggerer that it lives until then: tasks
+    that it waited for when it was killed stay its own.
     """
 
     dag_id: str
@@ -163,7 +163,7 @@ class AirflowClient:
     def postponed(self, now: datetime.datetime) -> list[Postponed]:
         """Returns the tasks of Muster's DAGs that a wrong clock has put off; Airflow may have other DAGs too."""
         path, late = "/dags/~/dagRuns/~/taskInstances", []
-        for state in ("up_for_retry", "deferred"):
+        for state in ("up_for_retry", "up_for_reschedule", "deferred"):
             for task in self._all(path, "task_instances", state=state):
                 at = (task["triggerer_job"] or {}).get("latest_heartbeat") if state == "deferred" else task["end_date"]
                 until = datetime.datetime.fromisoformat(at or now.isoformat())

@@ -79,6 +79,29 @@ def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
     return freed
 
 
+def end_questions(
+    live: Callable[[str, Sequence[str]], int], known: Callable[[str, Sequence[str]], int]
+) -> list[RunKey]:
+    """Drop the questions whose run is over or deleted, since no answer can come; returns their runs.
+
+    ``live``: as of ``sweep_leases``; ``known``: how many of these runs Airflow knows. Where it knows none of several,
+    they may be another's, and stay until their time is over. Raises MusterError with the runs of which Airflow does not
+    say whether they are live, after all others.
+    """
+    asked, failed = store.questions.unanswered(), list[str]()
+    over = [
+        RunKey(dag_id, run_id)
+        for dag_id, run_ids in _together(sorted(asked))
+        for run_id in _over(dag_id, run_ids, live, failed)
+    ]
+    if len(over) == len(asked) > 1 and not any(known(dag_id, run_ids) for dag_id, run_ids in _together(over)):
+        return []
+    ended = [key for key in over if store.questions.drop(key, asked[key])]
+    if failed:
+        raise MusterError(f"whether these runs still ask is not known: {'; '.join(failed)}")
+    return ended
+
+
 def report_ended(live: Callable[[str, Sequence[str]], int]) -> list[RunKey]:
     """Report the runs that are over and were not reported, as their own task would have; returns them.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -69,14 +70,17 @@ async def read_all(
     *,
     parallel: int,
     limit_s: float,
+    pass_s: float = math.inf,
 ) -> AsyncIterator[Answer]:
-    """Yields an answer for each node, as they come; ``parallel`` at once, each within ``limit_s``."""
-    queue = iter(nodes)
+    """Yields an answer for each node, as they come, until ``pass_s`` are over; then no other is begun. ``parallel`` at
+    once, each within ``limit_s``.
+    """
+    queue, until = iter(nodes), time.monotonic() + pass_s
     data = await asyncio.to_thread(Path(agent.path).read_bytes)
     running: set[asyncio.Task[Answer]] = set()
     try:
         while True:
-            while len(running) < parallel and (each := next(queue, None)) is not None:
+            while len(running) < parallel and time.monotonic() < until and (each := next(queue, None)) is not None:
                 running.add(asyncio.create_task(_read(*each, who, agent.sha256, data, limit_s)))
             if not running:
                 return

@@ -31,6 +31,7 @@ def assemble(
     waivers: Sequence[str],
     breaker: Breaker,
     *,
+    began: datetime.datetime,
     run_url: str | None,
     now: datetime.datetime,
     attached: bool = True,
@@ -42,9 +43,9 @@ def assemble(
     """Returns the report of a run.
 
     ``stages``: by name, those that have a verdict. ``jobs``: the latest job of each stage that was begun. ``facts``:
-    (identity, environment) of the node in the run. ``waivers``: a sentence each. ``attached``: with its JSON, which
-    takes longer than all the rest. ``replacement``: which node may take its place, as a sentence. ``why_left``: why it
-    left service for no failure.
+    (identity, environment) of the node in the run. ``waivers``: a sentence each. ``began``: when its first job did.
+    ``attached``: with its JSON, which takes longer than all the rest. ``replacement``: which node may take its place,
+    as a sentence. ``why_left``: why it left service for no failure.
     """
     listed = tuple(stages[name] for name in in_order(stages))
     report = RunReport(
@@ -53,7 +54,7 @@ def assemble(
         verdict=run.verdict or Verdict.INCONCLUSIVE,
         headline=run.headline or "The run has not ended yet.",
         state_before=run.state_before, state_after=run.state_after or node.state,
-        started_at=run.started_at, ended_at=run.ended_at or now,
+        started_at=began, ended_at=run.ended_at or now,
         identity=_pairs(facts[0]), environment=_pairs(facts[1]), stages=listed,
         not_run=tuple((name, _why_not_run(name, listed, jobs)) for name in run.required_stages if name not in stages),
         waivers=tuple(waivers), shadow=node.shadow, forced=_forced(run), run_url=run_url,

@@ -73,7 +73,9 @@ class Filters:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded."""
+    """A run that is under way. ``left_s``: seconds that such runs usually still take; None if none is recorded, or its
+    first job has not begun.
+    """
 
     run: Run
     state: State | None
@@ -112,12 +114,17 @@ def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
 
 
 def progress(
-    runs: Sequence[Run], states: Mapping[str, State], usual_s: Sequence[float | None], now: datetime.datetime
+    runs: Sequence[tuple[Run, datetime.datetime | None]],
+    states: Mapping[str, State],
+    usual_s: Sequence[float | None],
+    now: datetime.datetime,
 ) -> list[Progress]:
-    """Runs under way, the oldest first. ``usual_s``: the seconds that such runs usually take, for each of them."""
+    """Runs under way, each with the begin of its first job, the oldest first. ``usual_s``: the seconds that such runs
+    usually take from there on, for each of them.
+    """
     found = []
-    for run, usual in sorted(zip(runs, usual_s, strict=True), key=lambda each: each[0].started_at):
-        left = None if usual is None else max(0.0, usual - (now - run.started_at).total_seconds())
+    for (run, began), usual in sorted(zip(runs, usual_s, strict=True), key=lambda each: each[0][0].started_at):
+        left = None if usual is None or began is None else max(0.0, usual - (now - began).total_seconds())
         found.append(Progress(run, states.get(run.node), left))
     return found
 

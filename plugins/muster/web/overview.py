@@ -57,7 +57,8 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     runs, under_way = store.overview.runs_under_way(RUNS_MAX, only)
     typical_s = functools.cache(store.runs.typical_duration_s)  # read once for all runs of one kind
     usual_s = [
-        typical_s(run.sku, run.level, run.dag_id, simulated=run.simulated, stages=run.required_stages) for run in runs
+        typical_s(run.sku, run.level, run.dag_id, simulated=run.simulated, stages=run.required_stages)
+        for run, _ in runs
     ]
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}

@@ -33,6 +33,7 @@ from tests.muster.integration.test_airflow_api import Airflow, waiting
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
+ALL = dags.STOPPED_AFTER
 HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}
 
 
@@ -105,9 +106,9 @@ def test_whatever_is_missing_is_named(
 
 @pytest.mark.parametrize(
     ("state", "hours", "found"),
-    [("success", 0.5, 0), ("success", 2, len(dags.STOPPED_AFTER) - 2), ("failed", 0, len(dags.STOPPED_AFTER))],
+    [("success", 0.5, 0), ("success", 2, len(ALL) - 2), ("failed", 0, len(ALL)), ("success", -2, len(ALL))],
 )
-def test_a_dag_whose_last_run_failed_or_is_long_ago_is_missing(
+def test_a_dag_whose_last_run_failed_or_is_long_ago_or_dated_ahead_is_missing(
     airflow: Airflow, state: str, hours: float, found: int
 ) -> None:
     end = (store.clock.now() - datetime.timedelta(hours=hours)).isoformat()

@@ -161,6 +161,8 @@ def test_watching_a_run_that_is_in_no_record_says_why(
 ) -> None:
     """Its claim was refused, or it wrote to other records."""
     monkeypatch.setenv("MUSTER_POLL_SECONDS", "0.01")
+    behind = store.clock.now() - datetime.timedelta(hours=1)
+    monkeypatch.setattr(store.clock, "now", lambda: behind)
 
     def end(run: str) -> None:
         if why:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from muster import store
 from muster.cli.terminal import show
+from muster_criteria.words import duration
 from tests.muster import fleet
 from tests.muster.cli.conftest import refusal
 
@@ -22,6 +24,12 @@ def test_a_reason_with_a_line_break_or_a_tab_is_one_cell_of_one_row(muster: Must
     store.nodes.add(fleet.new_node("a"))
     assert muster("node", "move", "a", "quarantine", "--reason", "one\ntwo\tthree", "--as", "Ada")[0] == 0
     assert store.nodes.events("a")[-1].reason == "one two three"
+
+
+def test_how_long_ago_something_was_is_by_the_clock_that_stamped_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    monkeypatch.setattr(store.clock, "now", lambda: now)
+    assert show.age(now - datetime.timedelta(hours=2)) == duration(7200)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -366,6 +366,7 @@ def test_only_what_a_wrong_clock_put_off_is_begun(airflow: Airflow) -> None:
         waiting("late", NOW + hours), waiting("mapped", NOW + hours, 2), waiting("due", NOW + minute),
         waiting("new", None),
         deferred("kept", NOW + hours), deferred("watched", NOW + minute), deferred("unwatched", None),
+        waiting("restarts", NOW + hours) | {"state": "up_for_reschedule"},
         waiting("wages", NOW + hours) | {"dag_id": "payroll"},
     ]  # fmt: skip
     asked: list[dict[str, object]] = []
@@ -381,11 +382,11 @@ def test_only_what_a_wrong_clock_put_off_is_begun(airflow: Airflow) -> None:
     with client(airflow) as session:
         late = session.postponed(NOW)
         assert [(each.run_id, each.until) for each in late] == [
-            ("late", NOW + hours), ("mapped", NOW + hours), ("kept", NOW + hours),
+            ("late", NOW + hours), ("mapped", NOW + hours), ("restarts", NOW + hours), ("kept", NOW + hours),
         ]  # fmt: skip
         for each in late:
             session.retry(each)
     assert [(each["dag_run_id"], each["task_ids"]) for each in asked] == [
-        ("late", ["intake"]), ("mapped", [["intake", 2]]), ("kept", ["intake"]),
+        ("late", ["intake"]), ("mapped", [["intake", 2]]), ("restarts", ["intake"]), ("kept", ["intake"]),
     ]  # fmt: skip
     assert not any(each["dry_run"] or each["only_failed"] for each in asked)

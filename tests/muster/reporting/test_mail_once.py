@@ -61,6 +61,16 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
     assert sorted(taken) == [b"abandoned", b"failed"]
 
 
+def test_a_mail_that_was_tried_waits_for_its_time_when_it_is_made_again(taken) -> None:
+    store.outbox.add("run-1", b"one")
+    (tried,) = store.outbox.pending(due=True)
+    store.outbox.failed(tried.id, "450 later")
+    monday = store.clock.now() + datetime.timedelta(days=2)
+    store.outbox.add("run-1", b"after the quiet hours", monday)
+    assert store.outbox.pending(due=True) == []
+    assert [each.retry_at for each in store.outbox.pending()] == [monday]
+
+
 def test_a_sender_that_was_held_up_sends_nothing_that_another_has_sent_meanwhile(taken, monkeypatch) -> None:
     """Of a list that it has read before; the mail at which it was held up is its own."""
     for key in ("one", "two", "three"):

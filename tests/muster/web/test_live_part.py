@@ -19,13 +19,16 @@ from sqlalchemy.orm import Session
 from muster import store
 from muster.model.dags import ADMISSION, ASKING
 from muster.model.queues import AuditLag
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.web import approvals, overview
+from muster.web.fleet import progress
 from muster.web.shared import Shared
 from tests.muster import fleet
 from tests.muster.web.conftest import notices, override, page
 from tests.support.plugins.statements import executed
+
+HOUR = datetime.timedelta(hours=1)
 
 
 def _version(text: str) -> str:
@@ -144,6 +147,17 @@ def test_the_sentences_about_the_fleet_are_read_once_for_all_filters(
     for filters in ("", "?rack=r1", "?q=n1", "?state=registered"):
         page(client, f"/{filters}")
     assert read == ["lags"]
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_what_is_left_of_a_run_is_counted_from_its_first_job(noon: list[datetime.datetime]) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    lease = fleet.begin("n1")
+    (run,), _ = store.overview.runs_under_way(1)
+    assert [each.left_s for each in progress([run], {}, [7200.0], noon[0])] == [None]
+    store.runs.record_job(Job(fleet.DAG, lease.run_id, "intake", "1", "done", "/j", started_at=noon[0] - HOUR))
+    (run,), _ = store.overview.runs_under_way(1)
+    assert [each.left_s for each in progress([run], {}, [7200.0], noon[0])] == [3600.0]
 
 
 def test_what_could_not_be_made_is_made_again() -> None:

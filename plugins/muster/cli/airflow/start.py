@@ -122,12 +122,13 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
 
     Whatever fails, and if a person interrupts it, what was started is shown.
     """
+    from muster import store
     from muster.integration.airflow_api import AirflowClient
 
     if dry_run:
         _rehearse(runs).show(json)
         return
-    began = datetime.datetime.now(datetime.UTC)
+    began = store.clock.now()
     started: dict[str, str] = {}
     refused: dict[str, str] = {}
     trouble: MusterError | KeyboardInterrupt | None = None

@@ -249,6 +249,7 @@ def dags(paused: dict[str, bool]) -> Check:
 def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
     """The last run of each DAG with a schedule succeeded, not long ago; silent if so, or before its first has ended."""
     from muster import store
+    from muster.integration.airflow_api import AHEAD
 
     try:
         now = store.clock.now()
@@ -259,7 +260,11 @@ def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
         if last is None:
             continue
         state, at = last
-        if state == "failed" or now - at > STOPPED_AFTER[name]:
+        if at > now + AHEAD:  # Airflow counts the time of the next run from that of the last
+            seen = f"{name} begins no run before {show.when(at)}: the clock of a scheduler was ahead"
+            fix = "keep that machine's clock by NTP; then delete the runs of the DAG in Airflow that are dated ahead"
+            yield Check(Mark.MISSING, "DAGs", seen, fix)
+        elif state == "failed" or now - at > STOPPED_AFTER[name]:
             seen = f"the last run of {name} {'failed' if state == 'failed' else 'ended'} at {show.when(at)}"
             yield Check(Mark.MISSING, "DAGs", seen, "look into its log, and into the scheduler's")
 
@@ -275,7 +280,7 @@ def retries(client: AirflowClient) -> Iterator[Check]:
     if late:
         until = max(task.until for task in late)
         waits = "1 task waits" if len(late) == 1 else f"{len(late)} tasks wait"
-        seen = f"{waits} until {show.when(until)}: the clock of a scheduler or triggerer was ahead"
+        seen = f"{waits} until {show.when(until)}: the clock of a scheduler, worker or triggerer was ahead"
         yield Check(Mark.MISSING, "retries", seen, "keep that machine's clock by NTP; then muster runs retry")
 
 

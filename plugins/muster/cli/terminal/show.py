@@ -97,7 +97,9 @@ def age(moment: datetime.datetime | None) -> str:
     """How long ago, as ``duration``; "never" for None."""
     if moment is None:
         return "never"
-    return duration(max(0.0, (datetime.datetime.now(datetime.UTC) - moment).total_seconds()))
+    from muster import store
+
+    return duration(max(0.0, (store.clock.now() - moment).total_seconds()))
 
 
 def person(named: str) -> str:

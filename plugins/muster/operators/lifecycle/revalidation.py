@@ -56,6 +56,7 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
         waits = nodes[each.node].state is State.REVALIDATION
         why = "it was waiting" if waits else f"it was idle; {each.why}"
         conf = {"node": each.node, "level": level, "reason": why, "stages": list(each.stages)}
+        conf["chosen_at"] = now.isoformat()  # Airflow's own time of the run is another machine's
         tests.append({"trigger_run_id": runid.of_pick(each.node, "waiting" if waits else "idle", run_id), "conf": conf})
     return tests
 
@@ -82,7 +83,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     limit_s = programme.test_limit_s(load_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
     if runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key):
-        _refuse_late(name, run_after)
+        _refuse_late(name, params.get("chosen_at"))
     lease = store.leases.get(name)
     if lease is None or lease.key != key:
         if node.state not in SERVING:
@@ -109,15 +110,15 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
 
 
-def _refuse_late(name: str, run_after: datetime.datetime | None) -> None:
+def _refuse_late(name: str, chosen_at: str | None) -> None:
     """Raise AirflowSkipException unless what was chosen of idle nodes may begin now: it was within the limits of then.
 
     Runs wait where no worker is free or the DAG is paused, and would then begin all at once.
     """
     now = store.clock.now()
     why = limits(now).closed
-    if run_after is not None and now - run_after > LATEST:
-        why = f"it was chosen at {run_after:%Y-%m-%d %H:%M} UTC, and what is tested now was chosen since then"
+    if chosen_at and now - (chosen := datetime.datetime.fromisoformat(chosen_at)) > LATEST:
+        why = f"it was chosen at {chosen:%Y-%m-%d %H:%M} UTC, and what is tested now was chosen since then"
     if why:
         raise AirflowSkipException(f"{name} is not tested: {why}")
 

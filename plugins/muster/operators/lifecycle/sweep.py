@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import datetime
 import logging
+import random
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 BATCH = 50
 """Nodes that are recorded in one transaction."""
+PASS_S = 900.0
+"""After this no further node is begun in a pass: the DAG's run acts on what was read, and ends after half an hour."""
 ALL_PORTS = "all_ports_down"
 ASKED = "a person was notified"
 Held = dict[tuple[Refusal, bool], list[tuple[Observation, str]]]
@@ -44,10 +47,11 @@ Held = dict[tuple[Refusal, bool], list[tuple[Observation, str]]]
 @dataclasses.dataclass
 class Tally:
     """What a sweep did. ``judged``: until when tests judged what each node's kernel said. ``away``: the nodes whose
-    silence says nothing of them; ``down``: those that are down in their scheduler.
+    silence says nothing of them; ``down``: those that are down in their scheduler; ``left``: how many were not begun.
     """
 
     nodes: int = 0
+    left: int = 0
     unreachable: int = 0
     new: int = 0
     fault: str = ""
@@ -56,12 +60,15 @@ class Tally:
     down: Collection[str] = ()
 
     def __str__(self) -> str:
-        return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new"
+        left = f"; {self.left} are left to later passes" if self.left else ""
+        return f"{self.nodes} nodes, of which {self.unreachable} did not answer; {self.new} observations are new{left}"
 
 
 def sweep_nodes() -> str:
     """Read all nodes in service that no run holds and whose tests are not paused, and record what they show.
 
+    In random order, so that each pass that ends by ``PASS_S`` leaves others: in the order of their last answers, those
+    that never answer would come first each time.
     Raises ControllerFault if the controller cannot do its part; what was read is recorded all the same.
     """
     current = settings()
@@ -71,17 +78,19 @@ def sweep_nodes() -> str:
     policies.health()
     leased = {lease.node for lease in store.leases.live()}
     nodes = [each for each in store.nodes.find(states=SERVING) if each.name not in leased and not each.pause]
+    random.shuffle(nodes)
     names = [each.name for each in nodes]
     cursors = store.health.cursors(names)
     said = silence(names)
-    tally = Tally(judged=store.health.judged_until(), away=said.away, down=said.down)
+    tally = Tally(judged=store.health.judged_until(), away=said.away, down=said.down, left=len(nodes))
 
     async def read() -> None:
         waiting: list[Answer] = []
         pairs = [(node, cursors[node.name]) for node in nodes]
-        options = {"parallel": current.sweep_nodes, "limit_s": current.sweep_seconds}
+        options = {"parallel": current.sweep_nodes, "limit_s": current.sweep_seconds, "pass_s": PASS_S}
         async for answer in sweeping.read_all(pairs, who, agent, **options):  # type: ignore[arg-type]
             waiting.append(answer)
+            tally.left -= 1
             if len(waiting) >= BATCH:
                 await asyncio.to_thread(record, waiting, cursors, tally)
                 waiting = []

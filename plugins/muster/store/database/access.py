@@ -23,6 +23,7 @@ from muster.store.database.health import BmcRow, HealthRow, SweepRow
 from muster.store.database.models import (
     EventRow,
     FindingRow,
+    JobRow,
     LeaseRow,
     MeasurementRow,
     NodeRow,
@@ -322,6 +323,13 @@ def to_event(row: EventRow) -> Event:
         node=row.node, at=row.at, from_state=State(row.from_state), to_state=State(row.to_state), actor=row.actor,
         reason=row.reason, evidence=row.evidence, login=row.login,
     )  # fmt: skip
+
+
+def first_job_at() -> ColumnElement[Any]:
+    """When the first job of a ``RunRow`` of the enclosing query began, NULL if none has: a run that has begun may wait
+    for a slot for weeks.
+    """
+    return select(func.min(JobRow.started_at)).where(JobRow.run == RunRow.id).correlate(RunRow).scalar_subquery()
 
 
 def to_run(row: RunRow) -> Run:

@@ -41,7 +41,8 @@ def put(
     options: Sequence[str] = (),
     run_after: datetime.datetime | None = None,
 ) -> Question:
-    """Store the question of a run. One that has an answer, or waits and is about the same, stays as it was put.
+    """Store the question of a run. One that has an answer stays as it was put; one that waits and is about the same
+    waits from now on, as in Airflow, where the run asks again.
 
     A run that was cleared puts another one where the evidence is newer than its question, or its time is over. So does
     another run of this id: Airflow knows the first no more, so no answer can come. Raises UnknownNode.
@@ -60,6 +61,8 @@ def put(
             )  # fmt: skip
             session.add(row)
             session.flush()
+        if row.answered_at is None:
+            row.asked_at = access.now()
         return _value(row)
 
 
@@ -118,6 +121,25 @@ def note_mailed(keys: Sequence[RunKey]) -> None:
         for key in keys:
             if (row := _row(session, key)) is not None:
                 row.mailed = True
+
+
+def unanswered() -> dict[RunKey, datetime.datetime]:
+    """{run: when it asked} of the questions that Airflow may still keep open."""
+    with reading() as session:
+        return {RunKey(row.dag_id, row.run_id): row.asked_at for row in _unanswered(session)}
+
+
+def drop(key: RunKey, asked_at: datetime.datetime) -> bool:
+    """Delete the question of a run that is over, since no answer can come; returns whether it was there.
+
+    One that has an answer, or was put again since ``asked_at``, stays.
+    """
+    with writing() as session:
+        row = _row(session, key, lock=True)
+        if row is None or row.answered_at is not None or row.asked_at != asked_at:
+            return False
+        session.delete(row)
+        return True
 
 
 def answer(key: RunKey, option: str, person: str, reason: str) -> Question:

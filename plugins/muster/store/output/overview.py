@@ -110,14 +110,17 @@ def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | N
         return [access.to_event(found[number]) for number in ids[:limit]], len(ids)
 
 
-def runs_under_way(limit: int, nodes: Collection[str] | None = None) -> tuple[list[Run], int]:
-    """The oldest ``limit`` runs that have not ended, oldest first, and how many there are; of ``nodes`` alone if
-    given."""
+def runs_under_way(
+    limit: int, nodes: Collection[str] | None = None
+) -> tuple[list[tuple[Run, datetime.datetime | None]], int]:
+    """The oldest ``limit`` runs that have not ended, oldest first, each with the begin of its first job (None while it
+    waits for one), and how many there are; of ``nodes`` alone if given.
+    """
     query = select(RunRow.id, RunRow.node).where(RunRow.ended_at.is_(None)).order_by(RunRow.id)
     with reading() as session:
         ids = _ids(session, query, nodes)
-        rows = session.scalars(select(RunRow).where(RunRow.id.in_(ids[:limit])).order_by(RunRow.id))
-        return [access.to_run(row) for row in rows], len(ids)
+        found = select(RunRow, access.first_job_at()).where(RunRow.id.in_(ids[:limit])).order_by(RunRow.id)
+        return [(access.to_run(row), began) for row, began in session.execute(found)], len(ids)
 
 
 def _ids(session: Session, query: Select[int, str], nodes: Collection[str] | None) -> list[int]:

@@ -51,7 +51,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
                 row.sent_at, row.parked_at, row.message = access.now(), None, b""
                 return "sent already"
             row.recipients = ",".join(left)
-        row.message, row.retry_at, row.parked_at = message, due, None
+        row.message, row.retry_at, row.parked_at, row.attempts = message, due, None, 0
         row.due_at = due or row.created_at
         return "replaced"
 

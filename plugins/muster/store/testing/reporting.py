@@ -43,7 +43,7 @@ def run(
         row = access.node_row(session, run.node)
         query = select(StageRow).where(StageRow.run == run.id, StageRow.current).options(undefer(StageRow.charts))
         stages = session.scalars(query)
-        jobs = session.scalars(select(JobRow).where(JobRow.run == run.id).order_by(JobRow.id))
+        jobs = session.scalars(select(JobRow).where(JobRow.run == run.id).order_by(JobRow.id)).all()
         return building.assemble(
             access.to_run(run),
             access.to_node(row),
@@ -52,6 +52,7 @@ def run(
             (run.identity, run.environment),
             building.waiver_sentences(standing(session, row)),
             breaker_now(session, simulated=run.simulated),
+            began=min((job.started_at for job in jobs if job.started_at), default=run.started_at),
             run_url=run_url,
             now=access.now(),
             attached=attached,

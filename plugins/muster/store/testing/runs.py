@@ -216,11 +216,10 @@ def last(node: str) -> Run | None:
 def typical_duration_s(
     sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = STAGES
 ) -> float | None:
-    """Median time (s) of the latest such runs, of just these required stages, that went through all of them.
-
-    None if there is none.
+    """Median time (s) of the latest such runs, of just these required stages, that went through all of them, each from
+    its first job on. None if there is none.
     """
-    ended = select(RunRow.started_at, RunRow.ended_at, RunRow.required_stages).where(
+    ended = select(access.first_job_at().label("began"), RunRow.ended_at, RunRow.required_stages).where(
         RunRow.sku == sku,
         RunRow.level == level,
         RunRow.dag_id == dag_id,
@@ -230,7 +229,8 @@ def typical_duration_s(
     )
     with reading() as session:
         rows = list(session.execute(ended.order_by(RunRow.id.desc()).limit(READ)))
-    took = [(row.ended_at - row.started_at).total_seconds() for row in rows if set(row.required_stages) == set(stages)]
+    like = [row for row in rows if row.began is not None and set(row.required_stages) == set(stages)]
+    took = [(row.ended_at - row.began).total_seconds() for row in like]
     return statistics.median(took[:RECENT]) if took else None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import email
 import itertools
 import json
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.operators.lifecycle.sweep import Tally
+from muster.remote import sweeping
 from muster.remote.sweeping import Answer
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
@@ -67,6 +70,31 @@ def test_answers_that_wait_for_a_slow_node_make_no_clock_wrong() -> None:
     answers.append(Answer(store.nodes.get("slow"), trouble="it did not answer within 90 s"))
     sweep.record(answers, {name: Cursor(name) for name in names}, Tally())
     assert [each.check for name in names for each in store.health.of_node(name)] == ["unreachable"]
+
+
+def test_a_pass_begins_no_node_after_its_time_and_each_pass_begins_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"a", "b", "c"}
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+    admitted(*names)
+    begun: list[str] = []
+
+    async def hangs(node: Node, *_: object) -> Answer:
+        begun.append(node.name)
+        await asyncio.sleep(10 * sweep.PASS_S)
+        return Answer(node, trouble="it did not answer")
+
+    monkeypatch.setenv("MUSTER_SWEEP_NODES", "1")
+    monkeypatch.setattr(sweep, "PASS_S", 0.01)
+    monkeypatch.setattr(sweeping, "_read", hangs)
+    monkeypatch.setattr(sweep.logins, "credentials", lambda _: types.SimpleNamespace(key=lambda: None))
+    for _ in range(100):
+        before = len(begun)
+        sweep.sweep_nodes()
+        assert len(begun) <= before + 1
+        if set(begun) == names:
+            break
+    assert set(begun) == names
 
 
 def in_list(path: Path, monkeypatch: pytest.MonkeyPatch, *names: str, rack: str = "") -> None:

@@ -61,18 +61,19 @@ def test_a_test_that_was_chosen_of_idle_nodes_begins_soon_and_in_no_blackout_or_
     monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", windows)
     store.nodes.add(fleet.new_node(NODE))
     serving()
-    params = {"node": NODE, "level": "demo", "reason": "x"}
-    chosen_at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=waited)
+    chosen_at = store.clock.now() - datetime.timedelta(minutes=waited)
+    params = {"node": NODE, "level": "demo", "reason": "x", "chosen_at": chosen_at.isoformat()}
+    behind = chosen_at - datetime.timedelta(hours=2)  # by the clock of Airflow's machine
     key = RunKey("node_revalidation", runid.of_pick(NODE, "idle", "scheduled__2026-06-01T00:00:00+00:00"))
     with pytest.raises(AirflowSkipException) if waited or windows else contextlib.nullcontext():
-        revalidation.claim(key, params, run_after=chosen_at)
+        revalidation.claim(key, params, run_after=behind)
     if not waited and not windows:
         monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", "Mon-Sun 00:00-24:00")
-        revalidation.claim(key, params, run_after=chosen_at)  # a retried task
+        revalidation.claim(key, params, run_after=behind)  # a retried task
         return
     assert not store.runs.find(node=NODE, run=key)
     by_hand = RunKey("node_revalidation", runid.run_id(NODE, "idle in rack 7"))
-    assert revalidation.claim(by_hand, params, run_after=chosen_at)["node"] == NODE
+    assert revalidation.claim(by_hand, params, run_after=behind)["node"] == NODE
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,11 @@ def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest
     monkeypatch.setattr(dags, "MAPPED_MAX", 2)
     names = ["n1", "n2", "n3"]
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
-    assert len(revalidation.pick("now", "demo")) == 2
+    picked = revalidation.pick("now", "demo")
+    assert len(picked) == 2
+    assert {datetime.datetime.fromisoformat(each["conf"]["chosen_at"]) <= store.clock.now() for each in picked} == {
+        True
+    }
 
 
 def test_no_more_repairs_are_started_at_once_than_airflow_maps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import threading
 
@@ -13,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import store
 from muster.errors import DifferentMachine, NodeLeased, NoPerson, UnknownNode, UnknownRun
-from muster.model.runs import RunKey, StageVerdict
+from muster.model.runs import Job, RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
@@ -92,11 +93,20 @@ class TestStanding:
         store.adoption.replace("gpu-0002", "Ada", "new", host_key=fleet.host_key("new"))
         assert set(store.verdicts.stage_tests()) == {NODE}
 
-    def test_a_duration_is_typical_of_runs_of_one_kind(self) -> None:
+    def test_a_duration_is_typical_of_runs_of_one_kind_and_without_the_wait_for_a_slot(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store.nodes.add(fleet.new_node())
-        fleet.qualify()
+        lease, now = fleet.begin(), store.clock.now()
+        began, ended = now + datetime.timedelta(days=9), now + datetime.timedelta(days=9, hours=7)
+        for attempt, at in enumerate((began, ended)):
+            store.runs.record_job(Job(fleet.DAG, lease.run_id, "intake", str(attempt), "done", "/j", started_at=at))
+        monkeypatch.setattr(store.clock, "now", lambda: ended)
+        fleet.do_stage(lease, "intake")
+        store.runs.finish(lease.key, Verdict.PASS, "All is well.")
         usual = functools.partial(store.runs.typical_duration_s, "cpu-generic")
-        assert usual("short", fleet.DAG, simulated=False) == pytest.approx(0, abs=60)
+        assert usual("short", fleet.DAG, simulated=False) == 7 * 3600
+        assert store.reporting.run(lease.key).started_at == began
         assert usual("long", fleet.DAG, simulated=False) is None
         assert usual("short", "node_revalidation", simulated=False) is None
         assert usual("short", fleet.DAG, simulated=True) is None

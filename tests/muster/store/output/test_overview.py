@@ -9,6 +9,7 @@ import pytest
 from muster import store
 from muster.judging import policies
 from muster.model.figures import FleetRow
+from muster.model.runs import Job
 from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
@@ -94,11 +95,14 @@ def test_moves_are_counted_and_leave_out_idle_tests_and_other_nodes() -> None:
 def test_the_oldest_runs_under_way_come_first_and_the_others_are_counted() -> None:
     for name in ("a", "b", "c"):
         store.nodes.add(fleet.new_node(name))
-        fleet.begin(name)
+        lease = fleet.begin(name)
+    began = store.clock.now()
+    for attempt in (began, began + datetime.timedelta(hours=1)):
+        store.runs.record_job(Job(fleet.DAG, lease.run_id, "intake", f"{attempt}", "done", "/j", started_at=attempt))
     runs, number = store.overview.runs_under_way(2)
-    assert ([run.node for run in runs], number) == (["a", "b"], 3)
+    assert ([(run.node, at) for run, at in runs], number) == ([("a", None), ("b", None)], 3)
     runs, number = store.overview.runs_under_way(2, {"c"})
-    assert ([run.node for run in runs], number) == (["c"], 1)
+    assert ([(run.node, at) for run, at in runs], number) == ([("c", began)], 1)
 
 
 @pytest.mark.usefixtures("fleet_db")
