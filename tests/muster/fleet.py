@@ -139,11 +139,13 @@ def finding(**changes: object) -> Finding:
     return dataclasses.replace(FINDING, **changes)
 
 
-def begin(node: str = "gpu-0001", run_id: str = "", *, level: str = "short", **options: object) -> Lease:
+def begin(
+    node: str = "gpu-0001", run_id: str = "", *, dag_id: str = DAG, level: str = "short", **options: object
+) -> Lease:
     """A run of an enrolled node, begun and holding it."""
-    run_id = run_id or f"{node}__new"
-    store.runs.begin(RunKey(DAG, run_id), node, level, "new", **options)
-    return store.leases.acquire(node, RunKey(DAG, run_id))
+    key = RunKey(dag_id, run_id or f"{node}__new")
+    store.runs.begin(key, node, level, "new", **options)
+    return store.leases.acquire(node, key)
 
 
 def do_stage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster.model.dags import CLUSTER_QUALIFICATION
 from muster_criteria.stages import LEVELS as LEVELS
 from muster_criteria.stages import ROUNDS_MAX
 from muster_criteria.stages import STAGES as STAGES
@@ -17,6 +18,11 @@ CLUSTER_STAGES = ("cluster_validation",)
 
 ROUND_STAGES = tuple(f"fabric_round_{number}" for number in range(1, ROUNDS_MAX + 1))
 """The jobs of a block's rounds of pairs, which come before its stage and have no verdict of their own."""
+
+
+def all_of(dag_id: str) -> tuple[str, ...]:
+    """The stages that a whole run of this DAG goes through."""
+    return CLUSTER_STAGES if dag_id == CLUSTER_QUALIFICATION else STAGES
 
 
 def in_order(stages: Iterable[str]) -> list[str]:

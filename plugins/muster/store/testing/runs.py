@@ -13,7 +13,7 @@ from muster.errors import IllegalMove, LeaseLost, Overtaken, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import Job, Run, RunKey, StageVerdict
-from muster.model.stages import STAGES, in_order
+from muster.model.stages import STAGES, all_of, in_order
 from muster.model.states import BROKEN, SERVING, State
 from muster.rules import ending
 from muster.rules import transitions as lifecycle
@@ -214,10 +214,10 @@ def last(node: str) -> Run | None:
 
 
 def typical_duration_s(
-    sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = STAGES
+    sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = ()
 ) -> float | None:
-    """Median time (s) of the latest such runs, of just these required stages, that went through all of them, each from
-    its first job on. None if there is none.
+    """Median time (s) of the latest such runs, of just these required stages (empty: all of the DAG's), that went
+    through all of them, each from its first job on. None if there is none.
     """
     ended = select(access.first_job_at().label("began"), RunRow.ended_at, RunRow.required_stages).where(
         RunRow.sku == sku,
@@ -229,7 +229,7 @@ def typical_duration_s(
     )
     with reading() as session:
         rows = list(session.execute(ended.order_by(RunRow.id.desc()).limit(READ)))
-    like = [row for row in rows if row.began is not None and set(row.required_stages) == set(stages)]
+    like = [row for row in rows if row.began is not None and set(row.required_stages) == {*(stages or all_of(dag_id))}]
     took = [(row.ended_at - row.began).total_seconds() for row in like]
     return statistics.median(took[:RECENT]) if took else None
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import store
 from muster.errors import DifferentMachine, NodeLeased, NoPerson, UnknownNode, UnknownRun
+from muster.model.dags import CLUSTER_QUALIFICATION
 from muster.model.runs import Job, RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
@@ -111,6 +112,17 @@ class TestStanding:
         assert usual("short", "node_revalidation", simulated=False) is None
         assert usual("short", fleet.DAG, simulated=True) is None
         assert usual("short", fleet.DAG, simulated=False, stages=["intake"]) is None
+
+    def test_a_block_has_a_usual_duration_too(self) -> None:
+        store.nodes.add(fleet.new_node())
+        fleet.qualify(NODE)
+        block = fleet.begin(NODE, "block", dag_id=CLUSTER_QUALIFICATION, required_stages=CLUSTER_STAGES)
+        began = store.clock.now()
+        stage = CLUSTER_STAGES[0]
+        store.runs.record_job(Job(block.dag_id, block.run_id, stage, "0", "done", "/j", started_at=began))
+        fleet.do_stage(block, *CLUSTER_STAGES)
+        store.runs.finish(block.key, Verdict.PASS, "All is well.")
+        assert store.runs.typical_duration_s("cpu-generic", "short", CLUSTER_QUALIFICATION, simulated=False) is not None
 
     def test_an_approval_is_a_persons_and_cannot_be_rewritten(self) -> None:
         store.nodes.add(fleet.new_node())
