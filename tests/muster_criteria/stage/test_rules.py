@@ -143,13 +143,30 @@ def test_siblings_are_of_one_kind_and_one_variant(h100: Sku, make_limit: MakeLim
     assert frame["siblings_median"].tolist() == [100.0] * 4 + [50.0] * 4 + [400.0]
 
 
-def test_the_slow_half_of_a_node_does_not_hide_a_slower_one(h100: Sku, make_limit: MakeLimit) -> None:
-    limit = make_limit(metric="m", device="gpu", siblings_at_least=0.9)
-    values = [100.0] * 5 + [80.0] * 3
+@pytest.mark.parametrize(("healthy", "bad"), [(5, 3), (4, 4), (2, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("key", "share", "beyond"), [("siblings_at_least", 0.9, 89.0), ("siblings_at_most", 1.3, 131.0)]
+)
+def test_half_of_a_node_that_is_bad_alike_is_named(
+    h100: Sku, make_limit: MakeLimit, key: str, share: float, beyond: float, healthy: int, bad: int
+) -> None:
+    limit = make_limit(**{"metric": "m", "device": "gpu", key: share})
+    values = [100.0] * healthy + [beyond] * bad
 
     frame = judged(h100, [limit], [row(limit, f"gpu{n}", value) for n, value in enumerate(values)])
 
-    assert broken(frame) == {"siblings_at_least_fail": [5, 6, 7]}
+    assert broken(frame) == {f"{key}_fail": list(range(healthy, healthy + bad))}
+
+
+@pytest.mark.parametrize(("healthy", "better"), [(2, 1), (3, 1), (4, 3), (5, 3)])
+@pytest.mark.parametrize(("key", "share", "far"), [("siblings_at_least", 0.9, 130.0), ("siblings_at_most", 1.3, 50.0)])
+def test_a_minority_that_is_better_makes_none_bad(
+    h100: Sku, make_limit: MakeLimit, key: str, share: float, far: float, healthy: int, better: int
+) -> None:
+    limit = make_limit(**{"metric": "m", "device": "gpu", key: share})
+    values = [100.0] * healthy + [far] * better
+
+    assert broken(judged(h100, [limit], [row(limit, f"gpu{n}", value) for n, value in enumerate(values)])) == {}
 
 
 def test_the_tighter_of_two_limits_counts(h100: Sku, make_limit: MakeLimit) -> None:

@@ -1,4 +1,4 @@
-"""A device against the median of its siblings: what the two kinds of such limits have in common."""
+"""A device against the median of its siblings, itself left out: what the two kinds of such limits have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster_criteria.words import figure
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OfSiblings(LimitKind):
-    """A share of the median over the node's devices of that kind, of which ``siblings`` must be measured."""
+    """A share of the median over the node's other devices of that kind; ``siblings``: how many, itself included."""
 
     among_itself: bool = True
     noisy: bool = True
@@ -26,4 +26,4 @@ class OfSiblings(LimitKind):
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
         bound = f"{self.sign}{figure(at, row['unit'], unlike=row['value'])}"
-        return f"{bound} ({limit.value:g} × the median of {int(row['siblings_count'])} siblings)"
+        return f"{bound} ({limit.value:g} × the median of its {int(row['siblings_count']) - 1} siblings)"

@@ -44,7 +44,7 @@ _CONCLUSION = {
 
 _REFERENCE = {
     "peers": "the median of {count} peers{of}",
-    "siblings": "the median of {count} siblings",
+    "siblings": "the median of the node's {count} devices",
     "drift": "its own median over {count} visits, relative to its siblings",
     "node_peers": "its peers{of}",
     "node_drift": "its own median over {count} visits",

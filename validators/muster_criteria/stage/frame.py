@@ -20,7 +20,7 @@ import pandas as pd
 
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.series.comparisons import Comparison, Worse
-from muster_criteria.fleet.series.keyed import medians
+from muster_criteria.fleet.series.keyed import others_medians
 from muster_criteria.fleet.single import PEERS_MEDIAN
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels
@@ -173,13 +173,13 @@ def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> di
 
 
 def _siblings(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The median of a measurement over the case's devices of that kind, and of how many."""
+    """The median of a measurement over the case's other devices of that kind, and how many were measured with it."""
     names = ("case", "probe", "metric", "kind", "labels", "unit")
     number: dict[tuple[Any, ...], int] = {}
     keys = zip(*(columns[name].tolist() for name in names), strict=True)
     group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
-    median, count = medians(columns["value"], group, len(number))
-    return {"siblings_median": median[group], "siblings_count": count[group]}
+    median, count = others_medians(columns["value"], group, len(number))
+    return {"siblings_median": median, "siblings_count": count}
 
 
 class _Margins:

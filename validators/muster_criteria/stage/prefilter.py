@@ -23,7 +23,7 @@ from muster_criteria.fleet.budget import RETEST_MIN
 from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
-from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, medians, series_of
+from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, others_medians, series_of
 from muster_criteria.fleet.series.readings import group_of, stack_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
@@ -172,8 +172,8 @@ def _too_good(measured: Distances) -> Flags:
     unknown = np.isnan(usual) & own
     if unknown.any():
         group, distinct = pd.factorize(of.siblings_of)
-        median, _ = medians(np.where(own, of.value, np.nan), group.astype(np.int64), len(distinct))
-        usual = np.where(unknown & (median[group] > 0.0), median[group], usual)
+        median, _ = others_medians(np.where(own, of.value, np.nan), group.astype(np.int64), len(distinct))
+        usual = np.where(unknown & (median > 0.0), median, usual)
     higher = of.sign > 0.0
     beyond = np.where(higher, of.value < LEAST * usual * (1.0 + NEAR), of.value > RATE_MOST * usual * (1.0 - NEAR))
     return np.asarray(own & (beyond | (higher & (of.value <= 0.0))))
@@ -247,8 +247,7 @@ def _small(limit: Limit, rows: Codes, columns: _Columns, of_series: Mapping[_Ser
         pair = node * 65_536 + columns.device[rows]
         if len(np.unique(pair)) < len(pair):  # perhaps by two probes, which the judge compares apart
             return rows
-        of_node = medians(value, node, int(node.max()) + 1)
-        median, count = of_node[0][node], of_node[1][node]
+        median, count = others_medians(value, node, int(node.max()) + 1)
     text = np.full(len(rows), None, dtype=object)
     seen = Seen(value, nothing, text, median, count, lambda times: _referred(limit, times, rows, columns, of_series))
     at = limit.kind.at(limit, seen)

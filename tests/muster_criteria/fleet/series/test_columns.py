@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.fleet.series.keyed import Places, medians
+from muster_criteria.fleet.series.keyed import Places, medians, others_medians
 from muster_criteria.fleet.series.timeline import VISITS_MAX, row_medians
 
 NUMBER = st.floats(-1e6, 1e6, width=32) | st.just(float("nan"))
@@ -31,6 +33,19 @@ def test_the_median_of_a_group_is_that_of_its_known_values(pairs: list[tuple[int
         known = [value for of, value in pairs if of == group and value == value]
         assert counts[group] == len(known)
         assert found[group] == pytest.approx(np.median(known) if known else np.nan, nan_ok=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.one_of(NUMBER, st.sampled_from([1.0, 2.0]))), max_size=30))
+def test_a_value_is_compared_with_the_middle_of_the_others_that_is_nearer(pairs: list[tuple[int, float]]) -> None:
+    groups = np.array([group for group, _ in pairs], dtype=np.int64)
+    found, counts = others_medians(np.array([value for _, value in pairs], dtype=np.float64), groups, 4)
+    for at, (group, own) in enumerate(pairs):
+        others = [value for n, (of, value) in enumerate(pairs) if of == group and value == value and n != at]
+        assert counts[at] == len(others) + (own == own)
+        if others and own == own:
+            nearer = min(max(own, statistics.median_low(others)), statistics.median_high(others))
+            assert found[at] == nearer
 
 
 @settings(max_examples=50, deadline=None)

@@ -296,6 +296,23 @@ def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     return np.asarray(found, dtype=np.float64), np.bincount(groups, minlength=size)
 
 
+def others_medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
+    """For each value the median of the others of its group (0…size−1), and how many the group has; NaN is none.
+
+    Of two middle ones it is the nearer, or the value itself between them: what is out of line is compared with what
+    more than half of the others reach, and of three, one bad value moves no reference. NaN for a group without values.
+    """
+    values = np.where(np.isfinite(values), values, np.nan)
+    count, all_of = (np.bincount(of, minlength=size) for of in (groups[~np.isnan(values)], groups))
+    order = np.lexsort((values, groups))  # NaN last in each group
+    start, counted = (np.cumsum(all_of) - all_of)[groups], count[groups]
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[order] = np.arange(len(values))
+    # Among all of the group, its middle one; of an even number, the middle one of the half that the value is not in.
+    middle = np.where(2 * (rank - start) < counted, counted, np.maximum(counted - 1, 0)) // 2
+    return values[order][start + middle], counted
+
+
 def quantiles(values: Numbers, groups: Codes, of: Codes, shares: Sequence[float]) -> Numbers:
     """The quantiles ``shares`` (rows) of the groups ``of`` (columns), each with a value, without NaN values."""
     if not of.size:
