@@ -22,6 +22,11 @@ def figure(value: float, unit: str, unlike: float | None = None, digits: int = 4
     return text if unit in _UNITLESS else f"{text} {unit}"
 
 
+def percent(share: float, unlike: float) -> str:
+    """A share in percent, in as many digits as distinguish it from ``unlike``: "92 %", "91.5 %"."""
+    return figure(100.0 * share, "%", unlike=100.0 * unlike, digits=2)
+
+
 def apart(pairs: Iterable[tuple[float, float]], digits: int = 4) -> int:
     """In how many significant digits, at least ``digits``, the numbers of each pair differ that are not alike."""
     for one, other in pairs:

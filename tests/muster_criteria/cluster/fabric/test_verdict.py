@@ -53,6 +53,16 @@ def test_a_part_of_a_node_fails_that_node_alone_and_names_its_device(
     assert block.suspected == {}
 
 
+@pytest.mark.parametrize("share", [0.5, 0.89, 0.905, 0.91, 0.915])
+def test_the_limit_that_failed_a_part_is_the_one_that_is_stated(share: float) -> None:
+    """Low begins above 0.9, so that a part that lost 10 % is not taken for good."""
+    found, block, _ = judged(Small(fabric(4, 4), {Part(PartKind.NIC, 5, rail=1): share}))
+    ((finding,),) = block.findings.values()
+    assert finding.severity is Severity.CRITICAL
+    assert [each.share < each.least for each in found.parts] == [True]
+    assert float(finding.observed.split()[0]) < float(finding.expected.split()[1])
+
+
 @pytest.mark.parametrize(("used", "device"), [({(5, 1): "gpu2"}, "gpu2"), ({}, "node")])
 def test_of_a_rail_that_names_no_gpu_the_one_is_charged_that_was_measured(
     used: dict[tuple[int, int], str], device: str

@@ -50,6 +50,7 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
     return Diagnosis(
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
         max(each.noise for each in cells.levels), _compared(cells, found),
+        {each.number: each.threshold for each in cells.levels},
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
-from muster_criteria.words import listed
+from muster_criteria.words import listed, percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +14,7 @@ class FaultyPart:
 
     ``node``: whose part it is, "" where it is the fabric's. ``share`` of the usual rate; ``rounds`` in which it was
     low, with ``partners``; ``touches``: nodes whose traffic goes over it. ``confirmed``: low again with partners
-    chosen for it.
+    chosen for it. ``least``: the share that cells have to reach, in the strictest of these rounds.
     """
 
     kind: PartKind
@@ -27,6 +27,7 @@ class FaultyPart:
     partners: tuple[str, ...]
     touches: tuple[str, ...]
     confirmed: bool
+    least: float = 1.0
 
     @property
     def title(self) -> str:
@@ -43,7 +44,7 @@ class FaultyPart:
     def observed(self) -> str:
         """What it did: "34 % of the usual rate in rounds 1, 4 and 5, with n2, n5 and n7"."""
         seen = {
-            Symptom.SLOW: f"{100 * self.share:.0f} % of the usual rate", Symptom.DEAD: "nothing could be sent",
+            Symptom.SLOW: f"{percent(self.share, self.least)} of the usual rate", Symptom.DEAD: "nothing could be sent",
             Symptom.CORRUPTS: "wrong bytes arrived", Symptom.SILENT: "no result came back",
         }[self.symptom]  # fmt: skip
         numbers = listed([str(number) for number in self.rounds], most=8)

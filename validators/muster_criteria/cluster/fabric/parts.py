@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 
 class PartKind(enum.StrEnum):
@@ -86,7 +87,8 @@ class Diagnosis:
     ``once``: how many cells were low and are explained by no part: hot spots. ``unjudged``: cells with fewer than
     three others to compare with. ``compared``: (node, rail) that had as many, and was good or is touched by a part.
     ``noise``: the relative
-    standard deviation of a cell in the noisiest round.
+    standard deviation of a cell in the noisiest round. ``thresholds``: the share below which a cell is low, by the
+    round's number.
     """
 
     named: tuple[Evidence, ...]
@@ -96,3 +98,4 @@ class Diagnosis:
     unjudged: int
     noise: float
     compared: frozenset[tuple[int, int]] = frozenset()
+    thresholds: Mapping[int, float] = dataclasses.field(default_factory=dict)

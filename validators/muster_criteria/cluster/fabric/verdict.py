@@ -12,7 +12,7 @@ from muster_criteria.cluster.fabric.causes import goes_over, stops
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
-from muster_criteria.cluster.fabric.levels import EFFECT_MIN, NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.levels import NOISE_MAX, OTHERS_MIN
 from muster_criteria.cluster.fabric.made import Rounds, unmade
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
 from muster_criteria.cluster.fabric.observed import PROBE
@@ -23,7 +23,7 @@ from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
-from muster_criteria.words import listed
+from muster_criteria.words import listed, percent
 
 SOURCE = "docs/science.md#isolation-in-the-fabric"
 
@@ -62,7 +62,7 @@ def judge_fabric(
     """
     diagnosis = decode(rounds.topology, rounds.results)
     parts = [
-        _in_names(rounds.topology, each, confirmed)
+        _in_names(rounds.topology, each, diagnosis.thresholds, confirmed)
         for confirmed, found in ((True, diagnosis.named), (False, diagnosis.suspects))
         for each in found
     ]
@@ -181,7 +181,7 @@ def _replaced(rounds: Rounds, node: int | None) -> str:
     )
 
 
-def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> FaultyPart:
+def _in_names(topology: Topology, evidence: Evidence, thresholds: Mapping[int, float], confirmed: bool) -> FaultyPart:
     part = evidence.part
     return FaultyPart(
         kind=part.kind,
@@ -194,6 +194,7 @@ def _in_names(topology: Topology, evidence: Evidence, confirmed: bool) -> Faulty
         partners=tuple(topology.nodes[node] for node in evidence.partners if node >= 0),
         touches=tuple(topology.nodes[node] for node in evidence.touches),
         confirmed=confirmed,
+        least=max(thresholds[number] for number in evidence.rounds),
     )
 
 
@@ -233,9 +234,7 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
             fault_class=_FAULT[part.kind],
             action=(Action.RESEAT if part.kind is PartKind.NIC else Action.INSPECT) if critical else Action.RETEST,
             observed=part.observed,
-            expected="no wrong byte"
-            if wrong
-            else f"≥ {1 - EFFECT_MIN:.0%}".replace("%", " % of the other pairs' median"),
+            expected="no wrong byte" if wrong else f"≥ {percent(part.least, part.share)} of the other pairs' median",
             source=SOURCE,
             summary=f"{why[0].upper()}{why[1:]}.",
             labels=(("rail", part.rail),) if part.rail else (),
