@@ -22,9 +22,9 @@ def figure(value: float, unit: str, unlike: float | None = None, digits: int = 4
     return text if unit in _UNITLESS else f"{text} {unit}"
 
 
-def percent(share: float, unlike: float) -> str:
-    """A share in percent, in as many digits as distinguish it from ``unlike``: "92 %", "91.5 %"."""
-    return figure(100.0 * share, "%", unlike=100.0 * unlike, digits=2)
+def against(value: float, limit: float, unit: str, digits: int = 4) -> tuple[str, str]:
+    """A value that is beyond a limit, and the limit, so that they do not read as if it held."""
+    return figure(value, unit, limit, digits), figure(limit, unit, value, digits)
 
 
 def apart(pairs: Iterable[tuple[float, float]], digits: int = 4) -> int:

@@ -18,7 +18,7 @@ from muster_criteria.counts import rate_limits
 from muster_criteria.measured import Measured
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.words import listed
+from muster_criteria.words import against, listed
 
 RATE, DOWN = "ib_error_rate", "port_down"
 COUNTED = ("port_watched", "port_errors", DOWN)
@@ -161,17 +161,18 @@ def _reset(device: str, counters: list[str]) -> Finding:
 
 
 def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
-    ceiling, counter = float(limit.value), limit.labels.get("counter", "")
-    if limit.metric == DOWN:
-        value, observed = port.down, f"{port.down:.0f} s without a link in {port.minutes:.3g} min"
-    else:
-        count = port.errors.get(counter, 0.0)
-        value, observed = count, f"{count:.0f} in {port.minutes:.3g} min"
-        if ceiling > 0:  # else any is too many, however long the port was watched
-            value = rate_limits(count, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
-            observed += f", which prove {value:.3g} an hour"
+    ceiling, counter, minutes = float(limit.value), limit.labels.get("counter", ""), f"{port.minutes:.3g} min"
+    value = counted = port.down if limit.metric == DOWN else port.errors.get(counter, 0.0)
+    proved = limit.metric == RATE and ceiling > 0  # else any is too many, however long the port was watched
+    if proved:
+        value = rate_limits(counted, port.minutes / 60.0)[0] if port.minutes > 0 else 0.0
     if value <= ceiling:
         return None
+    shown, most = against(value, ceiling, "")
+    if limit.metric == DOWN:
+        observed = f"{shown} s without a link in {minutes}"
+    else:
+        observed = f"{counted:.0f} in {minutes}" + (f", which prove {shown} an hour" if proved else "")
     return Finding(
         rule="ceiling",
         metric=limit.metric,
@@ -180,7 +181,7 @@ def _broken(device: str, port: _Port, limit: Limit) -> Finding | None:
         fault_class=limit.fault,
         action=limit.action,
         observed=observed,
-        expected=f"≤ {ceiling:g} {limit.unit}",
+        expected=f"≤ {most} {limit.unit}",
         source=limit.source,
         summary=f"{device} {limit.meaning}: {observed}.",
         labels=(("counter", counter),) if counter else (),

@@ -21,7 +21,7 @@ from muster_criteria.cluster.model import (
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import figure
+from muster_criteria.words import against
 
 
 def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -62,9 +62,10 @@ def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: Block
     for direction in ("write", "read"):
         rates = values_of(members, "shared_rate", direction=direction, nodes="all")
         for name, low in low_rates(limit, rates, dict.fromkeys(rates)).items():
-            observed = f"{direction} {figure(low.rate, 'GB/s')}, {low.drop:.0f} % less than the others, all at once"
+            rate, least = against(low.rate, low.least, "GB/s")
+            observed = f"{direction} {rate}, {low.drop:.0f} % less than the others, all at once"
             found = of_limit(
-                limit, "slow_shared_path", "shared_rate", observed, f"≥ {figure(low.least, 'GB/s')}",
+                limit, "slow_shared_path", "shared_rate", observed, f"≥ {least}",
                 f"The node {limit.meaning}: {observed}.", labels=(("direction", direction),),
                 extent=Extent(low.rate, "GB/s", "lower"),
             )  # fmt: skip
@@ -81,12 +82,13 @@ def _judge_saves(
     seconds, most = statistics.median(saves.values()), earlier.save_s * (1.0 + float(limit.value) / 100.0)
     if seconds <= most:
         return
+    shown, at_most = against(seconds, most, "s")
     observed = (
-        f"{figure(seconds, 's')} (p95), {100 * (seconds / earlier.save_s - 1):.0f} % more than the median of "
+        f"{shown} (p95), {100 * (seconds / earlier.save_s - 1):.0f} % more than the median of "
         f"{earlier.saves} earlier blocks with this recipe"
     )
     summary = f"A save {limit.meaning}: {observed}."
-    expected, extent = f"≤ {figure(most, 's')}", Extent(seconds, "s", "higher")
+    expected, extent = f"≤ {at_most}", Extent(seconds, "s", "higher")
     for name in saves:
         block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, expected, summary, extent=extent))
 

@@ -19,7 +19,7 @@ from muster_criteria.cluster.model import (
 from muster_criteria.model import Extent, FaultClass, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import figure, listed
+from muster_criteria.words import against, figure, listed
 
 PARTS = ("step_compute", "step_wait")
 """What a step consists of here."""
@@ -107,9 +107,9 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
     limit = fail if fails else warn
     device = _culprit(pace, others, number_of(limit))
     waits = "and waits least" if holds_up else "though the others do not wait for it"
-    at_most = f"≤ {figure(usual * (1 + number_of(limit) / 100), 's')}"
-    observed = f"{figure(pace.compute, 's')} a step, {excess:.1f} % more than the others, {waits}"
-    expected = f"{at_most} ({limit.number:g} % above the median of {len(others)} others)"
+    shown, at_most = against(pace.compute, usual * (1 + number_of(limit) / 100), "s")
+    observed = f"{shown} a step, {excess:.1f} % more than the others, {waits}"
+    expected = f"≤ {at_most} ({limit.number:g} % above the median of {len(others)} others)"
     found = of_limit(
         limit, "straggler", "step_compute", observed, expected, f"{device} {limit.meaning}: it computes {observed}.",
         device=device, fault_class=fault_of(device), severity=Severity.CRITICAL if fails else Severity.WARNING,
@@ -141,8 +141,9 @@ def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: Bl
         late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, number_of(limit))]
         if lags and 2 * len(late) > len(lags):
             lag, seconds = max(late)
-            observed = f"up to {figure(lag, 's')} late to collectives that take {figure(seconds, 's')}"
-            expected = f"to arrive with the others, within the collective's time or {figure(number_of(limit), 's')}"
+            shown, most = against(lag, number_of(limit), "s")
+            observed = f"up to {shown} late to collectives that take {figure(seconds, 's', unlike=lag)}"
+            expected = f"to arrive with the others, within the collective's time or {most}"
             summary = f"The node {limit.meaning} to {len(late)} of {len(lags)} collectives: {observed}."
             block.add(name, of_limit(limit, "late", "arrival_lag", observed, expected, summary,
                                      fault_class=FaultClass.NODE))  # fmt: skip

@@ -26,7 +26,7 @@ from muster_criteria.model import Extent, Lack, Observation
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import figure, listed
+from muster_criteria.words import against, figure, listed
 
 EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
@@ -138,17 +138,18 @@ def _judge_scaling(limit: Limit, slow_path: float, members: Mapping[str, Measure
     if not values or min(values.values()) >= number_of(limit):
         return
     value = min(values.values())
-    observed = f"{value:.3f} of its nodes' own throughput together"
+    shown, least = against(value, number_of(limit), "")
+    observed = f"{shown} of its nodes' own throughput together"
     culprits = _explained(members, block, number_of(limit) / value if value > 0 else math.inf, slow_path)
-    _warn_all(limit, "scaling", values, observed, f"≥ {number_of(limit):g}", "The block scales badly", culprits, block)
+    _warn_all(limit, "scaling", values, observed, f"≥ {least}", "The block scales badly", culprits, block)
 
 
 def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     values = values_of(members, "step_p95_to_p50")
     if not values or max(values.values()) <= number_of(limit):
         return
-    observed = f"the p95 of its steps is {max(values.values()):.3f} times their median"
-    expected = f"≤ {number_of(limit):g} times"
+    shown, most = against(max(values.values()), number_of(limit), "")
+    observed, expected = f"the p95 of its steps is {shown} times their median", f"≤ {most} times"
     # What is slow in every step moves p95 and median alike: only a member irregular by as much explains it.
     times = max(values.values()) / number_of(limit)
     culprits = listed([name for name in _slow(block) if 1.0 + _irregular(members[name]) >= times])
@@ -173,13 +174,13 @@ def _judge_earlier(
     if rate >= least:
         return
     drop = 100.0 * (1.0 - rate / earlier.tokens_per_s)
+    shown, at_least = against(rate, least, "tokens/s")
     observed = (
-        f"{figure(rate, 'tokens/s')} a device, {drop:.0f} % less than the median of {earlier.blocks} earlier blocks "
-        "with this recipe"
+        f"{shown} a device, {drop:.0f} % less than the median of {earlier.blocks} earlier blocks with this recipe"
     )
     culprits = _explained(members, block, least / rate if rate > 0 else math.inf, slow_path)
     what = "The block trains more slowly than earlier ones"
-    _warn_all(limit, "tokens_per_s", together, observed, f"≥ {figure(least, 'tokens/s')}", what, culprits, block)
+    _warn_all(limit, "tokens_per_s", together, observed, f"≥ {at_least}", what, culprits, block)
 
 
 def _warn_all(
@@ -201,8 +202,8 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
     for name, low in low_rates(limit, values_of(members, "tokens_per_s", scope="node"), keys).items():
         if any(each.rule == "straggler" for each in block.findings.get(name, ())):
             continue
-        observed = f"{figure(low.rate, 'tokens/s')} alone, {low.drop:.1f} % less than the others"
-        expected = f"≥ {figure(low.least, 'tokens/s')}"
+        rate, least = against(low.rate, low.least, "tokens/s")
+        observed, expected = f"{rate} alone, {low.drop:.1f} % less than the others", f"≥ {least}"
         summary = f"The node {limit.meaning}: it trains {observed}."
         extent = Extent(low.rate / low.usual, "share", "lower")  # of the same model's rate, which a recipe changes
         block.add(name, of_limit(limit, "slow_alone", "tokens_per_s", observed, expected, summary, extent=extent))
@@ -221,9 +222,9 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
     known = {path: rate for path, rate in rates.items() if kinds[path]}
     slow = low_rates(limit, known, kinds)
     for (sender, receiver, device), low in slow.items():
-        what = f"{figure(low.rate, 'GB/s')} from {sender} to {device} of {receiver}"
-        observed = f"{what}, {low.drop:.0f} % less than other paths"
-        expected = f"≥ {figure(low.least, 'GB/s')}"
+        rate, least = against(low.rate, low.least, "GB/s")
+        observed = f"{rate} from {sender} to {device} of {receiver}, {low.drop:.0f} % less than other paths"
+        expected = f"≥ {least}"
         summary = f"The path from {sender} to {receiver} {limit.meaning}: {observed}. Either end, or what lies between."
         extent = Extent(low.rate, "GB/s", "lower")
         for name in sorted({sender, receiver}):

@@ -15,7 +15,7 @@ from muster_criteria.devices import kind_of
 from muster_criteria.measured import NOT_SUPPORTED, Measured
 from muster_criteria.model import Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.words import figure, listed
+from muster_criteria.words import against, figure, listed
 
 PROBE = "gpu_watch"
 COMMON_MIN = 3
@@ -102,13 +102,14 @@ def _invalid(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[
         value = measured.value(PROBE, limit.metric)
         if limit.breach == "invalid" and value is not None and value > number_of(limit):
             for metric in limit.invalidates:
-                yield metric, f"the node {limit.meaning}: {figure(value, limit.unit)}"
+                yield metric, f"the node {limit.meaning}: {figure(value, limit.unit, unlike=number_of(limit))}"
 
 
 def _finding(limit: Limit, row: Measured) -> Finding:
-    observed = figure(row.value or 0.0, limit.unit) + (f" ({row.note})" if row.note else "")
+    value, most = against(row.value or 0.0, number_of(limit), limit.unit)
+    observed = value + (f" ({row.note})" if row.note else "")
     return of_limit(
-        limit, limit.kind.rule, limit.metric, observed, f"≤ {figure(number_of(limit), limit.unit)}",
+        limit, limit.kind.rule, limit.metric, observed, f"≤ {most}",
         f"{row.device} {limit.meaning}: {observed}.", device=row.device, labels=tuple(sorted(limit.labels.items())),
         severity=Severity.CRITICAL if limit.breach == "fail" else Severity.WARNING,
         extent=Extent(row.value or 0.0, limit.unit, "higher"),

@@ -30,10 +30,10 @@ class SpreadAtMost(LimitKind):
         return 100.0 * float(row["spread"]), "%"
 
     def observed(self, limit: Set, row: Row) -> str | None:
-        return f"a spread of {figure(*self.judged(row))} over {row['samples']} repeats"
+        return f"a spread of {figure(*self.judged(row), unlike=float(limit.value))} over {row['samples']} repeats"
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
-        return f"at most {figure(at, '%')}"
+        return f"at most {figure(at, '%', unlike=self.judged(row)[0])}"
 
 
 KIND = SpreadAtMost(

@@ -154,7 +154,7 @@ def limit_finding(row: Mapping[str, Any], rule: Rule, sku: Sku) -> Finding:
     """The finding of a row that breaks a limit."""
     limit = sku.all_limits[int(row[f"{rule.column}_by"])]
     at = float(row[f"{rule.column}_at"])
-    observed, expected = observed_text(row, limit), limit.kind.expected(limit, at, row)
+    observed, expected = observed_text(row, limit, at), limit.kind.expected(limit, at, row)
     return row_finding(
         row,
         rule,
@@ -261,10 +261,10 @@ def _extent(row: Mapping[str, Any], limit: Limit, at: float) -> Extent:
     return Extent(value, unit, "lower" if lower else "higher")
 
 
-def observed_text(row: Mapping[str, Any], limit: Limit) -> str:
+def observed_text(row: Mapping[str, Any], limit: Limit, at: float) -> str:
     """Returns the measured value as a text with unit."""
     if (own := limit.kind.observed(limit, row)) is not None:
         return own
     if row["text"] is not None:
         return repr(row["text"])
-    return measured(row["metric"], row["value"], row["unit"], unlike=limit.number)
+    return measured(row["metric"], row["value"], row["unit"], unlike=at)

@@ -15,7 +15,7 @@ from muster_criteria.fleet.series.comparisons import Worse
 from muster_criteria.model import Action, FaultClass, Finding
 from muster_criteria.stage.row_findings import row_finding
 from muster_criteria.stage.rules import Rule
-from muster_criteria.words import figure
+from muster_criteria.words import against
 
 Numbers = npt.NDArray[np.float64]
 
@@ -47,10 +47,11 @@ def margins(values: Numbers, usual: Numbers, worse: Worse) -> tuple[Numbers, Num
 
 def plausible_finding(row: Mapping[str, Any], rule: Rule, worse: Worse) -> Finding:
     """Returns the finding of a row that is too good to be a measurement of its device."""
-    at, observed = float(row[f"{rule.column}_at"]), figure(row["value"], row["unit"])
+    at = float(row[f"{rule.column}_at"])
+    observed, bound = against(row["value"], at, row["unit"])
     whose = "peers" if row["peers_median"] > 0.0 else "siblings"
     times, sign = (RATE_MOST, "≤") if worse == "lower" else (LEAST, "≥")
-    bound = f"{sign} {figure(at, row['unit'])} ({times:g} × the median of its {whose})"
+    bound = f"{sign} {bound} ({times:g} × the median of its {whose})"
     expected = bound if at > 0.0 and row["value"] > 0.0 else "more than zero"
     return row_finding(
         row,

@@ -10,7 +10,7 @@ from muster_criteria.cluster.acceptance.values import Comparisons, Member, Rank,
 from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, PUBLISHED, Input, Inputs, forecast
 from muster_criteria.cluster.model import TRAINING
 from muster_criteria.devices import natural
-from muster_criteria.words import listed
+from muster_criteria.words import figure, listed
 
 OTHERS_MIN = 4
 """Members from which on each has three others to be compared with."""
@@ -79,7 +79,8 @@ def _headline(figures: Figures, slow: Sequence[str]) -> str:
     said = f"{nodes} nodes with {devices:g} devices train {together:,.0f} tokens/s together"
     scaling, mfu = figures.value("scaling"), figures.value("mfu", scope="block")
     if scaling is not None:
-        said += f", {100 * scaling:.0f} % of what they train one by one"
+        gate = next((100 * row.floor for _, row in figures.rows("scaling") if row.floor is not None), None)
+        said += f", {figure(100 * scaling, '%', gate, 2)} of what they train one by one"
     if mfu is not None:
         said += f", at {mfu:.1f} % MFU"
     return f"{said}. {listed(list(slow))} held the others up." if slow else f"{said}. No rank held the others up."

@@ -12,7 +12,7 @@ from muster_criteria.cluster.model import BlockFindings, of_limit
 from muster_criteria.model import Extent, Finding
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import PAIR_RATE
-from muster_criteria.words import figure, listed
+from muster_criteria.words import against, listed
 
 RDMA = frozenset({"ib_write_bw", "nccl"})
 """Backends that send by RDMA, NCCL where its rail names a device; the others use sockets."""
@@ -82,8 +82,8 @@ def _best(node: int, results: Sequence[RoundResult], topology: Topology) -> dict
 
 def _finding(limit: Limit, rail: str, rate: float, partners: Sequence[str]) -> Finding:
     with_whom = listed(list(dict.fromkeys(partners)), most=6)
-    observed = f"{figure(rate, 'Gb/s')} at best, with {with_whom}"
-    expected = f"≥ {figure(float(limit.value), 'Gb/s')} by {limit.labels['backend']}"
+    low, least = against(rate, float(limit.value), "Gb/s")
+    observed, expected = f"{low} at best, with {with_whom}", f"≥ {least} by {limit.labels['backend']}"
     summary = f"Rail {rail} {limit.meaning or 'is slow'}: {observed}. Either end, or what lies between."
     return of_limit(
         limit, "floor", PAIR_RATE, observed, expected, summary, labels=(("rail", rail),),

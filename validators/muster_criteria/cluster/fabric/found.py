@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
-from muster_criteria.words import listed, percent
+from muster_criteria.words import against, listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +41,15 @@ class FaultyPart:
         return f"{kinds[self.kind]} {self.where}{f', rail {self.rail}' if self.rail else ''}"
 
     @property
+    def percent(self) -> tuple[str, str]:
+        """``share`` and ``least`` in words."""
+        return against(100 * self.share, 100 * self.least, "%", 2)
+
+    @property
     def observed(self) -> str:
         """What it did: "34 % of the usual rate in rounds 1, 4 and 5, with n2, n5 and n7"."""
         seen = {
-            Symptom.SLOW: f"{percent(self.share, self.least)} of the usual rate", Symptom.DEAD: "nothing could be sent",
+            Symptom.SLOW: f"{self.percent[0]} of the usual rate", Symptom.DEAD: "nothing could be sent",
             Symptom.CORRUPTS: "wrong bytes arrived", Symptom.SILENT: "no result came back",
         }[self.symptom]  # fmt: skip
         numbers = listed([str(number) for number in self.rounds], most=8)

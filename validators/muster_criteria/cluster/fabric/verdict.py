@@ -23,7 +23,7 @@ from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.stage.coverage import Tally
-from muster_criteria.words import listed, percent
+from muster_criteria.words import listed
 
 SOURCE = "docs/science.md#isolation-in-the-fabric"
 
@@ -234,7 +234,7 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
             fault_class=_FAULT[part.kind],
             action=(Action.RESEAT if part.kind is PartKind.NIC else Action.INSPECT) if critical else Action.RETEST,
             observed=part.observed,
-            expected="no wrong byte" if wrong else f"≥ {percent(part.least, part.share)} of the other pairs' median",
+            expected="no wrong byte" if wrong else f"≥ {part.percent[1]} of the other pairs' median",
             source=SOURCE,
             summary=f"{why[0].upper()}{why[1:]}.",
             labels=(("rail", part.rail),) if part.rail else (),
