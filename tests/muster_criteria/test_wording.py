@@ -207,7 +207,7 @@ def test_wording_of_calibrations(tmp_path: Path, snapshot: SnapshotAssertion) ->
         "too few left": learn(fleet(17, slow=(1, 2)), ()),
         "a floor would sink": learn(fleet(16, rate=700.0), before),
         "a slower stack": learn(as_readings(slower), before, "driver=580.2"),
-        "a floor below the SKU's own": learn(fleet(16, rate=1000.0, dtype="fp8"), (), limits=own),
+        "a floor below the SKU's own": learn(fleet(16, rate=833.0, dtype="fp8"), (), limits=own),
     }
     path = tmp_path / "learned" / "h200-sxm-8-0001.yaml"
     unused = {}

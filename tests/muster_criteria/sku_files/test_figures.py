@@ -64,8 +64,9 @@ def test_a_floor_needs_a_best() -> None:
 
 SUSTAINED = [
     ("a100-sxm-80gb-8", "bf16", 253.7),
-    ("h100-sxm-8", "fp8", 1290.1),
-    ("h200-sxm-8", "fp8", 1300.6),
+    # Without fast accumulation, as here, a product on Hopper may take 1.2 times as long.
+    ("h100-sxm-8", "fp8", 1290.1 / 1.2),
+    ("h200-sxm-8", "fp8", 1300.6 / 1.2),
     ("gb200-nvl72", "fp8", 2744.0),
     # What GB200 sustains of its best in fp8, of the bests of what has no sustained figure.
     ("gb200-nvl72", "bf16", 1822.0 * 2744.0 / 3615.6),
