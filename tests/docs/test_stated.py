@@ -15,11 +15,18 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.store.machines import parts
 from muster.store.queues import outbox
 from muster_criteria.context import goldens
-from muster_criteria.fleet.budget import EFFECT_MIN, HEALTHY_FAIL_PER_VISIT, HEALTHY_WARN_PER_VISIT
+from muster_criteria.fleet.budget import (
+    EFFECT_MIN,
+    HEALTHY_FAIL_PER_VISIT,
+    HEALTHY_WARN_PER_VISIT,
+    RETEST_MIN,
+    RETEST_Z,
+)
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.findings import FINDINGS_MAX
 from muster_criteria.stages import STAGES
+from muster_node.workloads.cooling import STEADY_C
 
 DOCS = Path(__file__).parents[2] / "docs"
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
@@ -37,6 +44,9 @@ ORDINALS = {3: "third"}
         ("verdicts", f"tested within {parts.LATELY / DAY:.0f} days"),
         ("verdicts", f"at least {goldens.DEVICES_MIN} GPUs on at least {goldens.NODES_MIN} nodes"),
         ("verdicts", f"the {ORDINALS[INCONCLUSIVE_BUDGET]} in a row sends the node to `triage`"),
+        ("science", f"stays within {STEADY_C:g} °C of that mean"),
+        ("science", f"an outlier lies above {RETEST_Z}"),
+        ("science", f"by at least {RETEST_MIN:.1%} on the side".replace("%", " %")),
         ("numbers", f"within {escapes.WITHIN / DAY:.0f} days after a stage"),
         ("mail", f"tried again for {outbox.NOTIFICATION_AGE / HOUR:.0f} hours"),
         ("deploying", f"{math.ceil(LONG_S / 3600)} hours for a whole test at level `long`"),
