@@ -153,6 +153,21 @@ def test_the_rate_of_replays_is_of_the_worst_minute(apart_s: float, rate: float)
     assert [f.value for f in under_load(readings, [GPU], {}) if f.metric == "pcie_replay_rate"] == [rate]
 
 
+@pytest.mark.parametrize("apart_s", [10.0, 10.2, 10.6, 12.1, 19.0, 40.0])
+def test_a_steady_rate_of_replays_is_not_less_for_the_time_between_readings(apart_s: float) -> None:
+    times = [apart_s * place for place in range(int(600 / apart_s))]
+    readings = [Reading(at, _facts(pcie_replay=float(int(9.0 * at / 60.0)))) for at in times]
+    (rate,) = [f.value for f in under_load(readings, [GPU], {}) if f.metric == "pcie_replay_rate"]
+    assert rate is not None
+    assert 8.5 < rate < 10.0
+
+
+@pytest.mark.parametrize("apart_s", [10.2, 25.0, 40.0])
+def test_a_burst_of_replays_within_a_minute_counts_whole(apart_s: float) -> None:
+    readings = [Reading(apart_s * place, _facts(pcie_replay=9.0 if place > 4 else 0.0)) for place in range(9)]
+    assert [f.value for f in under_load(readings, [GPU], {}) if f.metric == "pcie_replay_rate"] == [9.0]
+
+
 def test_replays_before_a_reset_are_no_negative_rate() -> None:
     found = _found(_facts(pcie_replay=40.0), _facts(pcie_replay=0.0))
     assert found["pcie_replay_delta", ""].value is found["pcie_replay_rate", ""].value is None

@@ -217,14 +217,15 @@ def _deltas(gpu: str, series: Series, counted: Mapping[Key, Growth], readings: S
 
 
 def _most_in_a_minute(facts: Sequence[Fact | None], readings: Sequence[Reading]) -> float:
-    """Most that a counter gained within a minute; between readings further apart, a minute's share of the gain."""
+    """Most that a counter gained within a minute, and of readings that span more, a minute's share of the gain."""
     known = [(each.at, fact) for each, fact in zip(readings, facts) if fact is not None and fact.value is not None]
     most, first = 0.0, 0
     for last in range(1, len(known)):
-        while first < last - 1 and known[last][0] - known[first][0] > MINUTE_S:
+        while first < last - 1 and known[last][0] - known[first + 1][0] >= MINUTE_S:
             first += 1
-        added = growth([fact for _, fact in known[first : last + 1]]).value or 0.0
-        most = max(most, added * MINUTE_S / max(MINUTE_S, known[last][0] - known[first][0]))
+        for start in (first, min(first + 1, last - 1)):  # a minute or a little more, and the most that lies within one
+            added = growth([fact for _, fact in known[start : last + 1]]).value or 0.0
+            most = max(most, added * MINUTE_S / max(MINUTE_S, known[last][0] - known[start][0]))
     return most
 
 
