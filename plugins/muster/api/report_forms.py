@@ -64,7 +64,7 @@ class Reported(pydantic.BaseModel):
     count: Annotated[int, pydantic.Field(ge=1, le=1_000_000)] = 1
     bad: bool | None = None
     severity: EventSeverity | None = None
-    boot_id: Annotated[str, pydantic.Field(max_length=64)] = ""
+    boot_id: Annotated[str, pydantic.Field(max_length=64), pydantic.AfterValidator(one_line)] = ""
     at: Annotated[pydantic.AwareDatetime, pydantic.Field(ge=_SINCE)] | None = None
 
     @pydantic.model_validator(mode="after")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +18,9 @@ def digest(
     simulated: Annotated[bool, typer.Option("--simulated", help="The simulated nodes, not the real ones.")] = False,
     until: Annotated[datetime.datetime | None, typer.Option(help="When the period ends, in UTC; now.")] = None,
     rows: Annotated[str, typer.Option(help="List all that the section of this title counts.")] = "",
-    html: Annotated[Path | None, typer.Option(help="Write the digest as one HTML file too.")] = None,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write the whole digest as HTML to standard output: into a file of yours.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Show what was delivered, what failed and why, interruptions, hours lost, coverage, repeat offenders."""
@@ -36,7 +37,8 @@ def digest(
     sections = render.all_sections(found)
     made = render.render(found, ", ".join(label or ()), simulated=simulated)
     if html:
-        html.write_text(made.html, encoding="utf-8")
+        typer.echo(made.html)
+        return
     if rows:
         known = {title.lower(): title for title in render.titles()}
         if rows.lower() not in known:
@@ -50,8 +52,6 @@ def digest(
         show.as_json(sections)
         return
     typer.echo(made.text)
-    if html:
-        typer.echo(f"written: {html}")
 
 
 def _next_second() -> datetime.datetime:

@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Iterable
 
 from muster.judging.health import sku_of
-from muster.model.health import SWEEP, Cursor, Report
+from muster.model.health import BMC, SWEEP, Cursor, Report
 from muster.model.nodes import Node
 from muster.model.schedulers import UsersJob
-from muster_criteria.health import readings
+from muster_criteria.health import bmc, readings
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 
@@ -78,3 +78,10 @@ def unreadable(node: Node, cursor: Cursor, why: str) -> Report:
     """Returns that a node answered with what cannot be used."""
     seen = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, value=why, bad=True))
     return Report(node.name, SWEEP, seen, cursor.boot_id)
+
+
+def unrecorded(report: Report) -> Report:
+    """Returns that what a node, or its BMC, showed cannot be recorded."""
+    check, device = (bmc.SILENT, "bmc") if report.source == BMC else (UNREADABLE, "node")
+    seen = Reading(check, device, "what it showed cannot be recorded", bad=True)
+    return Report(report.node, report.source, (seen,), report.boot_id)

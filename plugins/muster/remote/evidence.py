@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
-from muster.remote import redfish_logs, ssh
+from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import BmcSilent, Client, without_refused
@@ -23,6 +23,7 @@ from muster.remote.redfish_documents import Get, linked, paths_of
 from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
+from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
         return Piece(name, how, why=str(error)), True
     try:
         lines = done.err.decode("utf-8", "replace").strip().splitlines()
-        why = ssh.clean(str(json.loads(lines[-1])["why"]))[:300]
+        why = one_line(str(json.loads(lines[-1])["why"]))[:300]
     except (IndexError, ValueError, KeyError, TypeError, RecursionError):
         why = f"the node side did not run: {done.complaint}"
     return Piece(name, how, done.out[:bytes_max], why), False
@@ -121,7 +122,7 @@ def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
         log.exception("%s: its BMC cannot be read", node.name)
         why = f"the BMC cannot be read: {type(error).__name__}"
     content = json.dumps(taken.documents, indent=1).encode() if taken.documents else b""
-    lacks = ssh.clean("; ".join(filter(None, (why, taken.beyond, *taken.left_out))))[:1000]
+    lacks = one_line("; ".join(filter(None, (why, taken.beyond, *taken.left_out))))[:1000]
     yield Piece(name, "Redfish", content, lacks or ("" if content else "the BMC has none of the documents"))
 
 

@@ -109,7 +109,7 @@ def exit_status(text: str) -> int | None:
 def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str) -> Look:
     """Returns the work folder, boot id, and the state of agent and job, in one round trip. Raises RemoteError."""
     answer = ssh.run(client, ssh.shell(scripts.LOOK, work_dir, key, agent_sha256), timeout=60, to="look at the job")
-    if answer.rc == scripts.NOT_OURS:
+    if answer.rc == scripts.UNUSABLE:
         raise ssh.RemoteError(answer.complaint)
     if answer.rc != 0:
         raise ssh.RemoteError(

@@ -25,6 +25,7 @@ from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
+from muster_criteria.text import one_line
 
 COMMAND_S = 120.0
 USAGE_S = 240.0
@@ -123,7 +124,7 @@ def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
     """Returns why the node may be in use, by its own processes; "" if it says that it is not. Unknown is in use."""
     try:
         answer = _answer(node, connect, agent, ["usage", *settings().busy_daemon_names], USAGE_S)
-        busy, sentence = answer["busy"], ssh.clean(str(answer["sentence"]))[:300]
+        busy, sentence = answer["busy"], one_line(str(answer["sentence"]))[:300]
     except (MusterError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"whether the node is in use cannot be read there: {type(error).__name__}: {error}"
     return "" if busy is False else sentence
@@ -151,7 +152,7 @@ def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: Ag
     except (MusterError, ValueError, KeyError, TypeError) as error:
         return Done(Outcome.PERMANENT, f"what became of the simulated reset is not known: {type(error).__name__}")
     if why:
-        return Done(Outcome.TRANSIENT, f"the simulator did not reset the GPU: {ssh.clean(why)[:300]}")
+        return Done(Outcome.TRANSIENT, f"the simulator did not reset the GPU: {one_line(why)[:300]}")
     return Done(Outcome.SUCCEEDED, f"the simulator reset the GPU {found[1]}")
 
 

@@ -31,17 +31,26 @@ else state=gone; fi
 JOB = "[0-9a-f]" * 24
 """What the name of each job's folder matches, as a regular expression too. Whatever else lies there is another's."""
 
-NOT_OURS = 46
-WORK = f"""
-case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${{1#'~/'}};; /*) w=$1;; *) w=$HOME/$1;; esac
-w=$(cd -P -- "$w" 2>/dev/null && pwd -P || printf %s "$w")
-[ ! -e "$w" ] || [ -O "$w" ] || {{
-  echo "the work folder $w belongs to another user, who could change what runs there; give it to $(id -un)" >&2
-  exit {NOT_OURS}
-}}
+UNUSABLE = 46
+_NAMED = """
+case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w=$1;; *) w=$HOME/$1;; esac
 """
-"""The work folder of $1, as enrolled, without links: whose it is says nothing of who may change a link to it. Exits
-``NOT_OURS``, also as root, where another user made it first.
+WORK = f"""
+{_NAMED}
+no() {{ echo "the work folder $w$d $1" >&2; exit {UNUSABLE}; }}
+for d in '' /agents /jobs; do
+  why=$( (umask 077; mkdir -p -- "$w$d") 2>&1) || no "cannot be made: $why"
+  [ -n "$d" ] || w=$(cd -P -- "$w" 2>/dev/null && pwd -P || printf %s "$w")
+  [ -O "$w$d" ] || no "belongs to another user, who could change what runs there; give it to $(id -un)"
+  case $(ls -ld "$w$d/.") in
+    ?????-??-*) ;;
+    *) no "may be written by other users, who could change what runs there; set another, or chmod go-w this one" ;;
+  esac
+done
+"""
+"""The work folder of $1, as enrolled, without links: whose it is says nothing of who may change a link to it. Made
+before it is asked whose it is, with what holds the agent and the jobs: what is not there yet, another user could make
+in between. Exits ``UNUSABLE``, also as root, where another user made any of it first, or may write there.
 """
 
 LOOK = f"""
@@ -181,9 +190,10 @@ _NODE_WIDE = " ".join(f'"$f/{name}"' for name in ("fence", "fence.lock", "runnin
 """What the node side keeps next to the jobs, in the folder $f."""
 
 CLEAN = f"""
+{_NAMED}
+[ -d "$w" ] || exit 0
 {WORK}
 {BOOT_ID}
-[ -d "$w" ] || exit 0
 if [ -d "$w/nodes" ] || [ -n "$3" ]; then
   f=$3; rm -rf -- "$w/nodes/$2" && {{ [ -z "$f" ] || rm -f -- {_NODE_WIDE}; }} || exit 1
   for j in "$w"/jobs/{JOB}; do

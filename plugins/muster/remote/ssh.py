@@ -21,7 +21,7 @@ import paramiko
 from muster.errors import MusterError
 from muster.model.nodes import NewNode, Node
 from muster.remote.login import Credentials, own_fault
-from muster_criteria.text import printable
+from muster_criteria.text import one_line, printable
 
 log = logging.getLogger(__name__)
 for _library in ("paramiko", "asyncssh"):
@@ -249,7 +249,7 @@ def wrong_host_key(node: Address, found: paramiko.PKey | None = None) -> str:
 
 def _unreachable(host: str, port: int, error: BaseException, name: str = "") -> str:
     where = f"{name} ({host}:{port})" if name else f"{host}:{port}"
-    why = clean(str(error)) or type(error).__name__
+    why = one_line(str(error)) or type(error).__name__
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         why = "connection refused or no route"
     return f"{where} cannot be reached over SSH: {why}; check that it is up and that this controller may connect to it"
@@ -298,7 +298,7 @@ def run(
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             transport.close()
             raise CommandTimedOut(_timed_out(line, to, timeout)) from error
-        why = clean(str(error)) or type(error).__name__
+        why = one_line(str(error)) or type(error).__name__
         raise Unreachable(f"the SSH connection broke: {why}; try again") from error
     finally:
         watchdog.cancel()

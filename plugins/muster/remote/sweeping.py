@@ -21,6 +21,7 @@ from muster.model.nodes import Node
 from muster.remote import launch, scripts, ssh, waiting
 from muster.remote.login import Credentials, own_fault
 from muster.remote.zipapp import AgentFile
+from muster_criteria.text import one_line
 
 ABSENT = 44
 ANSWER_MAX = 1024 * 1024
@@ -38,7 +39,7 @@ exec env "$@" "$p" "$a" sweep "--boot=$boot" "--since=$since"
 SEND = f"""
 {scripts.WORK}
 a=$w/agents/$2.pyz
-umask 077; mkdir -p -- "$w/agents" && t="$a.$$.part" && cat >"$t" && chmod 500 "$t" && mv -f -- "$t" "$a"
+umask 077; t="$a.$$.part"; cat >"$t" && chmod 500 "$t" && mv -f -- "$t" "$a"
 """
 """$1 work folder, $2 the agent's sha256; the agent is standard input."""
 
@@ -107,7 +108,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
     except Exception as error:  # one odd node stops no other
         if fault := own_fault(error):
             return Answer(node, trouble=str(fault), ours=True)
-        return Answer(node, trouble=ssh.clean(str(error))[:200] or type(error).__name__)
+        return Answer(node, trouble=one_line(str(error))[:200] or type(error).__name__)
 
 
 async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:

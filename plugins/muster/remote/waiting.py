@@ -28,6 +28,7 @@ from muster.remote.login import Credentials, own_fault
 from muster.remote.outcome import Kind
 from muster.remote.ssh import Address, NodeAddress
 from muster.settings import settings
+from muster_criteria.text import one_line
 
 GONE_POLLS = 3
 """Consecutive polls without the process before it counts as gone: its exit status is written after it ends."""
@@ -238,7 +239,7 @@ class Waiter:
         delay = min(BACKOFF_FIRST_S * 2 ** min(failures, 6), BACKOFF_MAX_S) * random.uniform(0.5, 1.0)
         delay = min(delay, max(1.0, self._over_at - time.monotonic()))
         fault = own_fault(error)
-        why = ssh.clean(str(fault or error)) or type(error).__name__
+        why = one_line(str(fault or error)) or type(error).__name__
         what = "a fault of the controller" if fault else "it does not respond"
         name = self.wait.node.name
         self.log.warning("%s: %s (%s); the job goes on; next attempt in %.0f s", name, what, why, delay)

@@ -11,8 +11,8 @@ from muster.settings import settings
 LISTED = 20
 """Lines of a list in a notification: chats and pagers cut long texts."""
 
-_NO_MARKUP = str.maketrans("<>", "‹›")
-"""Slack reads <!channel> and <https://…|words>, other services read HTML."""
+_NO_MARKUP = str.maketrans("<>@", "‹›＠")
+"""Slack reads <!channel> and <https://…|words>, other services read HTML, @everyone and [words](https://…)."""
 
 
 def each_way(
@@ -46,10 +46,10 @@ def each_way(
 def known(
     headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
 ) -> dict[str, object]:
-    """What the templates of a notifier know. A headline may hold a node's own words: its < and > become ‹ and ›."""
+    """What the templates of a notifier know. A headline may hold a node's own words, which are no markup."""
+    said = headline.translate(_NO_MARKUP).replace("](", "] (")
     return {
-        "node": node, "verdict": verdict, "state": state, "headline": headline.translate(_NO_MARKUP), "link": link,
-        "simulated": simulated,
+        "node": node, "verdict": verdict, "state": state, "headline": said, "link": link, "simulated": simulated,
     }  # fmt: skip
 
 

@@ -189,6 +189,11 @@ def test_a_body_of_more_than_a_minutes_worth_is_accepted_once_the_source_waited_
     assert post(client, XID, "slow").status_code == 429
 
 
+def test_a_boot_that_a_source_names_is_one_line(client: TestClient) -> None:
+    assert post(client, {**XID, "boot_id": "b\x1b[2J\n\x00c"}).json()["accepted"] == 1
+    assert [each.boot_id.isprintable() for each in store.health.of_node(NODE)] == [True]
+
+
 def test_a_storm_is_one_observation(client: TestClient) -> None:
     body = {"reports": [XID] * 600}
     assert post(client, body).status_code == 200

@@ -45,3 +45,12 @@ def test_each_piece_of_evidence_is_there_or_says_why_not() -> None:
     pieces = list(evidence.of_node(NODE, profiles, NotImplemented, NotImplemented))
     assert len(pieces) >= sum(step.if_missing == "" for profile in profiles for step in profile.steps)
     assert all(piece.why for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "answering", [b'{"busy": true, "sentence": "a\\n[INFO] b", "why": "a\\n[INFO] b"}'], indirect=True
+)
+def test_what_it_says_begins_no_line_of_a_log(answering: None) -> None:
+    said = [repairing.usage(NODE, NotImplemented, NotImplemented)]
+    said += [piece.why for piece in evidence.of_node(NODE, load([SHIPPED])[:1], NotImplemented, NotImplemented)]
+    assert all(each and each.isprintable() for each in said)

@@ -335,3 +335,4 @@ def test_the_node_itself_sends_no_more_of_a_file_than_is_asked_for(tmp_path: Pat
 
 def test_text_from_a_node_cannot_move_the_cursor() -> None:
     assert ssh.clean("a\x1b[2Jb\x00\u202ec\td\n") == "a�[2Jb��c\td\n"
+    assert ssh._unreachable("n1", 22, paramiko.SSHException("a\n[INFO] b")).isprintable()

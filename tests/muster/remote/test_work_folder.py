@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import paramiko
 import pytest
 
 from muster.model.health import Cursor
-from muster.remote import jobs, ssh, sweeping
+from muster.remote import jobs, scripts, ssh, sweeping
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.login import Credentials
 from muster.remote.zipapp import AgentFile
@@ -22,6 +26,7 @@ from tests.support.servers import sshd
 __all__ = ["bench"]
 pytestmark = pytest.mark.needs_sshd
 
+SHELLS = [each for each in ("dash", "bash") if shutil.which(each)]
 NEXT_KEY = AttemptKey(5).job_key("node_qualification", "n1__new", "burn_in")
 
 
@@ -138,18 +143,56 @@ def test_a_link_is_followed_once(server: sshd.Sshd, client: paramiko.SSHClient) 
     assert jobs.look(client, "muster", KEY, "").work == str((Path(server.home) / "work").resolve())
 
 
+def theirs(folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+
+
+def within(name: str) -> Callable[[Path], None]:
+    """A user has made a folder in one of ours, which was open to all until now."""
+
+    def made(work: Path) -> None:
+        work.mkdir()
+        theirs(work / name)
+
+    return made
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+@pytest.mark.parametrize("made", [theirs, within("agents"), within("jobs")])
 def test_a_folder_that_another_user_made_first_is_not_used(
-    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient
+    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, made: Callable[[Path], None]
 ) -> None:
     """As in a scratch folder that all users may write: its owner would choose what runs under our login."""
     work = Path(server.home) / "muster"
+    made(work)
+    not_used(server, who, client, work)
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o775, 0o757])
+def test_a_folder_that_other_users_may_write_is_not_used(
+    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, mode: int
+) -> None:
+    work = Path(server.home) / "muster"
     work.mkdir()
-    os.chown(work, 65534, 65534)
+    work.chmod(mode)
+    not_used(server, who, client, work)
+
+
+def test_a_link_to_a_folder_that_is_not_there_yet_is_not_used(
+    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient
+) -> None:
+    work = Path(server.home) / "muster"
+    work.symlink_to("later")
+    not_used(server, who, client, work, made=False)
+
+
+def not_used(server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, work: Path, *, made: bool = True) -> None:
+    before = set(work.rglob("*"))
     for use in (
         lambda: jobs.look(client, str(work), KEY, ""),
         lambda: jobs.stop_others(client, str(work), plan(), {}),
-        lambda: jobs.clean(client, str(work), "n1", {}),
+        *([lambda: jobs.clean(client, str(work), "n1", {})] * made),
     ):
         with pytest.raises(ssh.RemoteError):
             use()
@@ -161,7 +204,37 @@ def test_a_folder_that_another_user_made_first_is_not_used(
 
     (answer,) = asyncio.run(swept())
     assert answer.unreadable
-    assert list(work.iterdir()) == []
+    assert not {each for each in set(work.rglob("*")) - before if each.is_file()}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_what_is_looked_at_is_there_before_another_user_can_make_it(tmp_path: Path, shell: str, umask: int) -> None:
+    """Whose it is was asked first: a user who made it after that could replace the agent later."""
+    work = tmp_path / "new" / "muster"
+    look = [shell, "-c", scripts.LOOK, "muster", str(work), KEY, "0" * 64]
+    subprocess.run(look, check=True, umask=umask, capture_output=True)
+    found = {each.name: each.stat() for each in (work, work / "agents", work / "jobs")}
+    assert {(each.st_uid, each.st_mode & 0o777) for each in found.values()} == {(os.geteuid(), 0o700)}
+    subprocess.run(look, check=True, capture_output=True)
+    (work / "jobs").chmod(0o777)
+    assert subprocess.run(look, check=False, capture_output=True).returncode == scripts.UNUSABLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_without_root_it_is_the_logins_own_folder_alone(shell: str) -> None:
+    def look(work: Path) -> int:
+        line = [shell, "-c", scripts.LOOK, "muster", str(work), KEY, "0" * 64]
+        return subprocess.run(line, check=False, capture_output=True, user=65534, group=65534).returncode
+
+    with tempfile.TemporaryDirectory() as made:
+        scratch = Path(made)
+        scratch.chmod(0o1777)
+        roots = scratch / "roots"
+        roots.mkdir(mode=0o755)
+        assert look(scratch / "own") == 0
+        assert {look(roots), look(roots / "new"), look(scratch)} == {scripts.UNUSABLE}
 
 
 NODE_WIDE = ("fence", "fence.lock", "running", "gpu-settings.json")

@@ -44,7 +44,7 @@ def test_a_notifier_of_airflow_knows_the_verdict_and_holds_up_no_mail(
 
 def test_what_a_node_says_is_no_markup_of_a_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {"name": "chat", "notifier": "a.b", "an_hour": 1, "notices": True})
-    said = "crashed: <!channel> <https://evil.example|approve here>"
+    said = "crashed: <!channel> <https://evil.example|approve here> @everyone [approve](https://evil.example)"
     for name in ("n1", "n2"):  # the second in a list
         store.nodes.add(fleet.new_node(name))
         lease = fleet.begin(name)
@@ -54,7 +54,7 @@ def test_what_a_node_says_is_no_markup_of_a_chat(monkeypatch: pytest.MonkeyPatch
     notices.notify("ended job 7/n1", said)
     queued = [json.loads(store.outbox.message(each.id))["known"]["headline"] for each in store.outbox.pending()]
     assert [headline.count("‹!channel›") for headline in queued] == [1, 1, 1]
-    assert not any({"<", ">"} & set(headline) for headline in queued)
+    assert not any({"<", ">", "@"} & set(headline) or "](" in headline for headline in queued)
 
 
 def test_a_notification_that_failed_is_sent_by_the_next_delivery_once(

@@ -49,7 +49,9 @@ LOG_READ = f"{UP}kernel_log"
 REMEMBERED_MAX = 10_000
 """Values that are remembered of a node, the oldest names first: one of eight GPUs has a thousand."""
 
-Text = Annotated[str, pydantic.StringConstraints(max_length=1000)]
+_Line = pydantic.AfterValidator(one_line)
+Text = Annotated[str, pydantic.StringConstraints(max_length=1000), _Line]
+Short = Annotated[str, pydantic.StringConstraints(max_length=40), _Line]
 Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
 Name = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._/ -]{0,79}$")]
 
@@ -80,9 +82,9 @@ class Message(_Read):
     count: Annotated[int, pydantic.Field(ge=1)] = 1
     priority: Annotated[int, pydantic.Field(ge=0, le=7)] | None = None
     last: Number | None = None
-    pci: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
-    part: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
-    device: Annotated[str, pydantic.StringConstraints(max_length=40)] = ""
+    pci: Short = ""
+    part: Short = ""
+    device: Short = ""
 
 
 class Kernel(_Read):
@@ -104,7 +106,7 @@ class Swept(_Read):
     """
 
     schema_: Annotated[int, pydantic.Field(alias="schema")]
-    boot_id: Annotated[str, pydantic.StringConstraints(max_length=64)] = ""
+    boot_id: Annotated[str, pydantic.StringConstraints(max_length=64), _Line] = ""
     uptime_s: Annotated[Number, pydantic.Field(ge=0)] | None = None
     log_s: Annotated[Number, pydantic.Field(ge=0)] | None = None
     wall: Number | None = None
@@ -199,7 +201,7 @@ def read(
     for name in sorted({*swept.failed, *(key[len(UNREAD) :] for key in known if key.startswith(UNREAD))}):
         why = swept.failed.get(name)
         if name not in swept.hung:
-            found.append(Reading(f"unread/{name}", value=one_line(why or "")[:200], bad=why is not None))
+            found.append(Reading(f"unread/{name}", value=(why or "")[:200], bad=why is not None))
     if "kernel" not in unread:
         found += _log_states(swept, known, counters, gpus=bool(gpus or count))
     if swept.kernel is not None:
@@ -214,7 +216,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
         value, device = fact.value, fact.device
         if fact.name in _SMART:
             odd = value is None and not fact.note.startswith(NOT_SUPPORTED)
-            yield Reading(f"unread/{fact.name}", device, one_line(fact.note)[:200] if odd else "", bad=odd)
+            yield Reading(f"unread/{fact.name}", device, fact.note[:200] if odd else "", bad=odd)
         if fact.name in _FLAGS and value is not None:
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
@@ -242,7 +244,7 @@ def _refused(facts: Sequence[Fact]) -> Iterator[Reading]:
     for fact in facts:
         if fact.name in _FLAGS or fact.name in _STATED:
             silent = fact.value is None and not fact.text and not fact.note.startswith(NOT_SUPPORTED)
-            why = f"{fact.name}: {one_line(fact.note)[:200] or 'no reason given'}" if silent else ""
+            why = f"{fact.name}: {fact.note[:200] or 'no reason given'}" if silent else ""
             refused[fact.device] = refused.get(fact.device) or why
     for device, why in refused.items():
         yield Reading("unread/states", device, why, bad=bool(why))
@@ -360,15 +362,15 @@ def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventP
 def _event(each: Message, policies: Sequence[EventPolicy]) -> Reading | None:
     """A message as its policy classes it; None for one without a code that no policy finds worth a note."""
     device = each.device or each.part or (f"pci:{each.pci}" if each.pci else "node")
-    text, policy = one_line(each.text), policy_of(policies, each.kind)
+    policy = policy_of(policies, each.kind)
     if policy is None:
         check = f"{each.kind}/{each.code}"
-        return None if each.code is None else Reading(check, device, text, each.count, UNCLASSED)
+        return None if each.code is None else Reading(check, device, each.text, each.count, UNCLASSED)
     event = DeviceEvent(each.kind, device, each.pci, each.text, each.code, each.priority, count=each.count)
     response = response_to(event, policy, during=not _within(each.last, BOOT_S))
     if each.code is None and response.severity is EventSeverity.IGNORE:
         return None
-    return Reading(f"{each.kind}/{response.name}", device, text, each.count, str(response.severity))
+    return Reading(f"{each.kind}/{response.name}", device, each.text, each.count, str(response.severity))
 
 
 def _within(last: float | None, seconds: float) -> bool:

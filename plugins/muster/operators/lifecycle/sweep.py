@@ -158,11 +158,12 @@ def _report(
 
 
 def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
-    try:
-        return health.record([report], skus)
-    except Exception:
-        log.exception("%s: what it showed is not recorded", report.node)
-        return []
+    for each in (report, sweep.unrecorded(report)):
+        try:
+            return health.record([each], skus)
+        except Exception:
+            log.exception("%s: what it showed is not recorded", report.node)
+    return []
 
 
 def act() -> list[str]:

@@ -11,6 +11,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from muster.store.database.base import Base, BigId
 from muster_criteria.health.policy import HealthAction
 
+COUNT_MAX = 2**63 - 1
+"""The largest number that the databases know: what sources send, and what that adds up to, has no end."""
+
 
 class HealthRow(Base):
     """One check of one part in one boot and spell in service, by one source; what it sees again adds to ``count``.

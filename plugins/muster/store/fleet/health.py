@@ -25,7 +25,7 @@ from muster.rules import health as rules
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
-from muster.store.database.health import HealthRow, SweepRow
+from muster.store.database.health import COUNT_MAX, HealthRow, SweepRow
 from muster.store.database.models import EventRow, MeasurementRow, NodeRow, PartRow, PlacementRow, StageRow
 from muster.store.decisions.withdrawals import breaker_now
 from muster.store.fleet import bmcs, states
@@ -154,9 +154,9 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
     row.most, row.value = str(report.most), seen.value[:TEXT_MAX] or row.value
     row.severity = seen.severity or row.severity
     row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
-    times = seen.count if track is None else int(track.bad)
+    times = min(seen.count, COUNT_MAX) if track is None else int(track.bad)
     if times:
-        row.count += times
+        row.count = min(row.count + times, COUNT_MAX)
         row.last_seen = at  # also where a clock ahead has written a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:

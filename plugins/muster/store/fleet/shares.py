@@ -28,7 +28,8 @@ EVENTS_MAX = 50
 DAY = datetime.timedelta(days=1)
 OLD = datetime.timedelta(days=30)
 """What was due of an event, and is older, holds no place any more."""
-OTHERS = "others"
+OTHERS = "Others"
+"""No source can name a check so: what comes from outside begins with a small letter or a digit."""
 FULL = f"no more than {ROWS_MAX} observations of one source are kept apart; what else it reported counts here"
 MORE_TODAY = (
     f"{{source}} has observed more than {EVENTS_MAX} things in a day: what else it observes is no remark here; see "
@@ -58,7 +59,7 @@ class Share:
     @functools.cached_property
     def _kept(self) -> list[HealthRow]:
         """Newest first."""
-        query = select(HealthRow).where(*self._of_source, ~HealthRow.check.startswith(f"{OTHERS}/"))
+        query = select(HealthRow).where(*self._of_source, HealthRow.check != f"{OTHERS}/{self._source}")
         return list(self._session.scalars(query.order_by(HealthRow.id.desc())))
 
     def take(self, known: Mapping[tuple[str, str], list[HealthRow]]) -> bool:

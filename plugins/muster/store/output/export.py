@@ -63,7 +63,8 @@ def _write_json(session: Session, run: RunRow, report: dict[str, Any], path: Pat
         }
         for event in events
     ]  # fmt: skip
-    path.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
     return path
 
 
@@ -82,7 +83,8 @@ def _write_table(session: Session, stages: list[StageRow], path: Path) -> Path:
     kinds = {"value": pa.float64(), "samples": pa.int64(), "spread": pa.float64(), "floor": pa.float64(),
              "ceiling": pa.float64(), "ok": pa.bool_()}  # fmt: skip
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
-    pq.write_table(pa.table(columns, schema), path)
+    with path.open("xb") as file:
+        pq.write_table(pa.table(columns, schema), file)
     return path
 
 
@@ -93,6 +95,7 @@ def _raw(session: Session, stages: list[StageRow], kind: str, folder: Path, suff
         data = session.scalar(select(ArtifactRow.data).where(ArtifactRow.stage == stage.id, ArtifactRow.kind == kind))
         if data is not None:
             path = folder / f"{stage.stage}.{suffix}"
-            path.write_bytes(data)
+            with path.open("xb") as file:
+                file.write(data)
             written.append(path)
     return written

@@ -11,6 +11,7 @@ import json
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,14 @@ from muster.admission.silence import silence
 from muster.judging import health, policies
 from muster.judging import sweep as reading
 from muster.model.attention import Cause
-from muster.model.health import Cursor, Report
+from muster.model.health import BMC, SWEEP, Cursor, Observation, Report
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.operators.lifecycle.sweep import Tally
 from muster.remote import sweeping
 from muster.remote.sweeping import Answer
+from muster.store.database.health import COUNT_MAX
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from tests.muster import fleet
@@ -49,6 +51,31 @@ def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
     sweep.record(answers, {node.name: Cursor(node.name) for node in nodes}, tally)
     assert [each.check for name in ("a", "z") for each in store.health.of_node(name)] == ["unreachable"] * 2
     assert tally.new == 2
+
+
+def test_no_number_that_a_node_sends_hides_the_rest_of_its_answer() -> None:
+    store.nodes.add(fleet.new_node("a"))
+    event = {"kind": "xid", "code": 13, "last": 4000, "count": 2**70}
+    lost = {"name": "gpu_lost", "device": "gpu1", "value": 1}
+    raw = json.dumps({"schema": 1, "boot_id": "b", "uptime_s": 5000, "facts": [lost], "kernel": {"events": [event]}})
+    for _ in range(2):  # the second adds to the first
+        sweep.record([Answer(store.nodes.get("a"), raw.encode())], {"a": Cursor("a")}, Tally())
+    counts = {each.check: each.count for each in store.health.of_node("a")}
+    assert (counts["gpu_lost"], counts["xid/13"]) == (2, COUNT_MAX)
+
+
+@pytest.mark.parametrize(("source", "check"), [(SWEEP, "unreadable_answer"), (BMC, "bmc_silent")])
+def test_an_answer_that_cannot_be_recorded_is_a_state(monkeypatch: pytest.MonkeyPatch, source: str, check: str) -> None:
+    record = store.health.record
+
+    def odd(reports: list[Report], *more: Any) -> list[Observation]:
+        if any(seen.check == "odd" for each in reports for seen in each.seen):
+            raise OverflowError
+        return record(reports, *more)
+
+    monkeypatch.setattr(store.health, "record", odd)
+    store.nodes.add(fleet.new_node("a"))
+    assert [each.check for each in sweep.recorded([Report("a", source, (Reading("odd"),))], {})] == [check]
 
 
 def test_a_node_whose_node_side_fails_is_not_away() -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from muster import acting, store
 from muster.errors import MusterError
 from muster.model.nodes import Lease
 from muster.model.runs import Job
+from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import ArtifactRow, MeasurementRow, StageRow
 from muster.store.output import charts
@@ -249,6 +251,26 @@ class TestExport:
             store.export.run(each.key, tmp_path / each.run_id)
         first, second = (pq.read_schema(tmp_path / each.run_id / "measurements.parquet") for each in (lease, other))
         assert first == second
+
+    @pytest.mark.parametrize("name", ["run.json", "measurements.parquet", "intake.result.json"])
+    def test_no_file_is_replaced_and_no_link_followed(
+        self, lease: Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        """The folder may be the caller's, who is another user than the one that writes by the documented command."""
+        record(lease)
+        folder, file = tmp_path / "new", tmp_path / "kept"
+        file.write_text("kept")
+        run_row = access.run_row
+
+        def meanwhile(*of: Any) -> Any:
+            if folder.exists():
+                (folder / name).symlink_to(file)
+            return run_row(*of)
+
+        monkeypatch.setattr(access, "run_row", meanwhile)
+        with pytest.raises(MusterError):
+            store.export.run(lease.key, folder)
+        assert file.read_text() == "kept"
 
     def test_a_folder_that_cannot_be_written_is_one_sentence(self, lease: Lease, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
