@@ -85,3 +85,12 @@ def test_no_part_is_twice_its_siblings(case: MakeCase, share: float, invalid: bo
     altered = case("thermal").set("power_mean", "gpu3", value=690.0 * share)
     found = {each.metric for each in altered.judge().findings if each.rule == "plausible"}
     assert found == ({"power_share"} if invalid else set())
+
+
+def test_half_of_a_node_that_is_slow_alike_makes_no_good_reading_invalid(case: MakeCase) -> None:
+    """As with half of the links at half of their width, where no peers are known."""
+    altered = case("performance")
+    for slot in range(4, 8):
+        for row in altered.rows("pcie_bandwidth", f"gpu{slot}"):
+            row["value"] *= 0.49
+    assert not [each for each in altered.judge().findings if each.rule == "plausible"]

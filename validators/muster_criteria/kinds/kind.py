@@ -48,6 +48,7 @@ class Seen:
     spread: Numbers
     text: npt.NDArray[np.object_]
     siblings_median: Numbers
+    others_median: Numbers
     siblings_count: npt.NDArray[np.int64]
     referred: Callable[[Times], Numbers]
 

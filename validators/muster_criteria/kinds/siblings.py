@@ -1,4 +1,4 @@
-"""A device against the median of its siblings, itself left out: what the two kinds of such limits have in common."""
+"""A device against the median of its siblings: what the two kinds of such limits have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from muster_criteria.words import figure
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class OfSiblings(LimitKind):
-    """A share of the median over the node's other devices of that kind; ``siblings``: how many, itself included."""
+    """A share of the median over the node's devices of that kind; ``siblings``: how many, the judged one included.
+
+    A lower limit leaves the judged device out of the median, so that half of the devices, bad alike, move no limit of
+    their own. An upper one does not: in an air path of two rows half of the GPUs are hotter by design.
+    """
 
     among_itself: bool = True
     noisy: bool = True
@@ -22,8 +26,11 @@ class OfSiblings(LimitKind):
         import numpy as np
 
         enough = seen.siblings_count >= limit.siblings
-        return np.where(enough, limit.value * seen.siblings_median, np.nan)
+        median = seen.others_median if self.side == "lower" else seen.siblings_median
+        return np.where(enough, limit.value * median, np.nan)
 
     def expected(self, limit: Set, at: float, row: Row) -> str:
         bound = f"{self.sign}{figure(at, row['unit'], unlike=row['value'])}"
-        return f"{bound} ({limit.value:g} × the median of its {int(row['siblings_count']) - 1} siblings)"
+        count = int(row["siblings_count"])
+        of = f"its {count - 1} siblings" if self.side == "lower" else f"the node's {count} devices"
+        return f"{bound} ({limit.value:g} × the median of {of})"

@@ -1,4 +1,4 @@
-"""``siblings_at_least``: no device below a share of its siblings' median."""
+"""``siblings_at_least``: no device below a share of the median of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster_criteria.kinds.siblings import OfSiblings
 
 KIND = OfSiblings(
     key="siblings_at_least",
-    claim="No device lies below its share of its siblings' median",
+    claim="No device lies below its share of the median of the others",
     given=Annotated[FiniteFloat, Field(gt=0, lt=1)],
     side="lower",
     rank=30,

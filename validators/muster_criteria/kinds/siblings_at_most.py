@@ -1,4 +1,4 @@
-"""``siblings_at_most``: no device above a multiple of its siblings' median."""
+"""``siblings_at_most``: no device above a multiple of the median of the node's devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster_criteria.kinds.siblings import OfSiblings
 
 KIND = OfSiblings(
     key="siblings_at_most",
-    claim="No device lies above its share of its siblings' median",
+    claim="No device lies above its share of the median of the node's devices",
     given=Annotated[FiniteFloat, Field(gt=1)],
     side="upper",
     rank=31,

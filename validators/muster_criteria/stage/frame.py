@@ -2,9 +2,9 @@
 
 Any number of cases of one SKU and stage lie in one frame, one after the other (column ``case``), since what is computed
 column-wise costs the same for one as for hundreds. Columns: those of ``rows.Row``, kind, usable; siblings_median,
-siblings_count; peers_median (NaN without a fleet to compare with); and for each rule ``<rule>``: its margin (negative:
-broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit, or the
-programme's comparison for the fleet's rules and for what is plausible.
+others_median, siblings_count; peers_median (NaN without a fleet to compare with); and for each rule ``<rule>``: its
+margin (negative: broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's
+limit, or the programme's comparison for the fleet's rules and for what is plausible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pandas as pd
 
 from muster_criteria.devices import kind_of
 from muster_criteria.fleet.series.comparisons import Comparison, Worse
-from muster_criteria.fleet.series.keyed import others_medians
+from muster_criteria.fleet.series.keyed import medians, others_medians
 from muster_criteria.fleet.single import PEERS_MEDIAN
 from muster_criteria.kinds.kind import Seen, Times
 from muster_criteria.labels import Labels
@@ -173,13 +173,14 @@ def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> di
 
 
 def _siblings(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The median of a measurement over the case's other devices of that kind, and how many were measured with it."""
+    """Medians of a measurement over the case's devices of that kind, with and without the device, and their number."""
     names = ("case", "probe", "metric", "kind", "labels", "unit")
     number: dict[tuple[Any, ...], int] = {}
     keys = zip(*(columns[name].tolist() for name in names), strict=True)
     group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
-    median, count = others_medians(columns["value"], group, len(number))
-    return {"siblings_median": median, "siblings_count": count}
+    median, count = medians(columns["value"], group, len(number))
+    others, _ = others_medians(columns["value"], group, len(number))
+    return {"siblings_median": median[group], "others_median": others, "siblings_count": count[group]}
 
 
 class _Margins:
@@ -253,7 +254,7 @@ class _Margins:
 
     def _judge(self, limit: Limit, positions: Positions) -> tuple[Numbers, Numbers]:
         """(threshold, margin) of each row at ``positions``; NaN where the limit does not apply."""
-        names = ("value", "spread", "text", "siblings_median", "siblings_count")
+        names = ("value", "spread", "text", "siblings_median", "others_median", "siblings_count")
         seen = Seen(
             **{name: self._columns[name][positions] for name in names},
             referred=lambda times: self._referred(times, positions),

@@ -23,7 +23,7 @@ from muster_criteria.fleet.budget import RETEST_MIN
 from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
-from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, others_medians, series_of
+from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, medians, others_medians, series_of
 from muster_criteria.fleet.series.readings import group_of, stack_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
@@ -109,7 +109,9 @@ def _small_alone(limit: Limit, row: Row) -> bool:
 
     unknown = one(None)
     text = np.fromiter([row.text], dtype=object, count=1)
-    seen = Seen(one(row.value), one(row.spread), text, unknown, np.zeros(1, dtype=np.int64), lambda times: unknown)
+    seen = Seen(
+        one(row.value), one(row.spread), text, unknown, unknown, np.zeros(1, dtype=np.int64), lambda times: unknown
+    )
     return bool((limit.kind.margin(limit, limit.kind.at(limit, seen), seen) < 0.0)[0])
 
 
@@ -172,8 +174,8 @@ def _too_good(measured: Distances) -> Flags:
     unknown = np.isnan(usual) & own
     if unknown.any():
         group, distinct = pd.factorize(of.siblings_of)
-        median, _ = others_medians(np.where(own, of.value, np.nan), group.astype(np.int64), len(distinct))
-        usual = np.where(unknown & (median > 0.0), median, usual)
+        median, _ = medians(np.where(own, of.value, np.nan), group.astype(np.int64), len(distinct))
+        usual = np.where(unknown & (median[group] > 0.0), median[group], usual)
     higher = of.sign > 0.0
     beyond = np.where(higher, of.value < LEAST * usual * (1.0 + NEAR), of.value > RATE_MOST * usual * (1.0 - NEAR))
     return np.asarray(own & (beyond | (higher & (of.value <= 0.0))))
@@ -242,14 +244,17 @@ def _small(limit: Limit, rows: Codes, columns: _Columns, of_series: Mapping[_Ser
     """Those of the rows of which the margin is small under this limit; an unknown one (NaN) is not."""
     value, node = columns.value[rows], columns.node[rows]
     nothing = np.full(len(rows), np.nan)
-    median, count = nothing, np.zeros(len(rows), dtype=np.int64)
+    median, others, count = nothing, nothing, np.zeros(len(rows), dtype=np.int64)
     if limit.kind.looks_at(limit) == "siblings":
         pair = node * 65_536 + columns.device[rows]
         if len(np.unique(pair)) < len(pair):  # perhaps by two probes, which the judge compares apart
             return rows
-        median, count = others_medians(value, node, int(node.max()) + 1)
+        size = int(node.max()) + 1
+        median, others, count = medians(value, node, size)[0][node], *others_medians(value, node, size)
     text = np.full(len(rows), None, dtype=object)
-    seen = Seen(value, nothing, text, median, count, lambda times: _referred(limit, times, rows, columns, of_series))
+    seen = Seen(
+        value, nothing, text, median, others, count, lambda times: _referred(limit, times, rows, columns, of_series)
+    )
     at = limit.kind.at(limit, seen)
     computed = isinstance(limit.value, Times) or limit.kind.looks_at(limit) == "siblings"
     near = NEAR * np.abs(at) if computed else 0.0  # what was computed is rounded
