@@ -45,6 +45,9 @@ class Group:
     def agree(self, what: str) -> None:
         """There is no other."""
 
+    def mark(self, activity: str) -> None:
+        """Its progress is not followed."""
+
     def gather(self, payload: Any = None) -> list[Any]:
         return [payload, self.most]
 
