@@ -78,14 +78,19 @@ class Seen:
         """Whether the person who closed the node wants it tested."""
         return VERIFY in self.foreign
 
+    def proved(self, tested_since: datetime.datetime | None) -> bool:
+        """Whether a node that came back was tested since."""
+        return bool(self.booted and tested_since and tested_since > self.booted)
+
     def stays_closed(self, mark: Mark) -> str:
         """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, or was tested since
         it came back, and no other closed it, or a test passed that the person who closed it wanted, and that began
         afterwards.
         """
-        tested = self.booted and mark.tested_since and mark.tested_since > self.booted
-        if self.apart and not tested:
-            return f"it is {self.apart}"
+        if self.apart and not self.proved(mark.tested_since):
+            start = f"{self.booted:%H:%M, %d %B} UTC" if self.booted else ""
+            began = f", and no whole test of it began since it started at {start}" if start else ""
+            return f"it is {self.apart}{began}"
         wanted = self.verify and mark.tested_since and self.foreign_since and mark.tested_since > self.foreign_since
         return "" if wanted else self.foreign
 
@@ -107,9 +112,9 @@ class Seen:
     @property
     def idle(self) -> Idle:
         """Whether a node in service is unused, so that it may be tested."""
-        if self.used_by or self.apart:
+        if self.used_by or (self.apart and not self.booted):
             return Idle(False, self.used_by or f"it is {self.apart}")
-        if not self.open and not self.verify:
+        if not self.open and not self.verify and not self.booted:
             return Idle(False, f"it is closed: {self.foreign or 'by Muster'}")
         return Idle(True, requested=self.foreign, since=self.foreign_since) if self.verify else Idle(True)
 

@@ -75,8 +75,10 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
-    """Whether the node's admission waits for a PASS that a person requested: only a test can carry it out."""
-    return place.wanted == ADMITTED and seen is not None and seen.verify
+    """Whether the node's admission waits for a PASS, which a person requested or the node's start requires: only a test
+    can carry it out.
+    """
+    return place.wanted == ADMITTED and seen is not None and bool(seen.verify or seen.booted)
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
@@ -293,16 +295,21 @@ def _carry_out_all(places: Iterable[Place], down: dict[str, str], failed: list[s
 
 
 def _away(places: Iterable[Place]) -> set[str]:
-    """The nodes that their schedulers show down or in maintenance, and that did not come back: one question for each
-    cluster.
+    """The nodes that their schedulers show down or in maintenance, but for those that a test since their start opens:
+    one question for each cluster.
     """
     found: set[str] = set()
     for cluster, members in _by_cluster(places).items():
         with contextlib.suppress(Exception):  # a change of one node, which asks for less, says what is wrong
             seen = ask(cluster, {each.name for each in members})
             shown = {each.node: seen[each.name] for each in members if each.name in seen}
-            found |= {node for node, each in shown.items() if each.apart and not each.booted}
+            found |= {node for node, each in shown.items() if each.apart and not _is_proved(node, each)}
     return found
+
+
+def _is_proved(node: str, seen: Seen) -> bool:
+    certificate = store.certificates.newest(node) if seen.booted else None
+    return certificate is not None and seen.proved(certificate.tested_since)
 
 
 def _by_cluster(places: Iterable[Place]) -> dict[str, list[Place]]:

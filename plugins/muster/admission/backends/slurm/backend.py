@@ -19,7 +19,7 @@ import pydantic
 
 from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.slurm.job import SlurmTests, fields
-from muster.admission.backends.slurm.node import PREFIX, WAS, WITHDRAWN, SlurmNode
+from muster.admission.backends.slurm.node import LOST, PREFIX, WAS, WITHDRAWN, SlurmNode
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
@@ -194,6 +194,8 @@ class Slurm(AdmissionBackend):
         theirs = ""
         if seen.apart:
             own, shown = node.reason.partition(WAS), node.reason or seen.apart
+            if shown in LOST and node.reason_set_by_user not in _slurm_users(self._runner):
+                shown += f", by {node.reason_set_by_user}"  # a person's, who wrote the same
             theirs = "".join(own[1:]) if seen.ours else one_line(f"{WAS}{shown[:_THEIRS_LENGTH]})")
         # docs/examples/muster_slurm.sudoers allows no "=" in it, which could begin another change.
         text = (one_line(PREFIX + reason)[: REASON_LENGTH - len(theirs)] + theirs).replace("=", ":")

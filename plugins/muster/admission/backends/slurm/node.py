@@ -59,7 +59,7 @@ as of a newer version, keeps the node from counting as free, and is named."""
 WAS = " (was: "
 """Begins what a drain of ours keeps of the reason that a node showed, which was not available then."""
 
-_LOST = ("Not responding", "Node unexpectedly rebooted")
+LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
 """slurmctld's reasons where it puts a node down that did not answer for longer than SlurmdTimeout, or restarted."""
 
 _APPENDED = " : "
@@ -158,9 +158,11 @@ class SlurmNode(pydantic.BaseModel):
 
         slurmctld leaves such a node down unless ReturnToService is 2: its reason is that of the drain.
         """
-        was = self.reason.partition(WAS)[2]
+        ours, *appended = self.reason.split(_APPENDED)
+        was = ours.partition(WAS)[2].removesuffix(")")
         others = {*self.words} - {"DOWN", _DRAIN, *_PROMISED, "CLOUD", "DYNAMIC_NORM"}
-        return self.shows("DOWN") and self.drained and not others and (not was or was.startswith(_LOST))
+        lost = ours.startswith(PREFIX) and LOST.issuperset({*appended, *([was] if was else [])})
+        return self.shows("DOWN") and self.drained and not others and lost
 
     def _first_of(self, texts: Mapping[str, str]) -> str:
         return next((text for begin, text in texts.items() if self.shows(begin)), "")

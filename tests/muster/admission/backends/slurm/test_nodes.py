@@ -207,6 +207,10 @@ def test_a_node_that_slurmctld_lost_and_found_is_opened_by_a_test_since_its_last
         ({"state": ["DOWN"]}, +60),
         ({"state": ["ERROR", "DRAIN"]}, +60),
         ({"reason": "muster: dead (was: psu)"}, +60),
+        ({"reason": "muster: dead (was: Not responding to IPMI)"}, +60),
+        ({"reason": "muster: dead (was: Not responding, by alice)"}, +60),
+        ({"reason": "muster: dead : Kill task failed", "reason_set_by_user": "slurm"}, +60),
+        ({"reason": "gres/gpu count reported lower than configured (7 < 8)", "reason_set_by_user": "slurm"}, +60),
         ({"reason": "psu", "reason_set_by_user": "root"}, +60),
         ({"reason": "muster: dead", "reason_set_by_user": "root"}, +60),
     ],
@@ -227,6 +231,19 @@ def test_a_node_that_is_down_without_a_reason_shows_so_behind_ours() -> None:
     assert slurmctld.node["reason"] == "muster: burn_in (was: down)"
     with pytest.raises(LeftAlone):
         backend.admit("n0", since(+60))
+
+
+@pytest.mark.parametrize(("user", "kept"), [("slurm", "Not responding"), ("alice", "Not responding, by alice")])
+def test_a_person_who_writes_what_slurmctld_does_is_not_taken_for_it(user: str, kept: str) -> None:
+    slurmctld = Slurmctld(state=["DOWN"], reason="Not responding", reason_set_by_user=user, boot_time=MOMENT)
+    backend_with(slurmctld).withdraw("n0", "burn_in")
+    assert slurmctld.node["reason"] == f"muster: burn_in (was: {kept})"
+
+
+def test_one_that_serves_and_came_back_is_free_for_the_test_that_opens_it() -> None:
+    seen = backend_with(Slurmctld(**LOST)).look(["n0"])["n0"]
+    assert seen.idle.idle
+    assert seen.stays_closed(since(-60))
 
 
 def since(seconds: int | None) -> Mark:
