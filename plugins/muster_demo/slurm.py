@@ -46,7 +46,7 @@ SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SchedulerParameters=batch_sched_delay=1,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=1,sched_min_interval=0,bf_interval=2
 ReturnToService=1
 SlurmctldTimeout=10
 SlurmdTimeout=30

@@ -18,7 +18,7 @@ from muster_criteria.measured import BadResult, Measured, parse_result
 from muster_node.contract import Plan, ProbeCall
 from tests.bench.fabric.network import HOSTS_A_LEAF, LEAVES, RAILS, Network, die_with_parent
 
-SETTINGS = {"seconds": 0.5, "warmup_s": 0.25, "streams": 2, "connect_s": 3.0, "join_timeout_s": 120.0}
+SETTINGS = {"seconds": 0.5, "warmup_s": 0.25, "streams": 2, "connect_s": 3.0, "join_timeout_s": 45.0}
 ROUND_LIMIT_S = 480.0
 DIES_AFTER_S = 1.5
 """After its agent began to measure."""

@@ -108,8 +108,8 @@ def test_a_training_whose_layers_are_compiled_says_so_in_its_recipe(block: Make)
 
 
 @pytest.mark.slow
-def test_collectives_soak_for_a_minute_and_a_port_with_errors_is_named(block: Make) -> None:
-    soak = (COLLECTIVES[0], {**COLLECTIVES[1], "gpus": "one", "ops": ["all_reduce"], "soak_minutes": 1.1})
+def test_collectives_soak_as_long_as_is_asked_and_a_port_with_errors_is_named(block: Make) -> None:
+    soak = (COLLECTIVES[0], {**COLLECTIVES[1], "gpus": "one", "ops": ["all_reduce"], "soak_minutes": 0.2})
     noisy = {"n1": [{"kind": "nic_errors", "nic": 2, "per_hour": 60_000.0}]}
     pair = block("n0", "n1", calls=[soak], faults=noisy)
     pair.start()
@@ -117,7 +117,7 @@ def test_collectives_soak_for_a_minute_and_a_port_with_errors_is_named(block: Ma
     assert [end.rc for end in ends.values()] == [0, 0]
     rows = {name: end.result.measurements for name, end in ends.items()}
     for own in rows.values():
-        assert [row.value >= 1.1 for row in own if row.metric == "soak_time"] == [True]
+        assert [row.value >= 0.2 for row in own if row.metric == "soak_time"] == [True]
         assert {row.labels.get("part", "") for row in own if row.metric == "collective_mismatches"} == {"", "soak"}
         assert {row.value for row in own if row.metric == "port_down"} == {0.0}
     found, limits = BlockFindings(), port_limits((*SKU.limits, *SKU.block.limits))
