@@ -20,7 +20,8 @@ from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, 
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import gpu_burn
 from muster_node.probes.gpu_burn import GpuBurn
-from muster_node.workloads import pulses
+from muster_node.workloads import host_load, pulses
+from muster_node.workloads.common import GIB, MIB
 from muster_node.workloads.host_load import burning, emit_burns
 from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import create_machine, open_simulated
@@ -260,6 +261,11 @@ def test_cores_work_and_check_memory_while_the_gpus_do_and_stop_with_them(tmp_pa
     assert measured["host_burn_rate"].value
     assert measured["memory_burn_mismatches"].value == 0
     assert measured["memory_burn_mismatches"].samples >= 1
+
+
+def test_caches_hold_no_memory_that_burns_with_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_load, "beyond_caches", lambda hardware: 32 * MIB)
+    assert _beside(open_hardware(), tmp_path, 0.01)["memory_burn_tested"].value == 32 * MIB / GIB
 
 
 def test_too_little_host_memory_is_reported_and_leaves_the_gpus_unaffected(tmp_path: Path) -> None:

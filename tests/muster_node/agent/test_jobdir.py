@@ -34,6 +34,7 @@ def test_the_file_system_is_that_of_the_longest_mount_point(path: str, kind: str
 
 
 OVERLAY = "22 1 0:21 / / rw,relatime - overlay overlay rw,lowerdir=/ro,upperdir=/rw/upper,workdir=/rw/work\n"
+LOWER = "23 22 0:22 / /rw rw - overlay overlay rw,lowerdir=/ro,upperdir=/rw/live/upper,workdir=/rw/live/work\n"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ OVERLAY = "22 1 0:21 / / rw,relatime - overlay overlay rw,lowerdir=/ro,upperdir=
     [
         (OVERLAY + "23 22 0:20 / /rw rw - tmpfs tmpfs rw\n", "tmpfs"),
         (OVERLAY + "23 22 8:1 / /rw rw - ext4 /dev/sda1 rw\n", "ext4"),
+        (OVERLAY + LOWER + "24 23 0:20 / /rw/live rw - tmpfs tmpfs rw\n", "tmpfs"),
+        (OVERLAY + LOWER, "overlay"),
         (OVERLAY, "overlay"),  # in a container the folder of the host is not seen
         (OVERLAY + "23 22 1:0 / /rw rw - ext4 /dev/ram0 rw\n", "ram0"),
         ("22 1 0:2 / / rw - rootfs rootfs rw,size=264000000k\n23 22 8:1 / / rw - ext4 /dev/sda1 rw\n", "ext4"),
@@ -49,6 +52,13 @@ OVERLAY = "22 1 0:21 / / rw,relatime - overlay overlay rw,lowerdir=/ro,upperdir=
 )
 def test_a_file_system_is_that_which_takes_the_writes(mounts: str, kind: str) -> None:
     assert jobdir.file_system_of("/home/muster/.muster", mounts) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"), [("fuse", True), ("fuse.sshfs", True), ("fuseblk", False), ("nfs4", True), ("ext4", False)]
+)
+def test_a_disk_mounted_through_fuse_is_the_machines_own(kind: str, shared: bool) -> None:
+    assert jobdir.is_shared(kind) == shared
 
 
 def test_machines_that_share_a_home_directory_do_not_share_a_fence(

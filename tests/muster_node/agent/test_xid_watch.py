@@ -73,6 +73,24 @@ def test_where_the_log_can_be_read_nothing_is_seen_twice(nvml: FakeNvml, monkeyp
     assert {each.value for each in seen.values()} == {1.0}
 
 
+@pytest.mark.parametrize("how", ["gone", "raises"])
+def test_a_log_that_can_be_read_no_more_has_shown_no_xid_to_the_end(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(kernel_log, "read", lambda: ["[1.0] a line"])
+    _, watch = watched(nvml)
+
+    def read() -> None:
+        if how == "raises":
+            raise OSError
+
+    monkeypatch.setattr(kernel_log, "read", read)
+    _, seen = stopped(watch, {})
+    assert len(seen) == 8
+    assert {each.value for each in seen.values()} == {None}
+    assert all(each.note for each in seen.values())
+
+
 @pytest.mark.parametrize("trouble", ["create", "register", "wait", "hangs", "raises"])
 def test_what_is_not_seen_is_noted(nvml: FakeNvml, trouble: str) -> None:
     if trouble == "create":

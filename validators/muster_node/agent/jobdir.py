@@ -30,7 +30,7 @@ def work_dir() -> pathlib.Path:
     return pathlib.Path(given) if given else pathlib.Path(os.path.expanduser("~")) / ".muster"
 
 
-SHARED_FILE_SYSTEMS = (
+_SHARED_FILE_SYSTEMS = (
     "nfs",
     "cifs",
     "smb",
@@ -44,11 +44,13 @@ SHARED_FILE_SYSTEMS = (
     "pvfs2",
     "gfs2",
     "ocfs2",
-    "fuse",
+    "fuse.",
     "9p",
     "virtiofs",
 )
 """Beginnings of the names of file systems that several machines mount, as /proc/self/mountinfo has them."""
+
+_OVERLAYS = 2  # as many as Linux stacks (FILESYSTEM_MAX_STACK_DEPTH)
 
 
 def fence_dir(node: str) -> pathlib.Path:
@@ -61,7 +63,12 @@ def fence_dir(node: str) -> pathlib.Path:
     if given:
         return pathlib.Path(given)
     work = work_dir()
-    return work / "nodes" / safe_name(node) if file_system(work).startswith(SHARED_FILE_SYSTEMS) else work
+    return work / "nodes" / safe_name(node) if is_shared(file_system(work)) else work
+
+
+def is_shared(kind: str) -> bool:
+    """Whether several machines may mount a file system of this type. "fuseblk" is a disk of this one: NTFS or exFAT."""
+    return kind == "fuse" or kind.startswith(_SHARED_FILE_SYSTEMS)
 
 
 def file_system(path: pathlib.Path) -> str:
@@ -80,10 +87,11 @@ def file_system_of(path: str, mountinfo: str) -> str:
     it is the disk's name ("ram0", "zram0").
     """
     kind, source, options = _mount_of(path, mountinfo)
-    upper = re.search(r"(?:^|,)upperdir=([^,]+)", options)
-    if kind == "overlay" and upper:
-        inner, source, _ = _mount_of(upper[1], mountinfo)
-        kind = inner or kind
+    for _ in range(_OVERLAYS):
+        upper = re.search(r"(?:^|,)upperdir=([^,]+)", options)
+        if kind == "overlay" and upper:
+            inner, source, options = _mount_of(upper[1], mountinfo)
+            kind = inner or kind
     return source[len("/dev/") :] if re.fullmatch(r"/dev/z?ram[0-9]+", source) else kind
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 from muster_node.contract import Measurement
@@ -18,6 +19,7 @@ class XidWatch:
     """Reads the driver's events in a thread of its own, so that one that hangs holds up nothing."""
 
     def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
         self._source: EventSource | None = None
         self._events: list[DeviceEvent] = []
         self._failure = ""
@@ -25,7 +27,7 @@ class XidWatch:
         self._readable = False
         try:
             self._source = hardware.event_source()
-            self._readable = self._source is None and hardware.kernel_log() is not None
+            self._readable = self._source is None and self._log_is_read()
         except Exception as error:
             self._fail(error)
         self._end = threading.Event()
@@ -39,6 +41,7 @@ class XidWatch:
         ``devices``: by PCI address.
         """
         if self._source is None:
+            self._readable = self._readable and self._log_is_read()
             return self._seen({})
         self._end.set()
         self._thread.join(wait_s)
@@ -50,6 +53,11 @@ class XidWatch:
             for number, event in enumerate(folded(list(self._events)))
         ]  # fmt: skip
         return entries + self._seen(self._source.refused)
+
+    def _log_is_read(self) -> bool:
+        with contextlib.suppress(Exception):
+            return self._hardware.kernel_log() is not None
+        return False
 
     def _seen(self, refused: dict[str, str]) -> list[Measurement]:
         """For each GPU, whether an XID of it would have been seen to the end of the job."""

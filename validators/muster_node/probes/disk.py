@@ -90,7 +90,7 @@ def no_disk(directory: pathlib.Path) -> str:
     kind = jobdir.file_system(directory)
     if kind.startswith(_MEMORY):
         return f"{directory} lies in memory ({kind}): no disk was tested"
-    if kind.startswith(jobdir.SHARED_FILE_SYSTEMS):
+    if jobdir.is_shared(kind):
         return f"{directory} lies on another machine ({kind}): no disk of this one was tested"
     if kind == "zfs" and _text(_ZFS_DIRECT) != "1":
         return f"{directory} lies on a ZFS that answers reads from memory ({kind}): no disk was tested"

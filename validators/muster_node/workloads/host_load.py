@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Skip
-from muster_node.workloads.common import GIB, LEAST_SHARE, MIB, median, reason_of, seed_of, spread
+from muster_node.workloads.common import GIB, LEAST_SHARE, MIB, beyond_caches, median, reason_of, seed_of, spread
 from muster_node.workloads.digest import digest
 from muster_node.workloads.patterns import BLOCK_BYTES, EXAMPLES, Region, random_words
 from muster_node.workloads.rerun import DOC as RERUN_DOC
@@ -158,7 +158,10 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
         yield None
         return
     stop, forked = multiprocessing.get_context("fork").Event(), threading.Event()
-    work = functools.partial(burn_cpu, torch, context, "float32", memory_gib, limit_s, stop.is_set)
+    work = functools.partial(
+        burn_cpu, torch, context, "float32", memory_gib, limit_s, stop.is_set,
+        least_bytes=beyond_caches(context.hardware),
+    )  # fmt: skip
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host-load") as pool:
         # The first tick comes when all workers have been forked; they end with the thread that forked them.
         burns = pool.submit(context.hardware.at_once, cores, work, forked.set, _TICK_S)
