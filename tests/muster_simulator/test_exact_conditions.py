@@ -18,8 +18,9 @@ from muster_node.probe import Context, resolve_params
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.tools.run import gpu_temperatures
+from muster_node.workloads.exact_conditions import pulsed
 from muster_node.workloads.exact_conditions import soak as soak_work
-from muster_node.workloads.exact_vector import Vector, heaviest
+from muster_node.workloads.exact_vector import Finding, Vector, heaviest
 from muster_node.workloads.products import BUSY_BLOCK_S
 from muster_node.workloads.pulses import PATTERNS
 from muster_simulator import SimulatedHardware, create_machine
@@ -153,6 +154,21 @@ def test_pulses_too_short_for_any_burst_are_noted_and_not_counted(build: Build, 
     measured = _run(build(4), tmp_path, **{**PULSES, "pulse_s": 0.019, "pulse_ms": [20]})
     assert _values(measured, "gemm_pulses") == dict.fromkeys(GPUS, None)
     assert all(one.note for one in measured if one.metric == "gemm_pulses")
+
+
+@pytest.mark.parametrize("product_s", [0.0, 0.05, 0.051])
+def test_the_share_of_a_formats_bursts_is_known_unless_a_product_outlasts_every_burst(
+    steady: SimulatedHardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, product_s: float
+) -> None:
+    monkeypatch.setattr(SimulatedHardware, "simulated", False)
+    measured: list[Measured] = []
+    context = _context(steady, tmp_path, measured, **PULSES)
+    labels, found = {"pattern": PATTERNS[0], "dtype": "bf16"}, Finding("pulsed", bursts=23, product_s=product_s)
+    pulsing = pulsed(None, context, "bf16", PATTERNS[0])
+    exact_gemm._report_pulses(context, steady.devices("gpu")[:1], pulsing, labels, {"gpu0": [found]})
+    (share,) = (one for one in measured if one.metric == "pulse_share")
+    places = 25 + 12 + 6 + 2  # of 5, 10, 20 and 50 ms, a quarter of a second each
+    assert (share.value, bool(share.note)) == ((None, True) if product_s > 0.05 else (100 * 23 / places, False))
 
 
 def test_the_soak_keeps_a_gpu_busy_for_a_tenth_of_a_second_between_two_looks(

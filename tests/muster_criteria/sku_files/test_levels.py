@@ -54,11 +54,14 @@ def test_above_demo_all_conditions_are_there(h100: Sku, level: str) -> None:
     assert params["pulse_s"] > 0
 
 
+@pytest.mark.parametrize("metric", ["gemm_pulses", "pulse_share"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_level_that_pulses_asks_for_bursts_of_each_format_in_both_patterns(h100: Sku, level: str) -> None:
+def test_a_level_that_pulses_asks_for_bursts_of_each_format_in_both_patterns(
+    h100: Sku, level: str, metric: str
+) -> None:
     """Other products clear a format too: without this, bursts that never came would go unnoticed."""
     params = _call(h100, level).params
-    asked = {need.labels for need in needs(h100, "integrity", level) if need.requirement.metric == "gemm_pulses"}
+    asked = {need.labels for need in needs(h100, "integrity", level) if need.requirement.metric == metric}
     pulsed = params["dtypes"] if params["pulse_s"] else ()
     assert asked == {(("dtype", dtype), ("pattern", pattern)) for dtype in pulsed for pattern in PATTERNS}
 

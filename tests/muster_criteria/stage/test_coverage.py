@@ -136,6 +136,10 @@ def test_a_few_bursts_are_no_power_pulses(case: MakeCase) -> None:
 
     assert missing(hardly.judge()) == {(Lack.INVALID, "pulse_share[pattern=in phase]", "gpu3")}
 
+    hardly = case("integrity", level="short").set("pulse_share", "gpu3", value=1.0, pattern="in phase", dtype="fp8")
+
+    assert missing(hardly.judge()) == {(Lack.INVALID, "pulse_share[dtype=fp8,pattern=in phase]", "gpu3")}
+
 
 @pytest.mark.parametrize(("stage", "metric"), [("integrity", "round_trip_cores"), ("burn_in", "host_cores")])
 def test_the_cpus_of_a_node_with_gpus_must_be_tested_but_for_a_fifth(case: MakeCase, stage: str, metric: str) -> None:

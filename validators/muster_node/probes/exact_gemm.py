@@ -32,7 +32,8 @@ from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
 from muster_node.workloads.exact_conditions import pulsed, soak
 from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector
-from muster_node.workloads.pulses import NO_BURST, PATTERNS
+from muster_node.workloads.pulses import METRICS as PULSE_METRICS
+from muster_node.workloads.pulses import NO_BURST, PATTERNS, Pulsing
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
@@ -69,6 +70,7 @@ class ExactGemm(Probe):
         "gemm_checked_elements": Metric("count", "elements compared"),
         "gemm_checked_fraction": Metric("%", "share of all elements of all counted products that were compared"),
         "gemm_pulses": Metric("count", "bursts of which every product was compared, by pattern"),
+        "pulse_share": PULSE_METRICS["pulse_share"],
         "gemm_accumulator": Metric("text", "format in which sums came, where none of their bits were rounded away"),
         "gemm_not_supported": Metric("text", "requested number formats that the device does not multiply exactly"),
     }
@@ -160,8 +162,9 @@ def _loaded(torch: Any, context: Context, devices: list[Device], dtype: str, fin
         condition = _SOAKED if context.params["soak_s"] else _AS_FOUND
         _at_once(context, devices, condition, dtype, _Screen(torch, context, dtype, "together"), findings)
     for pattern in PATTERNS if context.params["pulse_s"] else ():
-        _at_once(context, devices, "pulsed " + pattern, dtype, pulsed(torch, context, dtype, pattern), findings)
-        _report_pulses(context, devices, dtype, pattern, findings)
+        pulsing = pulsed(torch, context, dtype, pattern)
+        _at_once(context, devices, "pulsed " + pattern, dtype, pulsing, findings)
+        _report_pulses(context, devices, pulsing, {"pattern": pattern, "dtype": dtype}, findings)
 
 
 def _at_once(
@@ -183,13 +186,15 @@ def _at_once(
                 findings[device.id].append(finding)
 
 
-def _report_pulses(context: Context, devices: list[Device], dtype: str, pattern: str, findings: _Found) -> None:
-    """Reports the number of bursts; zero bursts are a missing value, since nothing was tested."""
+def _report_pulses(
+    context: Context, devices: list[Device], pulsing: Pulsing, labels: dict[str, str], findings: _Found
+) -> None:
+    """Reports the number of bursts and their share; zero bursts are a missing value, since nothing was tested."""
     for device in devices:
         for finding in findings[device.id][-1:]:
-            labels = {"pattern": pattern, "dtype": dtype}
             note = finding.error or ("" if finding.bursts else NO_BURST)
             context.emit("gemm_pulses", device.id, value=finding.bursts or None, labels=labels, note=note)
+            pulsing.emit_share(context, device, finding, labels)
 
 
 def _report_wrong(context: Context, devices: list[Device], found: dict[str, _Found]) -> None:

@@ -35,7 +35,7 @@ class GpuBurn(Probe):
         "seconds": Param(600.0, "how long to burn steadily, in seconds of the node's clock"),
         "dtype": Param("bf16", "number format of the products"),
         "size": Param(8192, "m = n = k of the products"),
-        "host_gib": Param(4.0, "memory that the host's cores write and check while the GPUs work, in GiB; 0: no load"),
+        "host_gib": Param(4.0, "GiB that the host's cores write and check, more where caches hold it; 0: no load"),
         **pulses.PARAMS,
     }
     metrics = {

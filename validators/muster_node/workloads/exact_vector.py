@@ -52,6 +52,7 @@ class Finding:
     wrong: list[tuple[Shape, str, int]] = dataclasses.field(default_factory=list)  # shape, range and seed of operands
     again: Rerun = dataclasses.field(default_factory=Rerun)
     bursts: int = 0
+    product_s: float = 0.0  # of one product before the bursts
     accumulator: str = ""  # the format in which products came
     error: str = ""
 

@@ -97,6 +97,7 @@ class Pulsing:
             give, burst = self._work_of(compute, finding)
             with compute.timer() as once:
                 give(1)
+            finding.product_s = once.seconds
             worker.ready()
             for width, places in self.rhythm.widths(worker.device):
                 products = products_in(width, once.seconds)
@@ -105,6 +106,16 @@ class Pulsing:
                         burst(products)
                         finding.bursts += 1
         return finding
+
+    def emit_share(self, context: Context, device: Device, finding: Finding, labels: dict[str, str]) -> None:
+        """The share of the bursts that came in time; none where a product is too long for any burst."""
+        note = finding.error
+        if self._hardware.simulated:  # its clock outruns the processor that computes for the GPU
+            note = note or "not measured on simulated hardware"
+        if finding.product_s > max(context.params["pulse_ms"]) / 1000.0:
+            note = note or "one product lasts longer than any burst"
+        share = min(100.0, 100.0 * finding.bursts / max(1, self.rhythm.places))
+        context.emit("pulse_share", device.id, value=None if note else share, labels=labels, note=note)
 
 
 def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Finding) -> Work:
@@ -143,8 +154,5 @@ def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Se
             note = finding.error or ("" if finding.bursts else NO_BURST)
             value, labels = None if note else finding.mismatches, {"pattern": pattern}
             context.emit("pulse_mismatches", gpu.id, value=value, labels=labels, samples=finding.bursts, note=note)
-            if hardware.simulated:  # its clock outruns the processor that computes for the GPU
-                note = note or "not measured on simulated hardware"
-            share = min(100.0, 100.0 * finding.bursts / max(1, pulsing.rhythm.places))
-            context.emit("pulse_share", gpu.id, value=None if note else share, labels=labels, note=note)
+            pulsing.emit_share(context, gpu, finding, labels)
     return lost
