@@ -229,7 +229,7 @@ class _Health(pydantic.BaseModel):
         default=100, ge=1, le=2000, description="nodes that a sweep reads at once, each over one SSH connection"
     )
     sweep_seconds: float = pydantic.Field(
-        default=90.0, ge=5, description="seconds the sweep of one node may take, 60 of them to wake GPUs that rest"
+        default=90.0, ge=5, le=300, description="seconds a node's sweep may take, 60 of them to wake GPUs that rest"
     )
     report_sources: dict[str, dict[str, Any]] = pydantic.Field(
         default={},

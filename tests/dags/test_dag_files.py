@@ -17,6 +17,7 @@ import pytest
 from muster.model import dags
 from muster.model.stages import STAGES
 from muster.operators import forms
+from muster.operators.lifecycle import sweep
 from muster.operators.testing import remote_job
 from muster.rules.preview import stage_plans
 from muster.settings import Settings
@@ -95,6 +96,12 @@ def test_a_new_installation_mails_no_digest(airflow_db: None) -> None:
     at_once = TimeRestriction(earliest=dag.start_date, latest=None, catchup=False)
     first = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=at_once)
     assert first.run_after > datetime.datetime.now(datetime.UTC)
+
+
+def test_a_pass_over_nodes_ends_within_its_run(airflow_db: None) -> None:
+    (most,) = (each.le for each in Settings.model_fields["sweep_seconds"].metadata if hasattr(each, "le"))
+    longest = datetime.timedelta(seconds=sweep.PASS_S + most)
+    assert longest < dag_of(dags.HEALTH_SWEEP).dagrun_timeout
 
 
 def test_every_file_is_a_dag(parsed: dict) -> None:

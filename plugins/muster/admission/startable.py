@@ -11,13 +11,14 @@ from muster.errors import MusterError, of_sku_files
 from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
-from muster.model.states import SERVING, State
+from muster.model.states import State
 from muster.remote.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 from muster_criteria.words import listed
+from muster_reports import advice
 
 
 def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> str:
@@ -51,10 +52,9 @@ def together(nodes: Sequence[Node]) -> None:
     """Raises MusterError unless these nodes can be a block."""
     for node in nodes:
         if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
-            way = "revalidate" if node.state in SERVING else "qualify"
             raise MusterError(
-                f"{node.name} is in {node.state}, and only qualified nodes are tested together: "
-                f"`muster {way} {node.name} --reason …` tests it alone"
+                f"{node.name} is in {node.state}, and only qualified nodes are tested together; "
+                f"{advice.way_to_test(node.name, node.state)}"
             )
     held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
     for rack in sorted({node.rack for node in nodes if node.rack in held}):

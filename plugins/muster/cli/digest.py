@@ -28,6 +28,8 @@ def digest(
     from muster_reports.digest import render
     from muster_reports.digest.facts import Section
 
+    if html and (rows or json):
+        raise MusterError("--html writes the whole digest as HTML: leave --rows and --json out")
     pairs = [each.partition("=") for each in label or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable
 
+from muster import store
 from muster.judging.health import sku_of
 from muster.model.health import BMC, SWEEP, Cursor, Report
 from muster.model.nodes import Node
@@ -81,7 +83,10 @@ def unreadable(node: Node, cursor: Cursor, why: str) -> Report:
 
 
 def unrecorded(report: Report) -> Report:
-    """Returns that what a node, or its BMC, showed cannot be recorded."""
+    """Returns that what a node, or its BMC, showed cannot be recorded. It counts as asked, and others come first."""
     check, device = (bmc.SILENT, "bmc") if report.source == BMC else (UNREADABLE, "node")
     seen = Reading(check, device, "what it showed cannot be recorded", bad=True)
-    return Report(report.node, report.source, (seen,), report.boot_id)
+    asked = report.bmc
+    if asked is not None:  # what it read is what cannot be recorded: that stays as it was
+        asked = dataclasses.replace(store.bmcs.cursors([report.node])[report.node], tried_at=asked.tried_at)
+    return Report(report.node, report.source, (seen,), report.boot_id, bmc=asked)

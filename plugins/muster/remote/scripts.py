@@ -35,8 +35,7 @@ UNUSABLE = 46
 _NAMED = """
 case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w=$1;; *) w=$HOME/$1;; esac
 """
-WORK = f"""
-{_NAMED}
+_OURS = f"""
 no() {{ echo "the work folder $w$d $1" >&2; exit {UNUSABLE}; }}
 for d in '' /agents /jobs; do
   why=$( (umask 077; mkdir -p -- "$w$d") 2>&1) || no "cannot be made: $why"
@@ -47,10 +46,18 @@ for d in '' /agents /jobs; do
     *) no "may be written by other users, who could change what runs there; set another, or chmod go-w this one" ;;
   esac
 done
+p=$w d=
+while [ -n "$p" ]; do
+  p=${{p%/*}}
+  [ -n "$(find "$p/." -prune \\( -user 0 -o -user "$(id -u)" \\) \\( -perm -1000 -o ! -perm -020 ! -perm -002 \\))" ] ||
+    no "can be replaced by another user, who owns $p/ or may write there; set another, or chmod go-w that one"
+done
 """
+WORK = f"{_NAMED}{_OURS}"
 """The work folder of $1, as enrolled, without links: whose it is says nothing of who may change a link to it. Made
 before it is asked whose it is, with what holds the agent and the jobs: what is not there yet, another user could make
-in between. Exits ``UNUSABLE``, also as root, where another user made any of it first, or may write there.
+in between. Exits ``UNUSABLE``, also as root, where another user made any of it first, or may write there, or may put
+another in its place: all that it lies in is root's or ours, and others write there in a sticky folder alone.
 """
 
 LOOK = f"""
@@ -192,7 +199,7 @@ _NODE_WIDE = " ".join(f'"$f/{name}"' for name in ("fence", "fence.lock", "runnin
 CLEAN = f"""
 {_NAMED}
 [ -d "$w" ] || exit 0
-{WORK}
+{_OURS}
 {BOOT_ID}
 if [ -d "$w/nodes" ] || [ -n "$3" ]; then
   f=$3; rm -rf -- "$w/nodes/$2" && {{ [ -z "$f" ] || rm -f -- {_NODE_WIDE}; }} || exit 1

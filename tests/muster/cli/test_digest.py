@@ -49,6 +49,11 @@ def test_the_html_goes_to_standard_output_and_the_services_user_writes_no_file(
     assert (status, out[0]) == (0, "<")
 
 
+@pytest.mark.parametrize("more", [("--rows", "Failed"), ("--json",)])
+def test_the_html_is_of_the_whole_digest_and_no_json(muster: Muster, sqlite_db: str, more: tuple[str, ...]) -> None:
+    assert muster("digest", "--html", *more)[0] == 1
+
+
 @pytest.mark.parametrize("written", ["2026-05-04T10:00:00", "2026-05-04T15:00:00+05:00"])
 def test_a_moment_of_an_option_keeps_its_zone_and_is_utc_without_one(
     muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, written: str

@@ -13,8 +13,10 @@ from muster import __version__, store
 from muster.admission import users_jobs
 from muster.cli.app import root
 from muster.errors import INTERRUPTED, MusterError
+from muster.model.states import State
 from muster.operators import upkeep
 from muster_criteria.sku_files.skus import load_sku
+from muster_reports.advice import way_to_test
 from tests.muster import fleet
 from tests.support import lives
 
@@ -152,6 +154,15 @@ def test_a_block_that_its_run_would_refuse_is_refused_at_once(muster: Muster, sq
         store.nodes.add(fleet.new_node(name, simulated=simulated))
         lives.qualified(name)
     assert muster("block", "a", "b", "--dry-run", "--json")[0] == 1
+
+
+def test_a_block_names_a_way_to_a_test_that_is_open_to_a_node_out_of_service(muster: Muster, sqlite_db: str) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        lives.qualified(name)
+    store.nodes.move("a", State.QUARANTINE, "Ada", "it hangs")
+    status, _, err = muster("block", "a", "b")
+    assert (status, way_to_test("a", State.QUARANTINE) in err) == (1, True)
 
 
 def test_the_version_is_shown(muster: Muster) -> None:

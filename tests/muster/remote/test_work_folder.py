@@ -237,6 +237,29 @@ def test_without_root_it_is_the_logins_own_folder_alone(shell: str) -> None:
         assert {look(roots), look(roots / "new"), look(scratch)} == {scripts.UNUSABLE}
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("mode", "owner", "status"),
+    [
+        (0o755, None, 0),
+        (0o1777, None, 0),
+        (0o775, None, scripts.UNUSABLE),
+        (0o757, None, scripts.UNUSABLE),
+        pytest.param(0o755, 65534, scripts.UNUSABLE, marks=pytest.mark.skipif(os.geteuid() != 0, reason="chown")),
+    ],
+)
+def test_no_other_user_could_put_another_folder_in_its_place(
+    tmp_path: Path, shell: str, mode: int, owner: int | None, status: int
+) -> None:
+    site = tmp_path / "site"
+    (site / "ours").mkdir(mode=0o755, parents=True)
+    site.chmod(mode)
+    if owner is not None:
+        os.chown(site, owner, owner)
+    look = [shell, "-c", scripts.LOOK, "muster", str(site / "ours" / "muster"), KEY, "0" * 64]
+    assert subprocess.run(look, check=False, capture_output=True).returncode == status
+
+
 NODE_WIDE = ("fence", "fence.lock", "running", "gpu-settings.json")
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from muster import store
 from muster.admission import service
 from muster.admission.silence import silence
-from muster.errors import ControllerFault, IllegalMove, Refusal, apart
+from muster.errors import ControllerFault, IllegalMove, MusterError, Refusal, apart
 from muster.integration import logins
 from muster.judging import health, policies, sweep
 from muster.model.health import OF_PLACE, Cursor, Observation, Report
@@ -158,9 +158,12 @@ def _report(
 
 
 def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
-    for each in (report, sweep.unrecorded(report)):
+    for odd in (False, True):
         try:
-            return health.record([each], skus)
+            return health.record([sweep.unrecorded(report) if odd else report], skus)
+        except MusterError as error:  # the records are away, or know the node no more: it says nothing of the answer
+            log.warning("%s: %s", report.node, error)
+            break
         except Exception:
             log.exception("%s: what it showed is not recorded", report.node)
     return []

@@ -61,7 +61,7 @@ def put(
             )  # fmt: skip
             session.add(row)
             session.flush()
-        if row.answered_at is None:
+        elif row.answered_at is None:
             row.asked_at = access.now()
         return _value(row)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from muster import store
-from muster.model.health import BMC, BmcCursor, Observation
+from muster.model.health import BMC, BmcCursor, Observation, Report
 from muster.model.states import State
 from muster.operators.lifecycle import bmc_sweep, sweep
 from muster_criteria.health.policy import HealthAction
@@ -125,6 +127,31 @@ def test_a_bmc_that_hangs_is_a_state_of_its_own_and_costs_no_other(tmp_path: Pat
     assert seen("hangs")["bmc_silent"].action is HealthAction.NOTE
     assert set(seen("well")) == {"fan_failed"}
     assert (cursor("hangs").read_at, cursor("hangs").tried_at is None) == (None, False)
+
+
+def test_a_bmc_whose_answer_cannot_be_recorded_waits_like_others_and_is_known_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = store.health.record
+
+    def odd(reports: list[Report], *more: Any) -> list[Observation]:
+        if any(seen.check == "fan_failed" for each in reports for seen in each.seen):
+            raise OverflowError
+        return record(reports, *more)
+
+    folder = bmcs.write(tmp_path / "bmc", fans=[bmcs.fan()])
+    with bmcs.static(folder) as url:
+        serve("n1", url)
+        bmc_sweep.sweep_bmcs()
+        again("n1")
+        before = cursor("n1")
+        bmcs.write(folder, fans=[bmcs.fan(health="Critical"), bmcs.fan("Fan 2")])
+        monkeypatch.setattr(store.health, "record", odd)
+        assert bmc_sweep.sweep_bmcs().startswith("1 BMCs")
+        assert bmc_sweep.sweep_bmcs().startswith("0 BMCs")
+    assert set(seen("n1")) == {"bmc_silent"}
+    after = cursor("n1")
+    assert after == dataclasses.replace(before, tried_at=after.tried_at)
 
 
 def test_a_bmc_without_its_password_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
