@@ -37,19 +37,18 @@ case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w
 """
 _OURS = f"""
 no() {{ echo "the work folder $w$d $1" >&2; exit {UNUSABLE}; }}
+own() {{ [ -n "$(find "$1/." -prune ! -perm -002 \\( ! -perm -020 -o -group "$(id -g)" \\))" ]; }}
 for d in '' /agents /jobs; do
   why=$( (umask 077; mkdir -p -- "$w$d") 2>&1) || no "cannot be made: $why"
   [ -n "$d" ] || w=$(cd -P -- "$w" 2>/dev/null && pwd -P || printf %s "$w")
   [ -O "$w$d" ] || no "belongs to another user, who could change what runs there; give it to $(id -un)"
-  case $(ls -ld "$w$d/.") in
-    ?????-??-*) ;;
-    *) no "may be written by other users, who could change what runs there; set another, or chmod go-w this one" ;;
-  esac
+  own "$w$d" ||
+    no "may be written by other users, who could change what runs there; set another, or chmod go-w this one"
 done
 p=$w d=
 while [ -n "$p" ]; do
   p=${{p%/*}}
-  [ -n "$(find "$p/." -prune \\( -user 0 -o -user "$(id -u)" \\) \\( -perm -1000 -o ! -perm -020 ! -perm -002 \\))" ] ||
+  [ -n "$(find "$p/." -prune \\( -user 0 -o -user "$(id -u)" \\))" ] && {{ [ -k "$p/." ] || own "$p"; }} ||
     no "can be replaced by another user, who owns $p/ or may write there; set another, or chmod go-w that one"
 done
 """
@@ -57,7 +56,8 @@ WORK = f"{_NAMED}{_OURS}"
 """The work folder of $1, as enrolled, without links: whose it is says nothing of who may change a link to it. Made
 before it is asked whose it is, with what holds the agent and the jobs: what is not there yet, another user could make
 in between. Exits ``UNUSABLE``, also as root, where another user made any of it first, or may write there, or may put
-another in its place: all that it lies in is root's or ours, and others write there in a sticky folder alone.
+another in its place: all that it lies in is root's or ours, and others write there in a sticky folder alone. The
+login's own group may write: with a umask of 002, as of many distributions, it is the user's alone.
 """
 
 LOOK = f"""

@@ -143,6 +143,9 @@ def test_a_link_is_followed_once(server: sshd.Sshd, client: paramiko.SSHClient) 
     assert jobs.look(client, "muster", KEY, "").work == str((Path(server.home) / "work").resolve())
 
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to others")
+
+
 def theirs(folder: Path) -> None:
     folder.mkdir()
     os.chown(folder, 65534, 65534)
@@ -158,7 +161,7 @@ def within(name: str) -> Callable[[Path], None]:
     return made
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+@AS_ROOT
 @pytest.mark.parametrize("made", [theirs, within("agents"), within("jobs")])
 def test_a_folder_that_another_user_made_first_is_not_used(
     server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, made: Callable[[Path], None]
@@ -169,12 +172,13 @@ def test_a_folder_that_another_user_made_first_is_not_used(
     not_used(server, who, client, work)
 
 
-@pytest.mark.parametrize("mode", [0o1777, 0o775, 0o757])
+@pytest.mark.parametrize(("mode", "group"), [(0o1777, None), (0o757, None), pytest.param(0o775, 65534, marks=AS_ROOT)])
 def test_a_folder_that_other_users_may_write_is_not_used(
-    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, mode: int
+    server: sshd.Sshd, who: Credentials, client: paramiko.SSHClient, mode: int, group: int | None
 ) -> None:
     work = Path(server.home) / "muster"
     work.mkdir()
+    os.chown(work, -1, os.getegid() if group is None else group)
     work.chmod(mode)
     not_used(server, who, client, work)
 
@@ -239,23 +243,23 @@ def test_without_root_it_is_the_logins_own_folder_alone(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
-    ("mode", "owner", "status"),
+    ("mode", "owner", "group", "status"),
     [
-        (0o755, None, 0),
-        (0o1777, None, 0),
-        (0o775, None, scripts.UNUSABLE),
-        (0o757, None, scripts.UNUSABLE),
-        pytest.param(0o755, 65534, scripts.UNUSABLE, marks=pytest.mark.skipif(os.geteuid() != 0, reason="chown")),
+        (0o755, -1, -1, 0),
+        (0o775, -1, -1, 0),  # the login's own group
+        (0o1777, -1, -1, 0),
+        (0o757, -1, -1, scripts.UNUSABLE),
+        pytest.param(0o775, -1, 65534, scripts.UNUSABLE, marks=AS_ROOT),
+        pytest.param(0o755, 65534, -1, scripts.UNUSABLE, marks=AS_ROOT),
     ],
 )
 def test_no_other_user_could_put_another_folder_in_its_place(
-    tmp_path: Path, shell: str, mode: int, owner: int | None, status: int
+    tmp_path: Path, shell: str, mode: int, owner: int, group: int, status: int
 ) -> None:
     site = tmp_path / "site"
     (site / "ours").mkdir(mode=0o755, parents=True)
+    os.chown(site, owner, group)
     site.chmod(mode)
-    if owner is not None:
-        os.chown(site, owner, owner)
     look = [shell, "-c", scripts.LOOK, "muster", str(site / "ours" / "muster"), KEY, "0" * 64]
     assert subprocess.run(look, check=False, capture_output=True).returncode == status
 
