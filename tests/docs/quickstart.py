@@ -7,6 +7,7 @@ import dataclasses
 import getpass
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from muster_demo.services import Supervisor, free_port
 from tests.support import orphans
 from tests.support.servers import sshd
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```\n(.*?)^```", re.M | re.S)
@@ -74,6 +76,14 @@ def run(bash: Bash, commands: str) -> str:
     return done.stdout
 
 
+def answers(port: int) -> bool:
+    """Whether Airflow's API does."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(("localhost", port), 1.0).close()
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os.environ) -> Iterator[Bash]:
     """A controller as the page sets it up, of which ``muster doctor`` misses nothing; yields the reader's shell."""
@@ -83,7 +93,7 @@ def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os
         **ours, "HOME": str(home), "PATH": f"{sys.prefix}/bin:{ours['PATH']}",
         "AIRFLOW__API__PORT": str(port), "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{port}/execution/",
-        "MUSTER_AIRFLOW_URL": f"http://localhost:{port}",
+        "MUSTER_AIRFLOW_URL": f"http://localhost:{port}", "MUSTER_POLL_SECONDS": "0.5",
     }  # fmt: skip
 
     def bash(commands: str) -> subprocess.CompletedProcess[str]:
@@ -95,6 +105,7 @@ def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os
     standalone = f"cd {ROOT}\n{page.settings}\n{STANDALONE}"
     supervisor.start("standalone", ["bash", "-c", standalone], environment)
     try:
+        until(lambda: answers(port), limit_s=DOCTOR_S)
         end = time.monotonic() + DOCTOR_S
         while (checked := bash("muster doctor")).returncode:
             assert time.monotonic() < end, checked.stdout + checked.stderr

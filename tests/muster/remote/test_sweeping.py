@@ -75,7 +75,7 @@ def test_one_odd_node_stops_no_other(server: sshd.Sshd, who: Credentials, agent:
         node(server, "launch", kind="what"), node(server, "good"),
     ]  # fmt: skip
     read([node(server)], who, agent)
-    found = read(odd, who, agent, limit_s=15.0)
+    found = read(odd, who, agent, limit_s=10.0)
     assert {name for name, each in found.items() if not each.trouble} == {"good"}
     assert not any(each.ours for each in found.values())
     assert {name for name, each in found.items() if each.unreadable} == {"floods", "nothing", "launch"}

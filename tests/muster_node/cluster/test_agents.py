@@ -194,30 +194,6 @@ def test_a_lost_node_is_named_by_all_others_which_end_cleanly(block: Make, phase
     assert phase in reason(judgement, victim)
 
 
-def test_a_node_lost_while_it_waits_for_the_others_is_named(block: Make) -> None:
-    """In the rendezvous itself, while the third member has yet to come: killed, and hung."""
-    limits = {"stall_timeout_s": STALL_S}
-    ways = {KILLED: block("k0", "k1", "k2", calls=[COLLECTIVES], limits=limits),
-            HUNG: block("h0", "h1", "h2", calls=[COLLECTIVES], limits=limits)}  # fmt: skip
-    for two in ways.values():
-        two.start(*two.names[:2])
-    for two in ways.values():
-        for name in two.names[:2]:
-            two.await_progress(name, "joined at")
-    for way, two in ways.items():
-        two.strike(two.names[1], way)
-    for two in ways.values():
-        first, victim, absent = two.names
-        ends = two.end(first, limit_s=30.0)
-        missing = {row.labels["member"]: row.note for row in ends[first].result.measurements if row.value
-                   and row.metric == "member_missing"}  # fmt: skip
-        assert set(missing) == {victim}
-        assert "join" in missing[victim]
-        judgement = judged(ends, victim, absent)
-        assert judgement.failed == {}
-        assert cleared(judgement) == ()
-
-
 @pytest.mark.slow
 def test_a_slow_node_is_awaited_in_every_phase_and_not_failed(block: Make) -> None:
     """What test_rendezvous shows of one phase without PyTorch, in each phase with it.

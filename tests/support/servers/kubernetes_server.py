@@ -94,7 +94,7 @@ class Cluster:
         self.core.delete_collection_namespaced_event("muster")
         for pod in self.core.list_pod_for_all_namespaces().items:
             with contextlib.suppress(ApiException):
-                # A container's first process ignores SIGTERM unless it handles it, which `sleep` does not: 30 s each.
+                # The first process of a container ignores SIGTERM unless it handles it: each would wait 30 s.
                 self.core.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, grace_period_seconds=1)
         until(lambda: not self.core.list_pod_for_all_namespaces().items)
         for name in self.names:

@@ -37,9 +37,10 @@ from muster_criteria.health.readings import Reading
 from tests.muster import fleet
 from tests.support import node_list
 
-pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
+pytestmark = pytest.mark.usefixtures("fleet_db")
 
 
+@pytest.mark.both_dialects
 def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
     """One was removed while the sweep read it, so the transaction of the whole batch fails."""
     nodes: list[Node] = []
@@ -252,6 +253,7 @@ def test_only_a_node_that_is_down_and_that_no_person_closed_is_down(
     assert silence(["a", "in no scheduler"]) == (away, down)
 
 
+@pytest.mark.both_dialects
 @pytest.mark.parametrize("shown", [BLIND, Reading("all_ports_down", bad=True)], ids=lambda each: each.check)
 def test_what_half_a_fleet_shows_is_one_notice(monkeypatch: pytest.MonkeyPatch, shown: Reading) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
@@ -322,6 +324,7 @@ def test_a_held_node_silences_no_other_and_a_simulated_one_no_real_one(monkeypat
     assert marked == [[True], [False], [False], [False], []]
 
 
+@pytest.mark.both_dialects
 def test_what_a_node_had_is_forgotten_when_it_enters_service_again() -> None:
     store.nodes.add(fleet.new_node("a"))
     fleet.qualify("a")
@@ -363,6 +366,7 @@ def test_a_node_that_the_circuit_breaker_holds_for_days_leaves_once_it_is_closed
     assert store.nodes.get("a").state is State.QUARANTINE
 
 
+@pytest.mark.both_dialects
 def test_what_is_held_is_one_notice_a_day_and_in_shadow_mode_one_an_observation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,7 @@ from muster.store.machines import parts
 from muster_criteria.model import FaultClass, Verdict
 from tests.muster import copied, fleet
 
-pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
+pytestmark = pytest.mark.usefixtures("fleet_db")
 
 NODE = "gpu-0001"
 
@@ -52,6 +52,7 @@ def test_a_failure_counts_by_what_was_found(stage: str, fault_class: FaultClass,
     assert (failure.node, failure.group, failure.back) == (NODE, group, None)
 
 
+@pytest.mark.both_dialects
 def test_a_failure_lasts_until_the_node_serves_again() -> None:
     move(NODE, State.QUARANTINE, "Ada", "it hangs")
     assert [each.back for each in failures()] == [None]
@@ -79,6 +80,7 @@ def sits(serials: dict[str, str]) -> None:
             parts.move_part(session, NODE, slot, serial)
 
 
+@pytest.mark.both_dialects
 @pytest.mark.parametrize(
     ("back", "replaced"), [({"gpu0": "A", "gpu1": "B"}, False), ({"gpu0": "X", "gpu1": "B"}, True)]
 )
@@ -99,6 +101,7 @@ def test_a_failure_is_not_charged_with_what_an_earlier_one_of_the_same_day_had()
     assert [each.group for each in failures()] == ["memory", "unknown"]
 
 
+@pytest.mark.both_dialects
 @pytest.mark.parametrize("ahead", [-3, 3])
 def test_a_clock_that_was_wrong_when_a_fault_was_found_loses_it_not(
     monkeypatch: pytest.MonkeyPatch, ahead: int
@@ -112,6 +115,7 @@ def test_a_clock_that_was_wrong_when_a_fault_was_found_loses_it_not(
     assert [each.group for each in failures()] == ["memory"]
 
 
+@pytest.mark.both_dialects
 def test_further_failures_cost_no_further_queries() -> None:
     def asked() -> list[str]:
         queries: list[str] = []

@@ -28,7 +28,7 @@ from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import copied, fleet
 
-pytestmark = [pytest.mark.usefixtures("fleet_db"), pytest.mark.both_dialects]
+pytestmark = pytest.mark.usefixtures("fleet_db")
 
 NODE = "gpu-0001"
 T0 = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
@@ -78,6 +78,7 @@ XID = Reading("xid/95", "gpu3", severity="RESET")
 DOWN, UP = Reading("port_down", "nic:mlx5_3", bad=True), Reading("port_down", "nic:mlx5_3", bad=False)
 
 
+@pytest.mark.both_dialects
 def test_what_comes_back_in_the_same_boot_withdraws_the_node_again() -> None:
     for minutes in (0, 60, 120):
         observe(XID, minutes=minutes)
@@ -146,11 +147,13 @@ def test_the_states_of_a_part_end_when_it_is_taken_out() -> None:
     assert {each.check: each.over for each in kept()} == {"gpu_lost": True, "xid/95": False, "port_down": False}
 
 
+@pytest.mark.both_dialects
 def test_an_event_demands_a_test_however_long_a_job_keeps_the_node() -> None:
     observe(XID)
     assert known([store.nodes.get(NODE)], T0 + datetime.timedelta(days=60)).signs[NODE].requested
 
 
+@pytest.mark.both_dialects
 def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     observe(DOWN)
     observe(DOWN, minutes=20)
@@ -160,6 +163,7 @@ def test_a_state_that_returns_after_a_test_is_due_again() -> None:
     assert store.health.urgent()[NODE].after == max(store.verdicts.stage_numbers()[NODE].values())
 
 
+@pytest.mark.both_dialects
 def test_corrupted_results_end_no_job_after_the_node_was_repaired() -> None:
     (new,) = observe(Reading("corrupted_results"), source="checker")
     assert new.action is HealthAction.AT_ONCE
@@ -185,6 +189,7 @@ def test_a_state_from_outside_whose_end_was_lost_begins_again() -> None:
     assert (late.over, late.track and late.track.down_s) == (True, 0.0), "what was not reported was not bad for so long"
 
 
+@pytest.mark.both_dialects
 def test_another_machine_has_nothing_up_yet() -> None:
     observe(UP)
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "broken")
@@ -194,6 +199,7 @@ def test_another_machine_has_nothing_up_yet() -> None:
     assert store.health.cursors([NODE])[NODE].boot_id == "b9"
 
 
+@pytest.mark.both_dialects
 def test_what_the_kernel_says_after_the_last_test_is_the_sweeps() -> None:
     entered = store.nodes.events(NODE)[-1].at
     assert store.health.judged_until() == {NODE: entered}, "no test has read the log"
@@ -217,6 +223,7 @@ def test_what_the_kernel_says_after_the_last_test_is_the_sweeps() -> None:
     assert store.health.judged_until() == {NODE: store.nodes.events(NODE)[-1].at}, "the sweep knows what it has read"
 
 
+@pytest.mark.both_dialects
 def test_one_form_once_for_each_check_part_and_boot() -> None:
     (new,) = observe(Reading("xid/79", "gpu3", value="lost", severity="ISOLATE", count=2))
     assert (new.part, new.device, new.boot_id, new.source, new.action) == (
@@ -262,6 +269,7 @@ SAID = st.tuples(
 )
 
 
+@pytest.mark.both_dialects
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=st.lists(SAID, min_size=1, max_size=6), first=st.booleans())
 def test_what_another_source_says_changes_nothing_of_what_the_sweep_saw(
@@ -297,6 +305,7 @@ def test_a_clock_that_went_back_loses_nothing() -> None:
     assert (lost.last_seen, sum(times for _, times in lost.recent)) == (T0 - datetime.timedelta(minutes=60), 2)
 
 
+@pytest.mark.both_dialects
 def test_one_source_fills_no_table_whatever_boots_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "ROWS_MAX", 100)
     observe(LOST)
@@ -313,6 +322,7 @@ def test_one_source_fills_no_table_whatever_boots_it_tells(monkeypatch: pytest.M
     assert "alerts" in told[-1].reason
 
 
+@pytest.mark.both_dialects
 def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "ROWS_MAX", 5)
     due = [Reading(f"xid/{79 + each}", f"gpu{each}", severity="ISOLATE") for each in range(5)]
@@ -327,6 +337,7 @@ def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeyp
     )
 
 
+@pytest.mark.both_dialects
 def test_an_unknown_node_records_nothing_of_the_others() -> None:
     reports = [Report(NODE, "sweep", (LOST,)), Report("gone", "sweep", (LOST,))]
     with pytest.raises(UnknownNode):
@@ -340,6 +351,7 @@ def test_the_cursor_is_kept() -> None:
     assert store.health.cursors([NODE])[NODE] == Cursor(NODE, "b1", 5.0, {"a": 1.0}, T0)
 
 
+@pytest.mark.both_dialects
 def test_one_is_found_by_its_number_however_many_came_after_it() -> None:
     (new,) = observe(LOST)
     observe(*(Reading(f"alert/a{each}") for each in range(150)), boot="b2", minutes=60)
@@ -375,6 +387,7 @@ def test_a_tested_node_and_one_in_shadow_mode_stay() -> None:
     assert refused.value.code is Refusal.SHADOW
 
 
+@pytest.mark.both_dialects
 def test_the_circuit_breaker_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FLEET": "1", "SHARE": "0.5", "NODES": "1"}.items():
         monkeypatch.setenv(f"MUSTER_BREAKER_{name}", value)
@@ -390,6 +403,7 @@ def test_the_circuit_breaker_holds_the_next_one(monkeypatch: pytest.MonkeyPatch)
     assert store.nodes.get("gpu-0002").state is State.PRODUCTION
 
 
+@pytest.mark.both_dialects
 def test_old_observations_go_and_no_others() -> None:
     observe(LOST)
     retention.apply(T0 + datetime.timedelta(days=retention.HEALTH_DAYS - 1))

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import datetime
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from muster.model.states import State
+from muster.store.database import access
 from tests.muster import fleet
 from tests.support.servers.kubernetes import Cluster
 
@@ -309,7 +309,17 @@ def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, ku
         backend.look(["n0", "n1"])
 
 
-def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes: Cluster, fleet_db: str) -> None:
+def qualified_later(node: str, patch: pytest.MonkeyPatch) -> None:
+    """It passes a test two seconds later: the API server records whole seconds, and a test counts from the next one."""
+    now = access.now
+    with patch.context() as later:
+        later.setattr(access, "now", lambda: now() + datetime.timedelta(seconds=2))
+        fleet.qualify(node, "again")
+
+
+def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(
+    kubernetes: Cluster, fleet_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = enrolled()
     fleet.qualify(node)
     move(node, State.PRODUCTION, "Ada", "needed now")
@@ -318,8 +328,7 @@ def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(kubernetes:
         assert len(service.reconcile()) == 1
     assert (LABEL in kubernetes.nodes["n0"]["metadata"]["labels"], condition(kubernetes)) == (False, {})
     assert service.idle([node])[node].idle, "so that it is tested"
-    time.sleep(1.1)  # the API server records whole seconds
-    fleet.qualify(node, "again")
+    qualified_later(node, monkeypatch)
     assert service.reconcile() == []
     assert condition(kubernetes)["status"] == "True"
 
@@ -339,7 +348,7 @@ def test_a_node_that_is_admitted_while_it_is_not_ready_is_marked_once_it_is(kube
 
 
 def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_passes(
-    kubernetes: Cluster, fleet_db: str
+    kubernetes: Cluster, fleet_db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = enrolled()
     kubernetes.nodes["n0"]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
@@ -350,8 +359,7 @@ def test_marks_that_somebody_removed_are_shown_and_not_set_again_until_a_test_pa
         (difference,) = service.reconcile()
         assert node in difference
     assert LABEL not in kubernetes.nodes["n0"]["metadata"]["labels"]
-    time.sleep(1.1)  # a test counts from the next second on
-    fleet.qualify(node, "again")
+    qualified_later(node, monkeypatch)
     assert service.reconcile() == []
     assert LABEL in kubernetes.nodes["n0"]["metadata"]["labels"]
 
