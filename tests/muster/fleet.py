@@ -140,10 +140,10 @@ def finding(**changes: object) -> Finding:
 
 
 def begin(
-    node: str = "gpu-0001", run_id: str = "", *, dag_id: str = DAG, level: str = "short", **options: object
+    node: str = "gpu-0001", run_id: str = "", *, dag_id: str = "", level: str = "short", **options: object
 ) -> Lease:
     """A run of an enrolled node, begun and holding it."""
-    key = RunKey(dag_id, run_id or f"{node}__new")
+    key = RunKey(dag_id or DAG, run_id or f"{node}__new")
     store.runs.begin(key, node, level, "new", **options)
     return store.leases.acquire(node, key)
 
