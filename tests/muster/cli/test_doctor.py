@@ -392,4 +392,5 @@ def test_a_scheduler_that_is_down_is_missing(sqlite_db: str, monkeypatch: pytest
     assert list(doctor.schedulers(settings())) == []
     conf = {"alpha": {"kind": "slurm", "slurm_conf": str(tmp_path / "none.conf")}}
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(conf))
+    monkeypatch.setenv("MUSTER_SCHEDULER_TIMEOUT_S", "1")  # sinfo looks long for a configuration that is not there
     assert [(each.mark, each.item) for each in doctor.schedulers(settings())] == [(Mark.MISSING, "scheduler alpha")]

@@ -138,7 +138,7 @@ def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, 
     }  # fmt: skip
     with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
         with_bmc(bench, bmc.url)
-        found = bench.carry_out(Rung.POWER_CYCLE)
+        found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
     sent = [each for each in bmc.requests if each == "POST /reset"]
     assert (found.outcome, sent) == (Outcome.TRANSIENT, []) if listed != 1 else (Outcome.PERMANENT, ["POST /reset"])
 
