@@ -162,7 +162,8 @@ def test_the_users_are_those_of_the_values(values: dict[str, Any]) -> None:
     copied = f"{folder}/passwords.json {core['simple_auth_manager_passwords_file']} "
     assert copied in server["args"][-1]
     assert server["args"][-1].endswith("exec airflow api-server --proxy-headers")
-    assert "FORWARDED_ALLOW_IPS" in {each["name"] for each in server["env"]}  # else only a proxy in the pod is believed
+    variables = {each["name"] for each in server["env"]}
+    assert "FORWARDED_ALLOW_IPS" in variables
     (passwords,) = re.findall(r"passwords\.json: (\{.*\})", FILE.read_text())
     assert sorted(json.loads(passwords)) == sorted(logins)
 

@@ -14,7 +14,7 @@ from muster.admission.clusters import backend_of
 from muster.admission.entry import admit_by
 from muster.model.states import State
 from tests.muster import fleet
-from tests.muster.admission.backends.kubernetes.test_backend import NO_CLUSTER
+from tests.muster.admission.backends.kubernetes.test_connection import NO_CLUSTER
 from tests.muster.admission.test_backends import UNCONFIGURED
 from tests.support.servers.kubernetes import Cluster
 from tests.support.wording import refused

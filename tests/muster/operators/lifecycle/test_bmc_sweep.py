@@ -8,17 +8,17 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from muster import store
-from muster.model.health import BMC, BmcCursor, Observation, Report
+from muster.model.health import BMC, BmcCursor, Observation
 from muster.model.states import State
 from muster.operators.lifecycle import bmc_sweep, sweep
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet
+from tests.support import unrecorded
 from tests.support.servers import bmc as bmcs
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -132,13 +132,6 @@ def test_a_bmc_that_hangs_is_a_state_of_its_own_and_costs_no_other(tmp_path: Pat
 def test_a_bmc_whose_answer_cannot_be_recorded_waits_like_others_and_is_known_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = store.health.record
-
-    def odd(reports: list[Report], *more: Any) -> list[Observation]:
-        if any(seen.check == "fan_failed" for each in reports for seen in each.seen):
-            raise OverflowError
-        return record(reports, *more)
-
     folder = bmcs.write(tmp_path / "bmc", fans=[bmcs.fan()])
     with bmcs.static(folder) as url:
         serve("n1", url)
@@ -146,7 +139,7 @@ def test_a_bmc_whose_answer_cannot_be_recorded_waits_like_others_and_is_known_as
         again("n1")
         before = cursor("n1")
         bmcs.write(folder, fans=[bmcs.fan(health="Critical"), bmcs.fan("Fan 2")])
-        monkeypatch.setattr(store.health, "record", odd)
+        unrecorded.refuse(monkeypatch, "fan_failed", OverflowError)
         assert bmc_sweep.sweep_bmcs().startswith("1 BMCs")
         assert bmc_sweep.sweep_bmcs().startswith("0 BMCs")
     assert set(seen("n1")) == {"bmc_silent"}

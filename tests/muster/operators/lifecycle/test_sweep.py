@@ -11,7 +11,6 @@ import json
 import time
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from muster.errors import DatabaseNotReady
 from muster.judging import health, policies
 from muster.judging import sweep as reading
 from muster.model.attention import Cause
-from muster.model.health import BMC, SWEEP, Cursor, Observation, Report
+from muster.model.health import BMC, SWEEP, Cursor, Report
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
@@ -35,7 +34,7 @@ from muster.store.database.health import COUNT_MAX
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from tests.muster import fleet
-from tests.support import node_list
+from tests.support import node_list, unrecorded
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -71,14 +70,7 @@ def test_no_number_that_a_node_sends_hides_the_rest_of_its_answer() -> None:
 def test_an_answer_that_cannot_be_recorded_is_a_state(
     monkeypatch: pytest.MonkeyPatch, source: str, check: str, error: type[Exception]
 ) -> None:
-    record = store.health.record
-
-    def odd(reports: list[Report], *more: Any) -> list[Observation]:
-        if any(seen.check == "odd" for each in reports for seen in each.seen):
-            raise error
-        return record(reports, *more)
-
-    monkeypatch.setattr(store.health, "record", odd)
+    unrecorded.refuse(monkeypatch, "odd", error)
     store.nodes.add(fleet.new_node("a"))
     found = [each.check for each in sweep.recorded([Report("a", source, (Reading("odd"),))], {})]
     assert found == [check] * (error is OverflowError)  # a fault of the records says nothing of the answer

@@ -19,8 +19,6 @@ from muster.model.states import SERVING, State
 from muster.rules import health as rules
 from muster.rules.transitions import steps
 from muster.store.database import retention
-from muster.store.fleet import shares
-from muster.store.fleet.shares import EVENTS_MAX, OTHERS
 from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
@@ -303,38 +301,6 @@ def test_a_clock_that_went_back_loses_nothing() -> None:
     assert {each.check: each.count for each in kept()} == {"gpu_lost": 2, "xid/31": 1}
     lost = next(each for each in kept() if each.check == "gpu_lost")
     assert (lost.last_seen, sum(times for _, times in lost.recent)) == (T0 - datetime.timedelta(minutes=60), 2)
-
-
-@pytest.mark.both_dialects
-def test_one_source_fills_no_table_whatever_boots_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "ROWS_MAX", 100)
-    observe(LOST)
-    for start in range(0, 160, 20):
-        alerts = [Reading(f"alert/a{each}") for each in range(start, start + 20)]
-        observe(*alerts, boot=f"b{start}", source="alerts", minutes=start)
-    rows = store.health.of_node(NODE, limit=200)
-    assert len(rows) == 100 + 1
-    kept_checks = {each.check for each in rows}
-    assert {"gpu_lost", "alert/a159"} <= kept_checks, "another source's stay, and what is new comes in"
-    assert "alert/a0" not in kept_checks
-    told = [event for event in store.nodes.events(NODE) if event.actor == "health"]
-    assert len(told) == 1 + EVENTS_MAX + 1
-    assert "alerts" in told[-1].reason
-
-
-@pytest.mark.both_dialects
-def test_what_is_due_is_not_pushed_out_and_what_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "ROWS_MAX", 5)
-    due = [Reading(f"xid/{79 + each}", f"gpu{each}", severity="ISOLATE") for each in range(5)]
-    observe(*due)
-    observe(*(Reading(f"alert/a{each}") for each in range(30)), boot="b2", minutes=60)
-    rows = store.health.of_node(NODE, limit=100)
-    assert {each.check for each in rows} == {*(each.check for each in due), f"{OTHERS}/sweep"}
-    assert next(each.count for each in rows if each.check.startswith(OTHERS)) == 30
-    observe(Reading("alert/new"), boot="b3", minutes=60 * 24 * 40)
-    assert "alert/new" in {each.check for each in store.health.of_node(NODE, limit=100)}, (
-        "what was due a month ago went"
-    )
 
 
 @pytest.mark.both_dialects

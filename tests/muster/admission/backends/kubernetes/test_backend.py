@@ -17,7 +17,7 @@ from muster.admission.backend import AdmissionBackend, Mark, Seen
 from muster.admission.backends.kubernetes.backend import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.errors import LeftAlone, SchedulerDown
 from muster.model.states import State
 from muster.store.database import access
 from tests.muster import fleet
@@ -373,33 +373,6 @@ def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
 def test_a_node_that_it_does_not_know_is_not_opened(backend: AdmissionBackend) -> None:
     with pytest.raises(SchedulerDown):
         backend.admit("n9", MARK)
-
-
-def test_the_current_context_has_no_rights_and_that_is_one_error(
-    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = {"kind": "kubernetes", "connection": "kube"}
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen, "no": {**chosen, "context": "nowhere"}}))
-    with pytest.raises(SchedulerDown):
-        backend_of("kube").look(["n0"])
-    with pytest.raises(BadScheduler):
-        backend_of("no")
-
-
-NO_CLUSTER: list[dict[str, str] | None] = [
-    None, {}, {"kube_config": "{"}, {"kube_config_path": "/nowhere"}, {"in_cluster": "?"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("extra", NO_CLUSTER)
-def test_a_connection_that_names_no_cluster_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, kubernetes: Cluster, extra: dict[str, str] | None
-) -> None:
-    monkeypatch.delenv("AIRFLOW_CONN_KUBE")
-    if extra is not None:
-        monkeypatch.setenv("AIRFLOW_CONN_KUBE", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-    with pytest.raises(BadScheduler):
-        backend_of("kube")
 
 
 def test_a_conflict_where_there_can_be_none_is_one_error(backend: AdmissionBackend, kubernetes: Cluster) -> None:
