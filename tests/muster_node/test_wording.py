@@ -50,7 +50,7 @@ SHARED = {
     "world_size": 2,
     "members": ["n0", "n1"],
     "master_addr": "n0",
-    "master_port": 29500,
+    "master_ports": [29500],
     "session": "s",
 }
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "one member": {"members": ["n0"]},
     "size": {"world_size": 3},
     "rank": {"rank": 2},
-    "port": {"master_port": 0},
+    "port": {"master_ports": [0]},
     "session": {"session": ""},
     "limit": {"stall_timeout_s": -1},
 }

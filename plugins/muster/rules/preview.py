@@ -82,7 +82,7 @@ def block_plans(sku: Sku, level: str, members: Sequence[str]) -> tuple[StagePlan
     """Returns what each member of a block runs at that level: the rounds of pairs, as many as there may be, and all
     together. Raises ValueError for an unknown level or fewer than two members.
     """
-    calls = cluster_calls(sku.block, members, master_addr="", master_port=0, session="", level=level, seed=0)
+    calls = cluster_calls(sku.block, members, master_addr="", master_ports=(), session="", level=level, seed=0)
     deadline_s = cluster_deadline_s(sku.block, level, len(members))
     plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), deadline_s, False)]
     if has_rounds(sku.block, level):

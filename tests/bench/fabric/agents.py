@@ -61,7 +61,7 @@ class Agents:
     def measure(self, plan: Round) -> RoundResult:
         """One round on all hosts at once."""
         fabric = topology()
-        params = pair_params(fabric, plan, places(), port=7001, session=f"round {plan.number}", settings=SETTINGS)
+        params = pair_params(fabric, plan, places(), ports=[7001], session=f"round {plan.number}", settings=SETTINGS)
         returned: dict[str, list[Measured] | None] = {}
 
         def one(name: str, host: int) -> None:

@@ -73,13 +73,13 @@ def pack(
     for number, backend in enumerate(backends, start=1):
         settings = {**sku.block.probes[PAIRS].params_at(level), "backend": backend, "crossed": backend == "nccl"}
         params = pair_params(
-            unknown(names, rails), Round(number, Kind.OTHER_LEAF, pairs), places, port=PORT + number, session=session,
-            settings=settings,
+            unknown(names, rails), Round(number, Kind.OTHER_LEAF, pairs), places, ports=[PORT + number],
+            session=session, settings=settings,
         )  # fmt: skip
         for name, each in params.items():
             written.append(_write(to, name, f"rails-{backend}", level, pair_call(sku.block, level, each, SEED)))
     calls = cluster_calls(
-        sku.block, names, master_addr=places[names[0]].address, master_port=PORT, session=session, level=level,
+        sku.block, names, master_addr=places[names[0]].address, master_ports=[PORT], session=session, level=level,
         seed=SEED, shared_path=shared_path,
     )  # fmt: skip
     for job, (probe, asked) in jobs.items():

@@ -16,7 +16,7 @@ from tests.muster_criteria.cluster_results import PROGRAMME
 
 def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
     calls = cluster_calls(
-        PROGRAMME, ["a", "b", "c"], master_addr="10.0.0.1", master_port=29500, session="s", level="demo", seed=4
+        PROGRAMME, ["a", "b", "c"], master_addr="10.0.0.1", master_ports=[29500], session="s", level="demo", seed=4
     )
     for position, probe in enumerate((ClusterCollectives, ClusterTraining)):
         mine = [calls[name][position] for name in "abc"]
@@ -27,13 +27,13 @@ def test_plans_differ_in_rank_only_and_are_what_the_probes_take() -> None:
     assert [call.params for call in calls["a"] if call.probe == "gpu_watch"] == [{}], "each member's own"
     assert cluster_deadline_s(PROGRAMME, "demo", 3) > sum(call.timeout_s for call in calls["a"])
     with pytest.raises(ValueError):
-        cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_port=1, session="s", level="tall", seed=1)
+        cluster_calls(PROGRAMME, ["a", "b"], master_addr="x", master_ports=[1], session="s", level="tall", seed=1)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_more_nodes_load_a_checkpoint_the_longer_that_may_take(level: str) -> None:
     """Each node reads all of it."""
-    where = {"master_addr": "10.0.0.1", "master_port": 1, "session": "s", "level": level, "seed": 4}
+    where = {"master_addr": "10.0.0.1", "master_ports": [1], "session": "s", "level": level, "seed": 4}
     few, many = (
         next(each for each in cluster_calls(PROGRAMME, names, **where)["n0"] if each.probe == "cluster_training")  # type: ignore[arg-type]
         for names in ([f"n{at}" for at in range(count)] for count in (2, 34))
@@ -49,7 +49,7 @@ def test_a_rank_is_killed_at_the_longest_level_only() -> None:
     steps = {}
     for level in LEVELS:
         calls = cluster_calls(
-            PROGRAMME, ["a", "b"], master_addr="10.0.0.1", master_port=1, session="s", level=level, seed=4
+            PROGRAMME, ["a", "b"], master_addr="10.0.0.1", master_ports=[1], session="s", level=level, seed=4
         )
         (call,) = (each for each in calls["a"] if each.probe == "cluster_training")
         steps[level] = resolve_params(ClusterTraining, call.params)["fault_steps"]
@@ -60,7 +60,7 @@ def test_a_rank_is_killed_at_the_longest_level_only() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_person_may_ask_a_block_for_more_than_its_level(level: str) -> None:
-    where = {"master_addr": "10.0.0.1", "master_port": 1, "session": "s", "level": level, "seed": 4}
+    where = {"master_addr": "10.0.0.1", "master_ports": [1], "session": "s", "level": level, "seed": 4}
     asked = Asked(soak_minutes=90, fault_run=True)
     plain, more = (
         {call.probe: call for call in cluster_calls(PROGRAMME, ["a", "b"], **where, asked=each)["a"]}  # type: ignore[arg-type]

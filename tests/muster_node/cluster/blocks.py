@@ -27,7 +27,7 @@ def rendezvous(names: Sequence[str], **limits: Any) -> dict[str, Any]:
         "members": list(names),
         "world_size": len(names),
         "master_addr": "127.0.0.1",
-        "master_port": free_port(),
+        "master_ports": [free_port()],
         "session": "a secret of the test",
         "join_timeout_s": 60.0,
         "stall_timeout_s": 8.0,

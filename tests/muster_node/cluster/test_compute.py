@@ -345,7 +345,7 @@ class Fake(Probe):
     params = PARAMS
 
 
-GOOD = {"rank": 1, "world_size": 2, "members": ["a", "b"], "master_addr": "a", "master_port": 29500, "session": "s"}
+GOOD = {"rank": 1, "world_size": 2, "members": ["a", "b"], "master_addr": "a", "master_ports": [29500], "session": "s"}
 
 
 BAD: list[dict[str, Any]] = [
@@ -356,7 +356,7 @@ BAD: list[dict[str, Any]] = [
     {"world_size": 3},
     {"rank": 2},
     {"rank": True},
-    {"master_port": 0},
+    {"master_ports": [0]},
     {"session": ""},
     {"master_addr": None},
     {"stall_timeout_s": 0},
@@ -377,5 +377,5 @@ def test_members_agree_on_everything_but_their_rank() -> None:
         return block_of("fake", resolve_params(Fake, {**GOOD, **changed}), seed).terms
 
     assert terms() == terms(rank=0)
-    others = [terms(seed=2), terms(master_port=1), terms(members=["b", "a"]), terms(join_timeout_s=1.0)]
+    others = [terms(seed=2), terms(master_ports=[1]), terms(members=["b", "a"]), terms(join_timeout_s=1.0)]
     assert len({terms(), *others}) == 5

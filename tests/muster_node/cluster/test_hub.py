@@ -46,14 +46,14 @@ class Rig:
         params = {name: param.default for name, param in PARAMS.items()}
         self.block = block_of("p", {**params, **rendezvous(NAMES, **LIMITS), "rank": 0}, 1)
         self.clock = SetClock()
-        self.hub = Hub(self.block, "secret", self.clock, listen(self.block.master_port))
+        self.hub = Hub(self.block, "secret", self.clock, listen(self.block.master_ports))
         self.links: dict[str, Link] = {}
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self.marks = dict.fromkeys(NAMES, 0)
 
     def join(self, *names: str, **said: Any) -> None:
         for name in names:
-            connection = socket.create_connection(("127.0.0.1", self.block.master_port))
+            connection = socket.create_connection(("127.0.0.1", *self.block.master_ports))
             self.links[name], self.messages[name] = Link(connection), []
             hello = {"session": "secret", "name": name, "rank": NAMES.index(name), "terms": self.block.terms}
             self.links[name].send("hello", **hello, **said)
@@ -131,7 +131,7 @@ def test_a_member_that_does_not_join_is_left_out_and_named_to_those_that_begin(r
 )
 def test_a_stranger_s_odd_words_are_refused_and_end_no_block(rig: Rig, hello: dict[str, Any]) -> None:
     rig.join("n0")
-    connection = socket.create_connection(("127.0.0.1", rig.block.master_port))
+    connection = socket.create_connection(("127.0.0.1", *rig.block.master_ports))
     rig.links["stranger"], rig.messages["stranger"] = Link(connection), []
     rig.links["stranger"].send("hello", **{"terms": rig.block.terms, **hello})
     while not rig.received("stranger", "refused"):

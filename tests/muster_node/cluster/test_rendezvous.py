@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from muster_demo.services import free_port
 from tests.muster_node.agent.harness import wait_for
 from tests.muster_node.cluster.blocks import rendezvous
 
@@ -234,7 +235,7 @@ def test_a_member_with_another_plan_is_not_let_in(start: Start) -> None:
 def test_unknown_peers_on_the_port_disturb_no_member(start: Start) -> None:
     lot = start("n0", "n1", limits={"join_timeout_s": 20.0})
     wait_for(functools.partial(let_in, lot))
-    port = lot.shared["master_port"]
+    (port,) = lot.shared["master_ports"]
     silent = socket.create_connection(("127.0.0.1", port))
     for garbage in (
         b"GET / HTTP/1.1\r\n\r\n",
@@ -256,11 +257,19 @@ def test_unknown_peers_on_the_port_disturb_no_member(start: Start) -> None:
     silent.close()
 
 
+def test_of_ports_that_are_in_use_the_members_meet_at_the_next_one(start: Start) -> None:
+    with socket.create_server(("", 0)) as silent, socket.create_server(("", 0)) as closed:
+        taken = [silent.getsockname()[1], closed.getsockname()[1]]
+        closed.close()
+        lot = start(*NAMES, limits={"stall_timeout_s": 2.0, "master_ports": [*taken, free_port()]})
+        assert not any(lot.end(name)["missing"] for name in NAMES)
+
+
 def test_a_port_in_use_is_reported_and_the_others_name_the_master(start: Start) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
-        lot = start("n1", limits={"join_timeout_s": 2.0, "master_port": port})
+        lot = start("n1", limits={"join_timeout_s": 2.0, "master_ports": [port]})
         task = {"params": {**lot.shared, "rank": 0}, "phases": []}
         master = subprocess.run(
             [sys.executable, str(MAIN), json.dumps(task)], capture_output=True, text=True, timeout=30

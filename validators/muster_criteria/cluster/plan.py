@@ -54,7 +54,7 @@ def cluster_calls(
     members: Sequence[str],
     *,
     master_addr: str,
-    master_port: int,
+    master_ports: Sequence[int],
     session: str,
     level: str,
     seed: int,
@@ -75,7 +75,7 @@ def cluster_calls(
         "members": list(members),
         "world_size": len(members),
         "master_addr": master_addr,
-        "master_port": master_port,
+        "master_ports": list(master_ports),
         "session": session,
         "join_timeout_s": JOIN_TIMEOUT_S,
     }

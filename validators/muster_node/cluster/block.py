@@ -20,7 +20,7 @@ PARAMS: dict[str, Param] = {
     "world_size": Param(None, "number of members"),
     "members": Param(None, "the nodes' names, by rank"),
     "master_addr": Param(None, "address of the first member, as the others reach it"),
-    "master_port": Param(None, "TCP port on the first member, free there and open to the others"),
+    "master_ports": Param(None, "TCP ports on the first member, open to the others: the first that is free there"),
     "session": Param(None, "secret text of this block and run: who does not know it is not let in"),
     "join_timeout_s": Param(60.0, "real seconds that a member is waited for before the others go home"),
     "stall_timeout_s": Param(15.0, "real seconds without a sign of life after which a member counts as lost"),
@@ -50,7 +50,7 @@ class Block:
     rank: int
     members: tuple[str, ...]
     master_addr: str
-    master_port: int
+    master_ports: tuple[int, ...]
     session: str
     join_timeout_s: float
     stall_timeout_s: float
@@ -83,11 +83,9 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
         raise ValueError(f"a block takes at least two members, each named once, not {members!r}")
     if params["world_size"] != len(members):
         raise ValueError(f"world_size is {params['world_size']!r}, but {len(members)} members are named")
-    rank, port = params["rank"], params["master_port"]
+    rank = params["rank"]
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(members):
         raise ValueError(f"rank must be a number from 0 to {len(members) - 1}, not {rank!r}")
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= PORT_MAX:
-        raise ValueError(f"master_port must be a number from 1 to {PORT_MAX}, not {port!r}")
     for name in _TEXTS:
         if not isinstance(params[name], str) or not params[name]:
             raise ValueError(f"{name} must be a text, not {params[name]!r}")
@@ -96,12 +94,24 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
         rank=rank,
         members=tuple(members),
         master_addr=params["master_addr"],
-        master_port=port,
+        master_ports=ports_of("master_ports", params),
         session=params["session"],
         interface=params["interface"] or "",
         terms=_terms(probe, params, seed),
         **limits,
     )
+
+
+def ports_of(name: str, params: Mapping[str, Any]) -> tuple[int, ...]:
+    """The TCP ports that a parameter lists. Raises ValueError, in one sentence, where it does not."""
+    ports = params[name]
+    if not isinstance(ports, (list, tuple)) or not ports or not all(map(_is_port, ports)):
+        raise ValueError(f"{name} must be a list of numbers from 1 to {PORT_MAX}, not {ports!r}")
+    return tuple(ports)
+
+
+def _is_port(port: Any) -> bool:
+    return isinstance(port, int) and not isinstance(port, bool) and 0 < port <= PORT_MAX
 
 
 def check_same(what: str, values: Sequence[tuple[str, str]]) -> None:

@@ -15,6 +15,7 @@ import hmac
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from muster_node.cluster.block import Block
@@ -83,17 +84,24 @@ class _UnknownPeer:
     since: float
 
 
-def listen(port: int) -> socket.socket:
-    """The master's listening socket, for IPv4 and IPv6. Raises OSError with a sentence if the port cannot be had."""
+def listen(ports: Sequence[int]) -> socket.socket:
+    """The master's listening socket, for IPv4 and IPv6, on the first of these ports that another program does not use.
+
+    Raises OSError with a sentence if none can be had.
+    """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        listener = socket.create_server(("", port), family=family, backlog=UNKNOWN_PEERS_MAX, dualstack_ipv6=both)
-    except OSError as error:
-        reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-        raise OSError(f"the members cannot meet on port {port} of this node: {reason}") from error
-    listener.setblocking(False)
-    return listener
+    reasons = []
+    for port in ports:
+        try:
+            listener = socket.create_server(("", port), family=family, backlog=UNKNOWN_PEERS_MAX, dualstack_ipv6=both)
+        except OSError as error:
+            reason = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
+            reasons.append(f"port {port}: {reason}")
+        else:
+            listener.setblocking(False)
+            return listener
+    raise OSError(f"the members cannot meet on this node ({'; '.join(reasons)})")
 
 
 class Hub(threading.Thread):

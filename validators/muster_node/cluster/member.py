@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import queue
 import socket
 import threading
@@ -159,7 +160,7 @@ class Member:
         """Takes part in the block from joining to its end. Raises OSError where the master cannot listen."""
         hub: Hub | None = None
         if self._block.rank == 0:
-            hub = Hub(self._block, self._session, self._clock, listen(self._block.master_port))
+            hub = Hub(self._block, self._session, self._clock, listen(self._block.master_ports))
             hub.start()
         try:
             exit_status = self._join() or self._participate(work)
@@ -178,10 +179,10 @@ class Member:
     def _join(self) -> ExitStatus | None:
         """Connects to the hub; returns None once this member is admitted."""
         begun = self._clock.now()
-        why = "no answer"
+        why, ports = "no answer", itertools.cycle(self._block.master_ports)
         while self._clock.now() - begun < self._block.join_timeout_s:
             try:
-                self._link = self._connect()
+                self._link = self._connect(next(ports))
                 self._message_at = self._clock.now()
                 self._progress(f"joined at {self._block.master}, waiting for the others")
                 return None
@@ -192,14 +193,15 @@ class Member:
             except Gone as gone:
                 why = str(gone)
             self._clock.sleep(_RETRY_S)
-        place = f"{self._block.master_addr}:{self._block.master_port}"
+        numbers = ", ".join(map(str, self._block.master_ports))
+        place = f"{self._block.master_addr} (ports {numbers})"
         sentence = f"it could not be joined at {place} within {self._block.join_timeout_s:.0f} s: {why}"
         return ExitStatus("join", missing=(Lost(self._block.master, sentence),))
 
-    def _connect(self) -> Link:
+    def _connect(self, port: int) -> Link:
         # The master reaches its own hub even if the network does not route its own address back to it.
         address = "127.0.0.1" if self._block.rank == 0 else self._block.master_addr
-        connection = socket.create_connection((address, self._block.master_port), timeout=_CONNECT_S)
+        connection = socket.create_connection((address, port), timeout=_CONNECT_S)
         link = Link(connection)
         try:
             terms, block = self._block.terms, self._block

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from muster_node.cluster.block import ports_of
 from muster_node.cluster.pair.backend import Backend, NoBackend, Rail, Step
 from muster_node.cluster.pair.collective import Collective
 from muster_node.cluster.pair.measure import HOST, Arrived, Pair
@@ -37,7 +38,7 @@ class PairRails(Probe):
         "role": Param(None, '"serve" or "join": which of the two nodes listens'),
         "partner": Param(None, "the other node's name"),
         "address": Param(None, "management address of the node that serves"),
-        "port": Param(None, "its TCP port"),
+        "ports": Param(None, "TCP ports of the node that serves: the first that is free there"),
         "session": Param(None, "secret text of this pair and round: who does not know it is not let in"),
         "rails": Param([], "each rail: name, own and other address, and where known interface, RDMA device and GPU"),
         "backend": Param("tcp", "one of " + ", ".join(BACKENDS)),
@@ -126,11 +127,11 @@ def _meet(context: Context, step: Step) -> Meeting:
             raise ValueError(f"{name} must be a text, not {given[name]!r}")
     if given["role"] not in ("serve", "join"):
         raise ValueError(f"role must be serve or join, not {given['role']!r}")
-    port = _count(context, "port", 65535)
+    ports = ports_of("ports", given)
     # The partner is silent while it imports PyTorch, or while it waits for a rail that is dead.
     limit_s = 60.0 + 4 * step.limit_s
     how = given["session"], float(given["join_timeout_s"]), limit_s, RealClock()
-    return serve(port, *how) if given["role"] == "serve" else join(given["address"], port, *how)
+    return serve(ports, *how) if given["role"] == "serve" else join(given["address"], ports, *how)
 
 
 def _backend(context: Context, meeting: Meeting) -> tuple[Backend, str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import logging
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,6 +44,11 @@ PAIRS_MAX = 200
 
 PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
+
+PORTS_TRIED = 3
+"""Ports of which a block takes the first that no other program uses on the first member's node."""
+
+APART = len(PORTS) // PORTS_TRIED
 
 
 def claim(
@@ -87,8 +92,9 @@ def _claim(
             store.runs.begin_stage(key, STAGE, node=name)
         outdated = rounds.outdate(key)
         store.rounds.reopen(key)  # what was prevented once is tried again
-    # Each try has its own port and secret, so that processes left over from an earlier try cannot join.
-    drawn = int.from_bytes(hashlib.sha256(f"{key.dag_id}/{key.run_id}/{try_number}".encode()).digest()[:8], "big")
+    # Each try has its own ports and secret, so that processes left over from an earlier try cannot join.
+    drawn = random.Random(f"{key.dag_id}/{key.run_id}/{try_number}")
+    first = drawn.choice(PORTS[: APART - PAIRS_MAX])
     block = {
         **fabric,
         **outdated,
@@ -97,11 +103,10 @@ def _claim(
         "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
-        "master_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX)],
-        # One for each pair of a round, and the rendezvous has its own.
-        "pair_port": PORTS[drawn % (len(PORTS) - PAIRS_MAX) + 1],
+        # Of the rendezvous; the next ones are those of a round's pairs.
+        "ports": [first + tried * APART for tried in range(PORTS_TRIED)],
         "session": secrets.token_hex(16),
-        "seed": drawn & 0x7FFFFFFF,
+        "seed": drawn.getrandbits(31),
     }
     store.attempts.keep_block(key, block)
     return names

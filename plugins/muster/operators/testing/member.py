@@ -62,7 +62,7 @@ class MusterMemberOperator(RemoteJobOperator):
             sku.block,
             block["members"],
             master_addr=block["master_addr"],
-            master_port=block["master_port"],
+            master_ports=block["ports"],
             session=block["session"],
             level=run.level,
             seed=block["seed"],

@@ -353,7 +353,12 @@ def params_of(key: RunKey, block: Mapping[str, Any], member: str) -> dict[str, A
     pairs = tuple((topology.index[a], topology.index[b]) for a, b in planned.pairs)
     plan = Round(planned.number, Kind(planned.kind), pairs, planned.variants, planned.references)
     return pair_params(
-        topology, plan, places_in(block), port=block["pair_port"], session=block["session"], settings=block["pairs"]
+        topology,
+        plan,
+        places_in(block),
+        ports=[port + 1 for port in block["ports"]],
+        session=block["session"],
+        settings=block["pairs"],
     )[member]
 
 

@@ -148,11 +148,12 @@ def test_every_node_has_one_partner_in_a_round_on_a_port_and_with_a_secret_of_th
     params = {name: rounds.params_of(RUN, kept, name) for name in names}
     for own, other in zip(sides[::2], sides[1::2], strict=True):
         assert params[own]["partner"] == other, "partners start next to each other"
-        assert params[own]["port"] == params[other]["port"]
+        assert params[own]["ports"] == params[other]["ports"]
         assert params[own]["session"] == params[other]["session"]
-    assert len({each["port"] for each in params.values()}) == 4
+    taken = {port for each in params.values() for port in each["ports"]}
+    assert len(taken) == 4 * len(kept["ports"])
     assert len({each["session"] for each in params.values()}) == 4
-    assert kept["master_port"] not in {each["port"] for each in params.values()}
+    assert not taken & set(kept["ports"])
 
 
 def test_a_round_that_was_interrupted_goes_on_with_the_pairs_that_are_missing() -> None:

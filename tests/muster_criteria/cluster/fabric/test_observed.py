@@ -38,7 +38,7 @@ def rates(r0: float, r1: float, variant: str = "0", mode: str = "alone") -> list
 
 
 def test_both_sides_get_the_parameters_that_the_probe_takes() -> None:
-    params = pair_params(FABRIC, PLAN, PLACES, port=7000, session="s", settings={"seconds": 1.0})
+    params = pair_params(FABRIC, PLAN, PLACES, ports=[7000, 8000], session="s", settings={"seconds": 1.0})
     assert set(params) == {"n0", "n1", "n2", "n3"}
     assert (params["n0"]["role"], params["n1"]["role"]) == ("serve", "join")
     assert params["n0"]["address"] == params["n1"]["address"] == "10.0.0.0"
@@ -49,19 +49,19 @@ def test_both_sides_get_the_parameters_that_the_probe_takes() -> None:
 
 def test_a_node_whose_ports_are_not_the_rails_is_refused() -> None:
     with pytest.raises(ValueError, match="n0 has 1 ports, the topology 2 rails"):
-        pair_params(FABRIC, PLAN, {**PLACES, "n0": Place("a", (Port("b"),))}, port=1, session="s", settings={})
+        pair_params(FABRIC, PLAN, {**PLACES, "n0": Place("a", (Port("b"),))}, ports=[1], session="s", settings={})
 
 
 def test_gpus_are_crossed_only_to_confirm() -> None:
     for kind, crossed in ((Kind.CONFIRM, True), (Kind.SAME_LEAF, False)):
         plan = Round(1, kind, ((0, 1),))
-        params = pair_params(FABRIC, plan, PLACES, port=1, session="s", settings={"backend": "nccl"})
+        params = pair_params(FABRIC, plan, PLACES, ports=[1], session="s", settings={"backend": "nccl"})
         assert params["n0"].get("crossed", False) is crossed
     # A GPU of both rails would be slow over either NIC.
     shared = {name: Place(place.address, tuple(dataclasses.replace(port, gpu=0) for port in place.ports))
               for name, place in PLACES.items()}  # fmt: skip
     plan = Round(1, Kind.CONFIRM, ((0, 1),))
-    params = pair_params(FABRIC, plan, shared, port=1, session="s", settings={"backend": "nccl"})
+    params = pair_params(FABRIC, plan, shared, ports=[1], session="s", settings={"backend": "nccl"})
     assert "crossed" not in params["n0"]
 
 

@@ -23,7 +23,7 @@ def rails(count: int, side: int) -> list[dict[str, str]]:
 
 def sides(count: int = 2, **changed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parameters of both nodes."""
-    shared = {"address": "127.0.0.1", "port": free_port(), "session": "a secret of the test", **QUICK, **changed}
+    shared = {"address": "127.0.0.1", "ports": [free_port()], "session": "a secret of the test", **QUICK, **changed}
     return (
         {**shared, "role": "serve", "partner": "b", "rails": rails(count, 0)},
         {**shared, "role": "join", "partner": "a", "rails": rails(count, 1)},

@@ -169,9 +169,9 @@ def test_a_node_whose_own_name_is_a_loopback_s_is_joined_at_the_address_that_oth
 def test_each_end_knows_its_address_as_the_partner_writes_it() -> None:
     port, found = free_port(), dict[str, Meeting]()
     how = "secret", 5.0, 5.0, RealClock()
-    serving = threading.Thread(target=lambda: found.update(serves=serve(port, *how)))
+    serving = threading.Thread(target=lambda: found.update(serves=serve([port], *how)))
     serving.start()
-    found["joins"] = join("127.0.0.1", port, *how)
+    found["joins"] = join("127.0.0.1", [port], *how)
     serving.join()
     assert {meeting.own_address for meeting in found.values()} == {"127.0.0.1"}
     for meeting in found.values():
@@ -187,7 +187,7 @@ def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path)
     for knock in (b"GET / HTTP/1.0\r\n\r\n", hello % b"wrong", hello % b"\\ud800", b"\xff" * 100 + b"\n"):
         for _ in range(50):
             try:
-                with socket.create_connection(("127.0.0.1", given[0]["port"]), timeout=5) as stranger:
+                with socket.create_connection(("127.0.0.1", given[0]["ports"][0]), timeout=5) as stranger:
                     stranger.sendall(knock)
                     assert stranger.recv(100) == b""
                 break
@@ -202,7 +202,7 @@ def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path)
             while not met.wait(0.2):
                 stranger.sendall(b"{")
 
-    with socket.create_connection(("127.0.0.1", given[0]["port"]), timeout=5) as slow:
+    with socket.create_connection(("127.0.0.1", given[0]["ports"][0]), timeout=5) as slow:
         threading.Thread(target=drip, args=(slow,), daemon=True).start()
         run(given[1], tmp_path / "join", [])
         met.set()
@@ -243,7 +243,7 @@ def test_a_partner_that_dies_under_way_leaves_what_was_measured(
         ({"rails": []}, "rails must be"),
         ({"rails": [{"name": "r0"}]}, "cannot be used"),
         ({"rails": rails(1, 0) * 2}, "one name"),
-        ({"port": 0}, "port must be"),
+        ({"ports": [0]}, "ports must be"),
         ({"streams": 1000}, "streams must be"),
         ({"seconds": -1}, "must be positive"),
         ({"session": ""}, "session must be"),
@@ -388,6 +388,12 @@ def test_what_a_collective_lacks_is_said_before_anything_is_sent(
         collective.Collective(context, "nccl", "127.0.0.1", 1)
 
 
+def test_of_ports_that_are_in_use_a_pair_meets_at_the_next_one(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as silent:
+        for rows in both(sides(1, ports=[silent.getsockname()[1], free_port()], join_timeout_s=20.0), tmp_path):
+            assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
+
+
 def test_a_port_that_is_taken_is_an_error_of_ours(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as taken, pytest.raises(OSError, match="in use"):
-        run({**sides(1)[0], "port": taken.getsockname()[1]}, tmp_path, [])
+        run({**sides(1)[0], "ports": [taken.getsockname()[1]]}, tmp_path, [])

@@ -45,20 +45,21 @@ def pair_params(
     plan: Round,
     places: Mapping[str, Place],
     *,
-    port: int,
+    ports: Sequence[int],
     session: str,
     settings: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     """Parameters of ``pair_rails`` for each node of a round. The node with the lower index serves.
 
-    ``port``: of the first pair, the others have the next ones, since members may share a host. ``session``: the secret
+    ``ports``: of the first pair, the others have the next ones, since members may share a host. ``session``: the secret
     that each pair's own begins with. ``settings``: further parameters, the same for all (backend, seconds, streams).
     Raises ValueError for a node that has fewer ports than the topology has rails.
     """
     found: dict[str, dict[str, Any]] = {}
     for at, pair in enumerate(plan.pairs):
         shared = {
-            **settings, "port": port + at, "session": f"{session}/{plan.number}/{at}", "variants": plan.variants,
+            **settings, "ports": [port + at for port in ports], "session": f"{session}/{plan.number}/{at}",
+            "variants": plan.variants,
         }  # fmt: skip
         names = [topology.nodes[node] for node in pair]
         if settings.get("backend") == "nccl" and plan.kind is Kind.CONFIRM and all(_apart(places[n]) for n in names):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from muster_node.cluster.hub import HELLO_S, UNKNOWN_PEERS_MAX, listen
@@ -37,13 +38,14 @@ class Meeting:
         except Gone as gone:
             raise PartnerLost(f"the partner was lost: {gone}") from gone
 
-    def hear(self, kind: str) -> Message:
+    def hear(self, kind: str, limit_s: float | None = None) -> Message:
         """The next message, which must be of this kind."""
-        until = self._clock.now() + self._limit_s
+        limit_s = self._limit_s if limit_s is None else limit_s
+        until = self._clock.now() + limit_s
         try:
             while not self._heard:
                 if self._clock.now() >= until:
-                    raise PartnerLost(f"the partner said nothing for {self._limit_s:g} s")
+                    raise PartnerLost(f"the partner said nothing for {limit_s:g} s")
                 wait_for([self._link], _RETRY_S)
                 self._link.flush()
                 self._heard = self._link.receive()
@@ -64,14 +66,15 @@ class Meeting:
         self._link.close()
 
 
-def serve(port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
+def serve(ports: Sequence[int], secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
     """Waits for the partner, at all addresses: the name by which it knows this node may be the loopback's here.
 
-    Others who connect are turned away, and keep it from nothing. Raises PartnerLost, or OSError for a taken port.
+    Others who connect are turned away, and keep it from nothing. Raises PartnerLost, or OSError where other programs
+    use all ports.
     """
     until = clock.now() + join_s
     callers: dict[Link, float] = {}
-    with listen(port) as listener:
+    with listen(ports) as listener:
         while clock.now() < until:
             wait_for(callers, _RETRY_S, listener)
             if len(callers) < UNKNOWN_PEERS_MAX:
@@ -109,10 +112,11 @@ def _knows(caller: Link, secret: str) -> bool | None:
     return messages[0]["kind"] == "hello" and hmac.compare_digest(said, secret.encode())
 
 
-def join(address: str, port: int, secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
-    """Joins the partner, which may start later. Raises PartnerLost."""
-    until, why = clock.now() + join_s, "it was not tried"
+def join(address: str, ports: Sequence[int], secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
+    """Joins the partner, which may start later, on any of these ports. Raises PartnerLost."""
+    until, why, untried = clock.now() + join_s, "it was not tried", itertools.cycle(ports)
     while clock.now() < until:
+        port = next(untried)
         try:
             connection = socket.create_connection((address, port), timeout=min(5.0, max(0.1, until - clock.now())))
         except OSError as error:
@@ -121,7 +125,7 @@ def join(address: str, port: int, secret: str, join_s: float, limit_s: float, cl
             meeting = Meeting(Link(connection, UNKNOWN_PEER_LINE_MAX), limit_s, clock)
             try:
                 meeting.tell("hello", secret=secret)
-                meeting.hear("welcome")
+                meeting.hear("welcome", min(limit_s, HELLO_S))
             except PartnerLost as error:
                 meeting.close()
                 why = str(error)
