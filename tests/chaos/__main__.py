@@ -92,9 +92,12 @@ def run(folder: Path, nodes: int, faults: int, seed: int, minutes: float, only: 
         (folder / f"leg-{number}.json").write_text(json.dumps(found, indent=1))
         left -= length
     print(table(legs))
-    figures = total(legs)
-    print(json.dumps({**figures, "examined": examined(legs), "seed": seed, "nodes": nodes, "legs": len(legs)}))
-    return 1 if broken or any(figures[key] != 0 for key in OBSERVERS) else 0
+    figures, of = total(legs), examined(legs)
+    nothing = [key.replace("_", " ") for key in OBSERVERS if not of[key]]
+    if nothing:
+        print(f"of these nothing was examined, so they say nothing: {', '.join(nothing)}")
+    print(json.dumps({**figures, "examined": of, "seed": seed, "nodes": nodes, "legs": len(legs)}))
+    return 1 if broken or nothing or any(figures[key] != 0 for key in OBSERVERS) else 0
 
 
 def _keep(path: Path, to: Path) -> None:

@@ -81,8 +81,8 @@ def own_mounts() -> bool:
 
 
 def mount(place: Path, size: str) -> None:
-    """Make a folder a disk of its own."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], check=True)
+    """Make a folder a disk of its own, which other users cannot write."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", str(place)], check=True)
 
 
 class ChaosFleet(SimulatedFleet):

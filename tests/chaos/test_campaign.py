@@ -49,3 +49,4 @@ def test_a_short_campaign_finds_nothing_that_is_unsafe(tmp_path: Path) -> None:
     assert {name: figures[name] for name in SAFE} == dict.fromkeys(SAFE, 0), ran.stdout
     assert figures["faults"] >= 8
     assert figures["lives"] > 0
+    assert min(figures["examined"][name] for name in ("results_lost", "false_admissions", "double_tests")) > 0
