@@ -24,7 +24,7 @@ from tests.muster_criteria.cluster_verdicts import cleared, inconclusive, reason
 from tests.muster_node.agent.harness import Ended
 from tests.muster_node.cluster.blocks import Block
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.early(10)]
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(4)]
 
 COLLECTIVES = ("cluster_collectives", {"mib": [0.25], "repeats": 3})
 TRAINING = (
