@@ -108,6 +108,19 @@ def migrate(environment: Mapping[str, str], log: pathlib.Path) -> None:
         raise ServiceFailed(f"Airflow's database could not be made; its last lines:\n{tail(log)}(log: {log})")
 
 
+def healthy(url: str) -> bool:
+    """Whether Airflow's health report has scheduler, triggerer, DAG processor and database as healthy."""
+    try:
+        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=5)
+    except httpx.HTTPError:
+        return False
+    if answer.status_code != httpx.codes.OK:
+        return False
+    report = answer.json()
+    parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    return all((report.get(part) or {}).get("status") == "healthy" for part in parts)
+
+
 class Stack:
     """The components as services, and how to tell that they are ready."""
 
@@ -135,20 +148,8 @@ class Stack:
 
     def wait_ready(self, dag_id: str) -> None:
         """Wait until every component is alive and the DAG can be triggered."""
-        self.supervisor.wait_until("Airflow", self._healthy, READY_S)
+        self.supervisor.wait_until("Airflow", lambda: healthy(self.login.url), READY_S)
         self.supervisor.wait_until(f"the DAG {dag_id}", lambda: self._knows(dag_id), READY_S)
-
-    def _healthy(self) -> bool:
-        """Whether Airflow's health report has scheduler, triggerer, DAG processor and database as healthy."""
-        try:
-            answer = httpx.get(f"{self.login.url}/api/v2/monitor/health", timeout=5)
-        except httpx.HTTPError:
-            return False
-        if answer.status_code != httpx.codes.OK:
-            return False
-        report = answer.json()
-        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-        return all((report.get(part) or {}).get("status") == "healthy" for part in parts)
 
     def token(self) -> str:
         """A bearer token for the REST API."""

@@ -102,6 +102,7 @@ def one_gpu(device: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.early(8)
 @pytest.mark.needs_torch
 def test_the_rehearsal_runs_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu_day", "--rehearse"])

@@ -22,6 +22,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack
+from tests.dags import conftest
 from tests.dags.conftest import NODE, Mailbox
 from tests.support.servers import live_airflow, sshd
 
@@ -57,11 +58,27 @@ def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Sta
         yield stack
 
 
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, sshd.Sshd]]:
+    """An Airflow whose retries wait for hours and whose components live on, and the node."""
+    folder = tmp_path_factory.mktemp("patient")
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        stack.enter_context(conftest.empty_records(folder, patch))
+        stack.enter_context(conftest.mail_sink(patch))
+        server = stack.enter_context(conftest.this_machine(folder, patch))
+        yield stack.enter_context(live_airflow.running(folder, DAG_ID, {"MUSTER_RETRY_SECONDS": "7200"})), server
+
+
 class Run(live_airflow.Desk):
     """One run, watched over REST."""
 
+    def __init__(self, stack: Stack, run_id: str) -> None:
+        super().__init__(stack)
+        self.id = run_id
+
     def states(self) -> dict[str, str]:
-        return self.client.task_states(DAG_ID, RUN_ID)
+        return self.client.task_states(DAG_ID, self.id)
 
     def kill(self, component: str) -> None:
         """As hard as it gets, without a chance to tidy up; then start it again, as systemd would."""
@@ -74,7 +91,7 @@ class Run(live_airflow.Desk):
 def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     airflow: Stack, server: sshd.Sshd, counted: Path, mailbox: Mailbox
 ) -> None:
-    run = Run(airflow)
+    run = Run(airflow, RUN_ID)
     conf = {"node": NODE, "level": "demo", "reason": "kill and restart", "force_reason": "a test"}
     triggered = httpx.post(
         f"{airflow.login.url}/api/v2/dags/{DAG_ID}/dagRuns",
@@ -110,37 +127,12 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
 
 
-def test_a_retry_that_a_wrong_clock_put_off_begins_at_once(
-    server: sshd.Sshd, mailbox: Mailbox, counted: Path, tmp_path: Path
-) -> None:
-    """To a clock that is behind by an hour, an end of this moment is what one ahead would have written."""
-    server.stop()
-    with live_airflow.running(tmp_path, DAG_ID, {"MUSTER_RETRY_SECONDS": "7200"}) as stack:
-        run = Run(stack)
-        conf = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
-        run.client.trigger(DAG_ID, RUN_ID, conf)
-        run.wait("a retry", lambda: run.states()["intake"] == "up_for_retry")
-        now = datetime.datetime.now(datetime.UTC)
-        assert run.client.postponed(now) == []
-        (late,) = run.client.postponed(now - datetime.timedelta(hours=1))
-        assert (late.run_id, late.task_id) == (RUN_ID, "intake")
-        run.client.retry(late)
-        path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/intake"
-
-        def tried_again() -> bool:
-            task = run.client._request("GET", path).json()
-            return (task["try_number"], task["state"]) == (2, "up_for_retry")
-
-        run.wait("the end of the next try", tried_again)
-
-
-def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
-    airflow: Stack, server: sshd.Sshd, counted: Path, mailbox: Mailbox
-) -> None:
+def test_what_a_user_does_to_a_waiting_task_reaches_the_node(patient: tuple[Stack, sshd.Sshd]) -> None:
     """Marked failed, the burn-in stops on the node; cleared, it is a new job; and the node is free in between."""
-    run = Run(airflow)
+    stack, server = patient
+    run = Run(stack, f"{NODE}__by-hand")
     run.client.trigger(
-        DAG_ID, RUN_ID, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
+        DAG_ID, run.id, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
     )
     jobs = server.home / "muster" / "jobs"
 
@@ -158,24 +150,46 @@ def test_what_a_user_does_to_a_waiting_task_reaches_the_node(
     # A task is deferred before a triggerer takes it.
     now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
     run.wait("a triggerer", lambda: run.client.postponed(now - hour) != [])
-    assert [(late.run_id, late.task_id) for late in run.client.postponed(now - hour)] == [(RUN_ID, "burn_in")]
+    assert [(late.run_id, late.task_id) for late in run.client.postponed(now - hour)] == [(run.id, "burn_in")]
     assert run.client.postponed(now) == []
     first = burning()
     assert len(first) == 1
-    path = f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in"
+    path = f"/dags/{DAG_ID}/dagRuns/{run.id}/taskInstances/burn_in"
     run.client._request("PATCH", path, json={"new_state": "failed"})
     run.wait("the end of the work on the node", lambda: burning() == [])
-    run.wait("the end", lambda: run.client.run_state(DAG_ID, RUN_ID) == "failed")
+    run.wait("the end", lambda: run.client.run_state(DAG_ID, run.id) == "failed")
     assert run.states()["integrity"] == "skipped"
-    assert store.runs.get(RunKey(DAG_ID, RUN_ID)).verdict is Verdict.INCONCLUSIVE
+    assert store.runs.get(RunKey(DAG_ID, run.id)).verdict is Verdict.INCONCLUSIVE
     assert store.leases.live() == []
 
-    clear = {"dry_run": False, "dag_run_id": RUN_ID, "task_ids": ["burn_in"], "only_failed": False,
+    clear = {"dry_run": False, "dag_run_id": run.id, "task_ids": ["burn_in"], "only_failed": False,
              "include_downstream": True, "reset_dag_runs": True}  # fmt: skip
     run.client._request("POST", f"/dags/{DAG_ID}/clearTaskInstances", json=clear)
     run.wait("the burn-in again", lambda: run.states()["burn_in"] == "deferred" and burning())
     assert burning() != first, "a Clear starts a new job"
-    assert [lease.run_id for lease in store.leases.live()] == [RUN_ID], "the node is taken again"
-    run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}", json={"state": "failed"})
+    assert [lease.run_id for lease in store.leases.live()] == [run.id], "the node is taken again"
+    run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{run.id}", json={"state": "failed"})
     run.wait("the end of the work on the node", lambda: burning() == [])
     run.wait("the release", lambda: store.leases.live() == [])
+
+
+def test_a_retry_that_a_wrong_clock_put_off_begins_at_once(patient: tuple[Stack, sshd.Sshd]) -> None:
+    """To a clock that is behind by an hour, an end of this moment is what one ahead would have written."""
+    stack, server = patient
+    server.stop()
+    run = Run(stack, f"{NODE}__put-off")
+    conf = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
+    run.client.trigger(DAG_ID, run.id, conf)
+    run.wait("a retry", lambda: run.states()["intake"] == "up_for_retry")
+    now = datetime.datetime.now(datetime.UTC)
+    assert run.client.postponed(now) == []
+    (late,) = run.client.postponed(now - datetime.timedelta(hours=1))
+    assert (late.run_id, late.task_id) == (run.id, "intake")
+    run.client.retry(late)
+    path = f"/dags/{DAG_ID}/dagRuns/{run.id}/taskInstances/intake"
+
+    def tried_again() -> bool:
+        task = run.client._request("GET", path).json()
+        return (task["try_number"], task["state"]) == (2, "up_for_retry")
+
+    run.wait("the end of the next try", tried_again)

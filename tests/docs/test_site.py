@@ -60,7 +60,7 @@ def test_nothing_is_loaded_from_outside(site: Path) -> None:
 def test_the_search_finds_a_word(site: Path, tmp_path: Path) -> None:
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         with browser.chromium(tmp_path) as page:
             page.go(f"{address}/search.html?q=quarantine")

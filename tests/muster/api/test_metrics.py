@@ -1,4 +1,4 @@
-"""The metrics: who may read them, what they show of the records, and how fast with 10,000 nodes."""
+"""The metrics: who may read them, what they show of the records, also of 10,000 nodes."""
 
 from __future__ import annotations
 
@@ -327,18 +327,11 @@ def test_the_reference_lists_each_metric(client: TestClient) -> None:
 
 @pytest.mark.slow
 @pytest.mark.both_dialects
-def test_ten_thousand_nodes(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the milliseconds of a scrape; asserts what it shows, since a loaded machine has no fixed speed."""
+def test_ten_thousand_nodes(client: TestClient) -> None:
+    """More than a database takes parameters for in one statement."""
     grow(10_000, runs_each=10)
-    read(client)
-    took = []
-    for _ in range(9):
-        began = time.perf_counter()
-        answer = client.get("/metrics", headers=TOKEN)
-        took.append((time.perf_counter() - began) * 1000)
-        assert answer.text.count("muster_node_last_pass_timestamp_seconds{") == 10_001
-    with capsys.disabled():
-        print(f"\nscrape of 10,000 nodes: median {sorted(took)[4]:.0f} ms, slowest {max(took):.0f} ms")
+    answer = client.get("/metrics", headers=TOKEN)
+    assert answer.text.count("muster_node_last_pass_timestamp_seconds{") == 10_001
 
 
 def grow(nodes: int, runs_each: int) -> None:

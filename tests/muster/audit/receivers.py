@@ -142,7 +142,7 @@ def web(pem: Path, port: int = 0) -> Iterator[Receiver]:
     context.load_cert_chain(pem)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     receiver = Receiver(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
         yield receiver
