@@ -31,7 +31,7 @@ QUOTED_MAX = 80
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
-"""What other systems' templates write where a device has no name (NetBox's devices need none)."""
+"""What other systems' templates write where a device has no name or rack (NetBox's devices need none)."""
 
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
@@ -84,13 +84,16 @@ class InventoryNode(pydantic.BaseModel):
                 raise ValueError(f"{name} has control or invisible characters; write it in plain text")
         return self
 
-    @pydantic.field_validator("name", "host", "sku")
+    @pydantic.field_validator("name", "host", "sku", "user", "rack", "pool", "work_dir", "labels")
     @classmethod
-    def _given(cls, text: str, info: pydantic.ValidationInfo) -> str:
-        if text.lower() in NOTHING:
-            field = info.field_name
-            raise ValueError(f"{field} {text!r} is what templates write for a missing one; a node needs a {field}")
-        return text
+    def _given(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        field = str(info.field_name)
+        texts = {f"label {name}": text for name, text in value.items()} if field == "labels" else {field: value}
+        for name, text in texts.items():
+            if text.lower() in NOTHING:
+                what = f"a node needs a {field}" if cls.model_fields[field].is_required() else "leave it out"
+                raise ValueError(f"{name} {text!r} is what templates write for a missing one; {what}")
+        return value
 
     @pydantic.field_validator("launch")
     @classmethod

@@ -112,9 +112,16 @@ def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
         with Client(bmc, login(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
             client.log_in()
             get = without_refused(client.get, taken.left_out)
-            for path in paths:
+            # In this order, since each may take all the time that is left: a DGX H100 lists its firmware for minutes.
+            holders = [path for path in paths if path.rpartition("/")[2] in redfish_logs.HOLDERS]
+            for path in holders:
                 _walk(get, path, taken)
-            for service in taken.logs:  # last: a log may take all the time that is left
+            for service in taken.logs:
+                _take_log(get, service, taken)
+            for path in paths:
+                if path not in holders:
+                    _walk(get, path, taken)
+            for service in taken.journals:
                 _take_log(get, service, taken)
     except (BadBmc, BmcSilent) as error:
         why = str(error)
@@ -128,7 +135,7 @@ def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
 
 @dataclasses.dataclass
 class _Taken:
-    """What was taken of a BMC: ``documents`` by path, and the services of ``logs`` that are to be read.
+    """What was taken of a BMC: ``documents`` by path, and the services of ``logs`` and ``journals`` to be read.
 
     ``beyond``: what was left out, since there are too many documents; ``left_out``: what the BMC has an error for, and
     entries of a log that are too many.
@@ -136,6 +143,7 @@ class _Taken:
 
     documents: dict[str, object] = dataclasses.field(default_factory=dict)
     logs: list[dict[str, object]] = dataclasses.field(default_factory=list)
+    journals: list[dict[str, object]] = dataclasses.field(default_factory=list)
     beyond: str = ""
     left_out: list[str] = dataclasses.field(default_factory=list)
 
@@ -154,7 +162,7 @@ def _walk(get: Get, path: str, taken: _Taken) -> None:
         for service_path in paths_of(linked(member, "LogServices", get)):
             service = _keep(get, service_path, taken)
             if service:
-                taken.logs.append(service)
+                (taken.journals if redfish_logs.is_journal(service_path) else taken.logs).append(service)
 
 
 def _take_log(get: Get, service: dict[str, object], taken: _Taken) -> None:

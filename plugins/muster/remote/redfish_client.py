@@ -16,7 +16,7 @@ import httpx
 
 from muster.errors import MusterError
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish_documents import Document, Get
+from muster.remote.redfish_documents import Document, Get, complaint_of
 from muster_criteria.text import one_line
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -37,7 +37,7 @@ class BmcSilent(MusterError):
 
 
 class Refused(BmcSilent):
-    """The BMC answers, and has an error for one document: it may have the others."""
+    """The BMC has an error for one document, or does not send it in time: it may have the others."""
 
 
 def without_refused(get: Get, refused: list[str]) -> Get:
@@ -101,7 +101,7 @@ class Client:
         token = answer.headers.get("X-Auth-Token")
         if answer.is_success and token:
             self._http.headers["X-Auth-Token"] = token
-            self._session = self._of_session(answer.headers.get("Location", ""))
+            self._session = self._of_session(answer)
         elif answer.status_code == httpx.codes.UNAUTHORIZED and self._has_sessions():
             # By Basic, the same password would count as a second failed login.
             raise self._silent(f"it answers 401 {answer.reason_phrase} to the login of {self._who.user}")
@@ -114,12 +114,16 @@ class Client:
         links = root.get("Links")
         return "SessionService" in root or (isinstance(links, dict) and "Sessions" in links)
 
-    def _of_session(self, location: str) -> httpx.URL:
-        """Returns the URL of a session. Only the path counts: a BMC may know itself by another name than its record."""
-        sessions = self.within(SESSIONS)
-        with contextlib.suppress(httpx.InvalidURL, ValueError):
-            return self._url.copy_with(raw_path=sessions.join(location).raw_path)
-        return sessions
+    def _of_session(self, answer: httpx.Response) -> httpx.URL | None:
+        """Returns the URL of the session that was opened, by ``Location`` or by its document; None without both.
+
+        Only the path counts: a BMC may know itself by another name than its record.
+        """
+        for link in (answer.headers.get("Location"), _document(answer).get("@odata.id")):
+            if isinstance(link, str) and link:
+                with contextlib.suppress(httpx.InvalidURL, ValueError):
+                    return self._url.copy_with(raw_path=self.within(SESSIONS).join(link).raw_path)
+        return None
 
     def get(self, path: str) -> Document | None:
         """Returns the document at ``path``; None if there is none, as of bays and boards that a BMC lists and lacks.
@@ -134,7 +138,7 @@ class Client:
             return None
         if not answer.is_success:
             why = f"it answers {answer.status_code} {answer.reason_phrase} to {path}"
-            of_one = self._session is not None and answer.status_code == httpx.codes.FORBIDDEN
+            of_one = "X-Auth-Token" in self._http.headers and answer.status_code == httpx.codes.FORBIDDEN
             raise Refused(self._why(why)) if of_one or answer.status_code not in OF_ALL else self._silent(why)
         try:
             document = json.loads(answer.content)
@@ -142,9 +146,13 @@ class Client:
             raise Refused(self._why(f"the document {path} is not JSON")) from None
         return document if isinstance(document, dict) else None
 
-    def post(self, path: str, body: dict[str, str]) -> int:
-        """Send an action; returns the status of the answer. Raises BmcSilent: it may have been carried out."""
-        return self._answer("POST", self.within(path), body).status_code
+    def post(self, path: str, body: dict[str, str]) -> tuple[int, str]:
+        """Send an action; returns the status of the answer, and what it complains of.
+
+        Raises BmcSilent: it may have been carried out.
+        """
+        answer = self._answer("POST", self.within(path), body)
+        return answer.status_code, complaint_of(_document(answer))
 
     def within(self, link: str) -> httpx.URL:
         """Returns the link's URL. Raises BmcSilent for one that leads the controller to another address."""
@@ -171,7 +179,9 @@ class Client:
                     answer = await self._whole(method, url, body)
                 return answer
         except TimeoutError:
-            raise self._silent(f"it takes longer than {self._limit_s:.0f} s") from None
+            raise self._silent(f"it takes longer than {self._limit_s:.0f} s, at {url.path}") from None
+        except httpx.ReadTimeout:
+            raise Refused(self._why(f"it does not answer to {url.path} in time")) from None
         except (httpx.HTTPError, OSError) as error:
             raise self._silent(str(error) or type(error).__name__) from None
 
@@ -184,10 +194,20 @@ class Client:
                 self._bytes_left -= len(piece)
                 if self._bytes_left < 0:
                     raise self._silent(f"it sends more than {BYTES_MAX} bytes")
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+        # Of an encoding, which was not asked for, httpx would unpack the content here.
+        headers = {name: answer.headers[name] for name in ("Location", "X-Auth-Token") if name in answer.headers}
+        return httpx.Response(answer.status_code, headers=headers, content=content)
 
     def _silent(self, why: str) -> BmcSilent:
         return BmcSilent(self._why(why))
 
     def _why(self, why: str) -> str:
         return f"the BMC at {self._url} could not be read: {one_line(why)[:200].rstrip('.')}"
+
+
+def _document(answer: httpx.Response) -> Document:
+    """The document of an answer, empty where it has none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(answer.content)
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster_criteria.text import one_line
+
 Document = Mapping[str, Any]
 Get = Callable[[str], Document | None]
 """Returns the document at a path; None if the BMC has none there."""
@@ -21,6 +23,7 @@ READING_MAX = 1e9
 """Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
 PARTS_MAX = 256
 """Fans, sensors or supplies of one resource that are read."""
+COMPLAINT_MAX = 200
 
 INLET = "inlet_temperature"
 _INLET_CONTEXT = "Intake"
@@ -169,6 +172,16 @@ def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Foun
     yield Found("psu_state", part, _name(supply), text=_state(supply) if present else _missed(supply))
     if present:
         yield Found("psu_input_power", part, _name(supply), _number(watts, 0.0))
+
+
+def complaint_of(refusal: Document) -> str:
+    """Returns what a BMC says of an action that it refuses: its first message (DMTF DSP0266, "Error responses"), or the
+    name of that, all that iLO 4 gives; "" where it says nothing.
+    """
+    error = _map(refusal.get("error"))
+    first = next(iter(_maps(error.get("@Message.ExtendedInfo"))), error)
+    names = ("Message", "MessageId", "MessageID", "message")
+    return one_line(next((said for name in names if isinstance(said := first.get(name), str)), ""))[:COMPLAINT_MAX]
 
 
 def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:

@@ -20,7 +20,8 @@ HOLDERS = ("Systems", "Managers", "Chassis")
 HOLDERS_MAX, SERVICES_MAX = 64, 16
 """Members of one collection, and log services of one member, that are looked at."""
 PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
-"""Pages and entries of one log that are read, and entries of one page that are fetched one by one."""
+"""Pages of one log that are read; entries after which one whose newest come first is left, and of one page that are
+read; entries of one page that are fetched one by one."""
 _SEVERITIES = {"Warning": "warning", "Critical": "critical"}
 TEXT_MAX = 300
 
@@ -28,8 +29,9 @@ TEXT_MAX = 300
 @dataclasses.dataclass
 class Logs:
     """What the logs show. ``refused``: why documents are missing, as ``get`` notes it; ``entries``: by log and key;
-    ``read``: logs of which no document was missing, as ``Entry.log``; ``long``: paths of logs whose newest entries may
-    lie beyond what is read; ``services``: how many logs were read.
+    ``read``: logs that were read whole, as ``Entry.log``: none of their documents was missing, and they are not long;
+    ``long``: paths of logs whose newest entries may lie beyond what is read: they have no ``entries``, since old ones
+    may come into what is read; ``services``: how many logs were read.
     """
 
     refused: list[str] = dataclasses.field(default_factory=list)
@@ -46,34 +48,43 @@ def read(root: Document, get: Get, logs: Logs) -> None:
         for path in paths_of(linked(root, holder, get))[:HOLDERS_MAX]:
             services = linked(get(path) or {}, "LogServices", get)
             for service in paths_of(services)[:SERVICES_MAX]:
-                if service not in seen:
+                if service not in seen and not is_journal(service):
                     seen.add(service)
                     logs.services += 1
                     missing, name = len(logs.refused), f"{zlib.crc32(service.encode('utf-8', 'replace')):08x}"
-                    _read_one(linked(get(service) or {}, "Entries", get), name, logs, get)
-                    if len(logs.refused) == missing:
+                    newest = _read_one(linked(get(service) or {}, "Entries", get), name, logs, get)
+                    if newest and len(logs.refused) == missing:
                         logs.read.append(name)
 
 
-def _read_one(first: Document, log: str, logs: Logs, get: Get) -> None:
+def is_journal(service: str) -> bool:
+    """Whether a log service is OpenBMC's journal: what the BMC's own programs say, as of one that crashed."""
+    return service.rstrip("/").endswith("/Journal")
+
+
+def _read_one(first: Document, log: str, logs: Logs, get: Get) -> bool:
+    """Adds a log's entries; returns whether the newest are certainly among them, else the log is long."""
     times: list[str] = []
-    count, missed = 0, False
+    missed = False
     for number, page in enumerate(pages(first, get)):
         members, newest = whole(page, get)
         missed = missed or not newest
         for member in members:
-            count += 1
             times.append(_text(member, "Created"))
             severity = _SEVERITIES.get(_text(member, "Severity"))
             if severity is not None:
                 entry = _entry(member, severity, log)
                 logs.entries.setdefault((log, entry.key), entry)
-        more = page.get("Members@odata.nextLink")
-        if isinstance(more, str) and (number + 1 >= PAGES_MAX or count >= ENTRIES_MAX):
-            missed = missed or not times or times[0] <= times[-1]
+        listed, more = page.get("Members"), isinstance(page.get("Members@odata.nextLink"), str)
+        falling = bool(times) and times[0] > times[-1]
+        cut = isinstance(listed, list) and len(members) < len(listed)
+        if more and (cut or number + 1 >= PAGES_MAX or (falling and len(times) >= ENTRIES_MAX)):
+            missed = missed or not falling
             break
     if missed:
         logs.long.append(str(first.get("@odata.id")))
+        logs.entries = {place: entry for place, entry in logs.entries.items() if place[0] != log}
+    return not missed
 
 
 def pages(page: Document, get: Get) -> Iterator[Document]:

@@ -53,6 +53,13 @@ REFUSED = re.compile(r"In use by another client|being used by one or more other 
 modules."""
 _SUDO_ALONE = re.compile(r"\s*(sudo[\w-]*: .*\s*)+")
 """sudo wants a password for the command, which its listing may hide (``listpw``): no command has said any of this."""
+_KINDS = {
+    "On": "the On (the machine was off)",
+    "PowerCycle": "the PowerCycle",
+    "ForceRestart": "the ForceRestart (a restart that does not remove power: the BMC names no PowerCycle)",
+}
+"""The kinds of reset, none stronger than a power cycle, with their names in the records: the first that is offered is
+ordered. On is for a machine that is off, which iLO and iDRAC refuse to restart."""
 _GPU = re.compile(r"gpu (?:[0-9A-Za-z-]{1,64}/)?([0-9A-Za-z-]{6,64})")
 """A part that nvidia-smi finds by its serial number, or by the UUID after it where GPUs share their board's. An index
 would name another GPU once one fell off the bus."""
@@ -210,8 +217,8 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
             systems, silent = _readable(client, paths)
             others = [_other_machine(system, serial) for system in systems]
             # A baseboard of GPUs is often a second system, without the machine's serial or without a reset.
-            resets = [_reset_of(each) for each, other in zip(systems, others, strict=True) if not other]
-            offers = [each for each in resets if each]
+            ours = [each for each, other in zip(systems, others, strict=True) if not other]
+            offers = [(each, reset) for each in ours if (reset := _reset_of(each))]
             if silent is not None and not offers:
                 raise silent
             if len(paths) == 1 and others[0]:
@@ -219,25 +226,26 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
             if len(offers) != 1:
                 return Done(Outcome.TRANSIENT, f"of the BMC's {len(paths)} systems, {len(offers)} have the serial "
                             f"{serial!r} and offer a reset: which is meant is not known")  # fmt: skip
-            reset, target = offers[0], offers[0]["target"]
-            listed = reset.get("ResetType@Redfish.AllowableValues")
-            offered = listed if isinstance(listed, list) and listed else ["ForceRestart"]
-            kind = next((each for each in ("PowerCycle", "ForceRestart") if each in offered), "")
-            if not kind:
+            system, reset = offers[0]
+            offered = _offered(client, reset)
+            off = system.get("PowerState") == "Off"
+            kind = next((each for each in _KINDS if each in offered and (off or each != "On")), None)
+            if kind is None:
                 return Done(Outcome.TRANSIENT, "the BMC offers neither PowerCycle nor ForceRestart")
-            client.within(target)
+            client.within(reset["target"])
             sent = True
             try:
-                status = client.post(target, {"ResetType": kind})
+                status, complaint = client.post(reset["target"], {"ResetType": kind})
             except BmcSilent as error:
-                return Sent(before, f"the {kind}, whose answer is missing ({error})")
+                return Sent(before, f"{_KINDS[kind]}, whose answer is missing ({error})")
     except Exception as error:  # whatever it is: without an order, this was no attempt
         if sent and not isinstance(error, (BadBmc, BmcSilent)):
             raise
         return Done(Outcome.TRANSIENT, f"nothing was sent: {error}")
     if 400 <= status < 500:
-        return Done(Outcome.TRANSIENT, f"the BMC refused the {kind} with {status}")
-    return Sent(before, f"the {kind}")
+        why = f"{status}: {complaint}" if complaint else str(status)
+        return Done(Outcome.TRANSIENT, f"the BMC refused {_KINDS[kind]} with {why}")
+    return Sent(before, _KINDS[kind])
 
 
 def _readable(client: Client, paths: Sequence[str]) -> tuple[list[Document], BmcSilent | None]:
@@ -257,6 +265,16 @@ def _reset_of(system: Document) -> Document:
     actions = system.get("Actions")
     reset = actions.get("#ComputerSystem.Reset") if isinstance(actions, dict) else None
     return reset if isinstance(reset, dict) and isinstance(reset.get("target"), str) else {}
+
+
+def _offered(client: Client, reset: Document) -> Sequence[object]:
+    """The kinds of reset that a BMC offers, by the action itself or by its ActionInfo, as OpenBMC's."""
+    lists = [reset.get("ResetType@Redfish.AllowableValues")]
+    if not lists[0] and isinstance(path := reset.get("@Redfish.ActionInfo"), str):
+        parameters = (client.get(path) or {}).get("Parameters")
+        known = [each for each in parameters if isinstance(each, dict)] if isinstance(parameters, list) else []
+        lists = [each.get("AllowableValues") for each in known if each.get("Name") == "ResetType"]
+    return next((each for each in lists if isinstance(each, list) and each), ("On", "ForceRestart"))
 
 
 def _other_machine(system: Document, serial: str) -> str:

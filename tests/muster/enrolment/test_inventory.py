@@ -207,13 +207,13 @@ def test_a_bmc_is_read_from_yaml_and_from_csv_alike(tmp_path: Path) -> None:
         assert node.pinned(fleet.host_key("a")).bmc == bmc
 
 
-@pytest.mark.parametrize("field", ["name", "host", "sku"])
+@pytest.mark.parametrize("field", ["name", "host", "sku", "user", "rack", "pool", "work_dir", "label leaf"])
 @pytest.mark.parametrize("nothing", ["None", "null", "undefined"])
-def test_a_device_without_a_name_is_no_node(field: str, nothing: str) -> None:
-    """A template of an inventory system writes None where a device has no name."""
-    cells = {"name": "gpu-0001", "host": "10.0.0.1", "sku": "h100-sxm-8", field: nothing}
+def test_what_a_template_writes_for_nothing_is_no_value(field: str, nothing: str) -> None:
+    """A template of an inventory system writes None where a device has no name; nodes without a rack would share it."""
+    cell = {"labels": f"row=3;leaf={nothing}"} if field == "label leaf" else {field: nothing}
     with pytest.raises(BadInventory) as refused:
-        inventory.one(cells)
+        inventory.one({"name": "gpu-0001", "host": "10.0.0.1", "sku": "h100-sxm-8", **cell})
     assert f"{field} {nothing!r}" in str(refused.value)
 
 

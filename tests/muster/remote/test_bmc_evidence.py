@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -40,12 +41,17 @@ def documents(number: int, first: int, *, links: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def taken(known: dict[str, Any], error: str = "") -> Piece:
-    """``error``: the path of a document for which the BMC has an error."""
+def taken(known: dict[str, Any], error: str = "", slow: str = "") -> Piece:
+    """``error``: the path of a document for which the BMC has an error; ``slow``: of one that takes all the
+    time that there is.
+    """
+    over = threading.Event()
 
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
         if path == error:
             return 500, {}, b""
+        if path == slow:
+            over.wait()
         return (200, {}, json.dumps(known[path]).encode()) if path in known else (404, {}, b"")
 
     with bmcs.answering(reply) as server:
@@ -53,7 +59,8 @@ def taken(known: dict[str, Any], error: str = "") -> Piece:
             "n1", "n1.example", 22, "root", "", "h100-sxm-8", State.QUARANTINE, {}, "", "", "", {}, simulated=False,
             added_at=datetime.datetime.now(datetime.UTC), bmc={"url": server.url},
         )  # fmt: skip
-        (piece,) = evidence.of_bmc(node, ["/redfish/v1/Systems"])
+        (piece,) = evidence.of_bmc(node, ["/redfish/v1/UpdateService/FirmwareInventory", "/redfish/v1/Systems"])
+        over.set()
     return piece
 
 
@@ -74,6 +81,19 @@ def test_a_document_in_error_costs_no_other() -> None:
     system = "/redfish/v1/Systems/1"
     assert set(json.loads(piece.content)) == {"/redfish/v1/Systems", system, f"{system}/LogServices/IML", LOG}
     assert board in piece.why
+
+
+@pytest.mark.parametrize("part", ["UpdateService/FirmwareInventory", "Systems/1/LogServices/Journal/Entries"])
+def test_what_takes_all_the_time_is_taken_after_the_logs(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """As the firmware of a DGX H100 (two to three minutes), and the journal of OpenBMC."""
+    monkeypatch.setattr(evidence, "BMC_LIMIT_S", 4.0)
+    known, slow = documents(1, 1, links=False), f"/redfish/v1/{part}"
+    if (journal := slow.removesuffix("/Entries")) != slow:
+        known["/redfish/v1/Systems/1/LogServices"]["Members"].insert(0, link(journal))
+        known[journal] = {"Entries": link(slow)}
+    piece = taken(known, slow=slow)
+    assert "fault 0" in piece.content.decode()
+    assert slow in piece.why
 
 
 def test_what_is_left_out_of_a_long_log_is_said() -> None:

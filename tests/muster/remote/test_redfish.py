@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import socket
 import threading
@@ -281,12 +282,24 @@ def test_a_session_is_ended_at_this_bmc_by_whatever_name_it_calls_itself(tmp_pat
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
         if path.endswith("/Sessions"):
             return 201, {"X-Auth-Token": "t", "Location": location}, b"{}"
-        document = documents / path.removeprefix("/redfish/v1").strip("/") / "index.json"
-        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+        return bmcs.stored(documents, path)
 
     with bmcs.answering(reply) as bmc:
         assert read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
         assert bmc.requests[-1] == "DELETE /sessions/7"
+
+
+@pytest.mark.parametrize("at", ["/redfish/v1/SessionService/Sessions/7", ""])
+def test_a_session_without_a_location_is_ended_by_its_document_and_never_all_sessions(at: str) -> None:
+    """DMTF DSP0266 wants ``Location`` and the document."""
+    body = json.dumps({"@odata.id": at} if at else {}).encode()
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (201, {"X-Auth-Token": "t"}, body) if path.endswith("/Sessions") else (404, {}, b"")
+
+    with bmcs.answering(reply) as bmc, pytest.raises(BmcSilent):
+        read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+    assert bmc.requests[2:] == ([f"DELETE {at}"] if at else [])
 
 
 def test_a_password_that_a_session_refuses_is_sent_no_second_time() -> None:
@@ -304,9 +317,7 @@ def test_one_redirect_within_the_bmc_is_followed(tmp_path: Path) -> None:
     documents = bmcs.write(tmp_path, fans=[bmcs.fan()])
 
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
-        if not path.endswith("/"):
-            return 308, {"Location": f"{path}/"}, b""
-        return 200, {}, (documents / path.removeprefix("/redfish/v1").strip("/") / "index.json").read_bytes()
+        return bmcs.stored(documents, path) if path.endswith("/") else (308, {"Location": f"{path}/"}, b"")
 
     with bmcs.answering(reply) as bmc:
         assert read(bmc.url)["fan_state", "fan0"].text == "ok"
@@ -365,6 +376,18 @@ def test_a_bmc_that_drips_bytes_costs_no_more_than_the_limit(head: bytes) -> Non
         bmc.close()
         assert done, "it is read without a limit"
         assert isinstance(reading.exception(), BmcSilent)
+
+
+def test_an_encoded_body_is_not_unpacked(tmp_path: Path) -> None:
+    """HTTP lets a server encode what it was asked to send as it is, and a small body may unpack to any size."""
+    documents = bmcs.write(tmp_path, fans=[bmcs.fan()])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        return 200, {"Content-Encoding": "gzip"}, gzip.compress(bmcs.stored(documents, path)[2])
+
+    with bmcs.answering(reply) as bmc, pytest.raises(BmcSilent):
+        read(bmc.url)
+    assert bmc.requests == ["/redfish/v1/"]
 
 
 def test_a_body_of_any_size_is_not_read_whole() -> None:

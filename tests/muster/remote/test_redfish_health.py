@@ -6,6 +6,7 @@ import dataclasses
 import json
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import read_health
 from muster.remote.redfish_client import BYTES_MAX
 from muster.remote.redfish_logs import PAGES_MAX
-from muster_criteria.health.bmc import NOTHING_KNOWN, Known, Sensor, Shown, read
+from muster_criteria.health.bmc import NOTHING_KNOWN, Sensor, Shown, read
 from muster_criteria.health.policy import Bmcs
 from tests.support.servers import bmc as bmcs
 
@@ -115,6 +116,60 @@ def test_a_log_without_end_is_named_if_its_newest_entries_come_last(step: int, m
     assert not found.trouble
 
 
+def paged(first: int, last: int, size: int) -> redfish_logs.Logs:
+    """What is read of a log in pages of ``size``, its newest entry last: each 1000th is critical."""
+    entries = [
+        bmcs.entry(str(each), "Critical" if each % 1000 == 0 else "OK", f"{each}", created=f"2026-01-01T00:{each:06d}Z")
+        for each in range(first, last)
+    ]
+    pages: dict[str, Any] = {}
+    for at in range(0, len(entries), size):
+        more = {"Members@odata.nextLink": f"/e?{at + size}"} if at + size < len(entries) else {}
+        pages[f"/e?{at}"] = {"Members": entries[at : at + size], **more}
+    return only_log("/e?0", pages)
+
+
+def only_log(entries: str, documents: dict[str, Any], service: str = "/l/1") -> redfish_logs.Logs:
+    """What is read of a BMC whose only log has its entries at that path."""
+    documents = documents | {
+        "/": {"Managers": link("/m")}, "/m": {"Members": [link("/m/1")]}, "/m/1": {"LogServices": link("/l")},
+        "/l": {"Members": [link(service)]}, service: {"Entries": link(entries)},
+    }  # fmt: skip
+    logs = redfish_logs.Logs()
+    redfish_logs.read(documents["/"], documents.get, logs)
+    return logs
+
+
+def new_of(readings: Sequence[redfish_logs.Logs]) -> list[list[str]]:
+    """The texts of what is new at each of the readings of one BMC."""
+    known, texts = NOTHING_KNOWN, list[list[str]]()
+    for logs in readings:
+        entries = Shown((), tuple(logs.entries.values()), tuple(logs.read), tuple(logs.long))
+        found, known = read(entries, known, Bmcs())
+        texts.append([each.value for each in found if each.bad is None])
+    return texts
+
+
+def test_the_newest_of_a_log_in_pages_are_read_where_they_come_last() -> None:
+    """As OpenBMC's: 1,000 entries a page. What was dropped at its older end makes nothing new."""
+    assert new_of([paged(0, 5000, 1000), paged(0, 5001, 1000), paged(700, 5002, 1000)]) == [[], ["5000"], []]
+
+
+def test_a_log_whose_newest_are_not_reached_has_no_events() -> None:
+    """Old entries come into what is read, as a full log drops its oldest."""
+    longs = [paged(first, first + 30 * PAGES_MAX, 20) for first in (500, 700)]
+    assert [each.long for each in longs] == [["/e?0"]] * 2
+    assert new_of(longs) == [[], []]
+    assert new_of([*longs, paged(900, 1010, 20)])[-1] == [], "it begins when it is read whole"
+
+
+@pytest.mark.parametrize(("service", "entries"), [("/l/Journal", 0), ("/l/Journal/", 0), ("/l/SEL", 1)])
+def test_the_journal_of_openbmc_is_no_log_of_the_node(service: str, entries: int) -> None:
+    """Its shape: bmcweb, manager_logservices_journal.hpp. A daemon of the BMC that crashed is critical there."""
+    crashed = bmcs.entry("7", "Critical", "Process 214 (ipmid) dumped core") | {"OemRecordFormat": "BMC Journal Entry"}
+    assert len(only_log("/e", {"/e": {"Members": [crashed]}}, service).entries) == entries
+
+
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize(("times", "missed"), [("rising", False), ("falling", False), ("", True)])
 def test_of_a_log_of_too_many_entries_the_newest_are_read(links: bool, times: str, missed: bool) -> None:
@@ -127,41 +182,27 @@ def test_of_a_log_of_too_many_entries_the_newest_are_read(links: bool, times: st
             str(place), "Critical" if place == newest else "OK", "ecc", created=f"2026-01-01T00:{number - age:06d}Z"
         )
         entries.append(entry if times else entry | {"Created": None})
-    documents: dict[str, Any] = {
-        "/": {"Managers": link("/m")}, "/m": {"Members": [link("/m/1")]}, "/m/1": {"LogServices": link("/l")},
-        "/l": {"Members": [link("/l/1")]}, "/l/1": {"Entries": link("/e")},
-        "/e": {"@odata.id": "/e", "Members": [link(f"/e/{each['Id']}") for each in entries] if links else entries},
-        **{f"/e/{each['Id']}": each for each in entries},
-    }  # fmt: skip
-    logs = redfish_logs.Logs()
-    redfish_logs.read(documents["/"], documents.get, logs)
-    assert [each.id for each in logs.entries.values()] == [str(newest)]
+    members = [link(f"/e/{each['Id']}") for each in entries] if links else entries
+    logs = only_log("/e", {"/e": {"Members": members}, **{f"/e/{each['Id']}": each for each in entries}})
+    assert [each.id for each in logs.entries.values()] == ([] if missed else [str(newest)])
     assert logs.long == (["/e"] if missed else [])
 
 
 def one_entry(entry: dict[str, Any]) -> redfish_logs.Logs:
     """What is read of a BMC whose only log has that entry."""
-    documents: dict[str, Any] = {
-        "/": {"Systems": link("/s")}, "/s": {"Members": [link("/s/1")]}, "/s/1": {"LogServices": link("/l")},
-        "/l": {"Members": [link("/l/1")]}, "/l/1": {"Entries": link("/e")}, "/e": {"Members": [entry]},
-    }  # fmt: skip
-    logs = redfish_logs.Logs()
-    redfish_logs.read(documents["/"], documents.get, logs)
-    return logs
+    return only_log("/e", {"/e": {"Members": [entry]}})
 
 
 @pytest.mark.parametrize("vendor", ["Hpe", "Hp", ""])
 def test_an_event_that_a_log_counts_up_in_the_entry_of_its_first_is_new_again(vendor: str) -> None:
     """As HPE's logs do it: ``Oem.Hpe.Count`` and ``Updated``."""
     first = bmcs.entry("12", "Critical", "Uncorrectable ECC", created="2026-01-01T00:00:00Z")
-    known, events = NOTHING_KNOWN, list[int]()
+    readings = []
     for month in (1, 1, 2, 2, 5):
         at = f"2026-{month:02d}-01T00:00:00Z"
         changed = {"Oem": {vendor: {"Count": month, "Updated": at}}} if vendor else {"Modified": at}
-        logs = one_entry(first | changed)
-        found, known = read(Shown(entries=tuple(logs.entries.values()), logs=tuple(logs.read)), known, Bmcs())
-        events.append(sum(each.bad is None for each in found))
-    assert events == [0, 0, 1, 0, 1]
+        readings.append(one_entry(first | changed))
+    assert [len(new) for new in new_of(readings)] == [0, 0, 1, 0, 1]
 
 
 def test_an_entry_that_a_person_marks_as_resolved_is_the_same() -> None:
@@ -174,13 +215,10 @@ def test_an_entry_that_a_person_marks_as_resolved_is_the_same() -> None:
 
 def test_a_repeated_entry_that_is_marked_as_resolved_is_not_new() -> None:
     entry = bmcs.entry("12", "Critical", "Uncorrectable ECC")
-    known, events = Known(logs=tuple(one_entry(entry).read)), list[int]()
     repeated, resolved = {"Modified": "2026-12-01T00:00:00Z"}, {"Modified": "2026-12-02T00:00:00Z", "Resolved": True}
-    for changed in ({}, repeated, repeated | {"Resolved": True}, resolved):
-        logs = one_entry(entry | changed)
-        found, known = read(Shown(entries=tuple(logs.entries.values()), logs=tuple(logs.read)), known, Bmcs())
-        events.append(sum(each.bad is None for each in found))
-    assert events == [1, 1, 0, 0]
+    changes = ({}, repeated, repeated | {"Resolved": True}, resolved)
+    readings = [one_entry(entry | {"Severity": "OK"}), *(one_entry(entry | changed) for changed in changes)]
+    assert [len(new) for new in new_of(readings)] == [0, 1, 1, 0, 0]
 
 
 def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:
@@ -191,11 +229,10 @@ def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
         if path.startswith("/redfish/v1/Systems"):
             hang.wait(20)
-        document = chassis / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+        status, headers, body = bmcs.stored(chassis, path)
         if path == "/redfish/v1/":
-            root = json.loads(document.read_text()) | {"Systems": link("/redfish/v1/Systems")}
-            return 200, {}, json.dumps(root).encode()
-        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+            body = json.dumps(json.loads(body) | {"Systems": link("/redfish/v1/Systems")}).encode()
+        return status, headers, body
 
     with bmcs.answering(reply) as server:
         found = shown(server.url, limit_s=1.0)
@@ -212,8 +249,7 @@ def test_a_chassis_in_error_costs_no_log(tmp_path: Path) -> None:
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
         if path.startswith(bmcs.CHASSIS):
             return 500, {}, b""
-        document = chassis / path.removeprefix("/redfish/v1").strip("/") / "index.json"
-        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+        return bmcs.stored(chassis, path)
 
     with bmcs.answering(reply) as server:
         found = shown(server.url)
@@ -234,8 +270,7 @@ def test_a_log_of_which_a_document_is_refused_is_not_read_whole_and_the_others_a
             return 201, {"X-Auth-Token": "t"}, b"{}"
         if path.endswith("/Audit/Entries"):
             return status, {}, b""
-        document = documents / path.removeprefix("/redfish/v1").strip("/") / "index.json"
-        return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+        return bmcs.stored(documents, path)
 
     with bmcs.answering(reply) as server:
         found = read_health(Bmc(url=server.url), Login("root", "calvin"), timeout_s=60.0, limit_s=120.0)
@@ -258,6 +293,23 @@ def test_a_bmc_that_refuses_the_login_is_asked_no_second_document(status: int) -
         documents = [path for path in server.requests if path != "/redfish/v1/"]
     assert documents == ["POST /redfish/v1/SessionService/Sessions", "/redfish/v1/Chassis"]
     assert str(int(status)) in found.trouble
+
+
+def test_a_document_that_does_not_come_in_time_costs_no_log(tmp_path: Path) -> None:
+    """As of a baseboard of GPUs that the BMC of a DGX reads while it is asked."""
+    chassis, hang = bmcs.write(tmp_path, fans=[bmcs.fan()]), threading.Event()
+    bmcs.write_log(tmp_path, "Systems/1", "SEL", [bmcs.entry("2", "Critical", "Uncorrectable ECC")])
+
+    def reply(path: str) -> tuple[int, dict[str, str], bytes]:
+        if path == bmcs.CHASSIS:
+            hang.wait()
+        return bmcs.stored(chassis, path)
+
+    with bmcs.answering(reply) as server:
+        found = read_health(Bmc(url=server.url), Login(), timeout_s=2.0, limit_s=120.0)
+        hang.set()
+    assert [each.log for each in found.entries] == list(found.logs)
+    assert bmcs.CHASSIS in found.trouble
 
 
 def test_a_document_in_error_is_requested_once() -> None:

@@ -9,7 +9,7 @@ import paramiko
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster.remote import bmc, jobs, launch, ssh
+from muster.remote import bmc, jobs, launch, repairing, ssh
 from muster.remote.login import Credentials
 from muster.remote.redfish import read_chassis
 from muster_demo.services import free_port
@@ -77,6 +77,11 @@ def test_wording_of_a_login_shell_that_is_none(snapshot: SnapshotAssertion, monk
     said = ssh.Completed(1, b"", b"Unmatched '''.\n")
     monkeypatch.setattr(ssh, "run", lambda *_, **__: said)
     assert refused(jobs.look, paramiko.SSHClient(), "muster", KEY, "") == snapshot
+
+
+def test_wording_of_orders_to_a_bmc(snapshot: SnapshotAssertion) -> None:
+    """As the records have them: what was done, where it is not what the rung is called."""
+    assert "\n".join(repairing._KINDS.values()) == snapshot
 
 
 @pytest.mark.needs_sshd

@@ -68,7 +68,17 @@ def test_a_supply_that_was_there_and_whose_bay_is_empty_failed() -> None:
     known = read(there, Known(), POLICY)[1]
     assert bad(gone, known) == [("psu_failed", "psu 2")]
     assert bad(gone, read(gone, known, POLICY)[1]) == [("psu_failed", "psu 2")]
-    assert bad(Shown(), known) == [], "a BMC leaves out sensors now and then"
+    assert bad(Shown(trouble="cut off"), known) == [(SILENT, "bmc")]
+
+
+def test_a_supply_that_is_not_listed_any_more_failed_unless_another_name_took_its_place() -> None:
+    """Some BMCs have no bay for a supply that was taken out or is dead."""
+    first, second, renamed = (Sensor("psu", f"psu {name}", "ok") for name in ("1", "2", "PSU1"))
+    _, known = read(Shown((first, second)), Known(), POLICY)
+    assert bad(Shown((second,)), known) == [("psu_failed", "psu 1")]
+    _, known = read(Shown((second, renamed)), known, POLICY)
+    assert bad(Shown((second, renamed)), known) == []
+    assert bad(Shown((renamed,)), known) == [("psu_failed", "psu 2")]
 
 
 def test_what_a_log_held_at_first_is_not_new_and_what_follows_is_once() -> None:
@@ -85,6 +95,17 @@ def test_an_entry_of_a_cleared_log_or_of_a_clock_set_back_is_new() -> None:
     _, known = read(showing(ECC), Known(), POLICY)
     cleared = Entry("1", "1970-01-01T00:00:05Z", "critical", "Power lost", log="SEL")
     assert [each.value for each in events(showing(cleared), known)] == ["Power lost"]
+
+
+@pytest.mark.parametrize("field", ["created", "repeated"])
+@pytest.mark.parametrize(("written", "new"), [
+    ("2026-11-01T05:00:00-05:00", 0), ("2026-11-01T10:00:00+00:00", 0), ("2026-11-01T10:00:00", 1), ("-", 1),
+])  # fmt: skip
+def test_an_entry_whose_time_is_told_in_another_zone_is_not_new(field: str, written: str, new: int) -> None:
+    """As after the BMC's zone was set."""
+    before, now = (dataclasses.replace(ECC, **{field: time}) for time in ("2026-11-01T10:00:00Z", written))
+    _, known = read(showing(before), Known(logs=("SEL",)), POLICY)
+    assert len(events(showing(now), known)) == new
 
 
 def test_a_reading_that_broke_off_forgets_no_entry_and_is_no_beginning() -> None:

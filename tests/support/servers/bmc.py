@@ -157,6 +157,12 @@ def _document(folder: Path, path: str, document: dict[str, Any]) -> None:
     target.write_text(json.dumps({"@odata.id": f"/redfish/v1/{path}".rstrip("/"), **document}))
 
 
+def stored(folder: Path, path: str) -> tuple[int, dict[str, str], bytes]:
+    """The answer to ``path`` of a BMC with the documents in ``folder``: status, headers, body."""
+    document = folder / path.removeprefix("/redfish/v1").strip("/") / "index.json"
+    return (200, {}, document.read_bytes()) if document.is_file() else (404, {}, b"")
+
+
 @contextlib.contextmanager
 def static(folder: Path) -> Iterator[str]:
     """The URL of a BMC that serves the documents in ``folder``, which may be rewritten meanwhile."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -63,14 +64,26 @@ class Entry:
     @property
     def key(self) -> str:
         """A fingerprint. Neither number nor time alone would do: a cleared log counts again, and clocks are set."""
-        whole = "\0".join((self.id, self.created, self.severity, self.text, *filter(None, (self.repeated,))))
+        repeated = (_in_utc(self.repeated),) if self.repeated else ()
+        whole = "\0".join((self.id, _in_utc(self.created), self.severity, self.text, *repeated))
         return f"{zlib.crc32(whole.encode('utf-8', 'replace')):08x}"
+
+
+def _in_utc(time: str) -> str:
+    """A time in one form, since a BMC tells its whole log in another zone after its own was set; without a zone, or
+    where it is none, as it is.
+    """
+    try:
+        at = datetime.datetime.fromisoformat(time)
+        return time if at.tzinfo is None else at.astimezone(datetime.UTC).isoformat()
+    except (ValueError, OverflowError):
+        return time
 
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
     """What one reading of a BMC gave. ``logs``: those that were read whole, as ``Entry.log``; ``long``: logs whose
-    newest entries may not have been reached; ``trouble``: why it is not whole, one sentence.
+    newest entries may not have been reached, without entries; ``trouble``: why it is not whole, one sentence.
     """
 
     sensors: tuple[Sensor, ...] = ()
@@ -97,11 +110,12 @@ NOTHING_KNOWN = Known()
 def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known]:
     """Returns what a reading shows, and what to remember of it."""
     found = [Reading(SILENT, "bmc", one_line(shown.trouble), bad=bool(shown.trouble))]
-    found += [each for sensor in shown.sensors if (each := _of_sensor(sensor, known, policy)) is not None]
+    there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
+    gone, present = _missed(shown, there, known)
+    sensors = (*shown.sensors, *(Sensor("psu", each, "absent") for each in gone))
+    found += [each for sensor in sensors if (each := _of_sensor(sensor, known, policy)) is not None]
     if not shown.trouble or shown.long:
         found.append(Reading(LOG_LONG, "bmc", ", ".join(shown.long), bad=bool(shown.long)))
-    there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
-    present = tuple(sorted({*known.present, *there})[:PRESENT_MAX])
     entries = sorted(shown.entries, key=lambda each: each.created)[-KEYS_MAX:]
     begun = frozenset(known.logs)
     found += _of_log([each for each in entries if each.log in begun], frozenset(known.keys))
@@ -109,6 +123,18 @@ def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known
     before = known if shown.trouble else NOTHING_KNOWN
     keys = _newest(before.keys, [each.key for each in entries], KEYS_MAX)
     return found, Known(keys, _newest(before.logs, shown.logs, LOGS_MAX), present)
+
+
+def _missed(shown: Shown, there: set[str], known: Known) -> tuple[list[str], tuple[str, ...]]:
+    """(the supplies that were there and are not listed any more, those to be remembered). For each one of a new name,
+    another was renamed or replaced.
+    """
+    listed = {each.device for each in shown.sensors if each.kind == "psu"}
+    # With trouble, what is not shown may be there all the same.
+    gone = [] if shown.trouble else [each for each in known.present if each not in listed]
+    heirs = len(there.difference(known.present))
+    present = there.union(known.present).difference(gone[:heirs])
+    return gone[heirs:], tuple(sorted(present)[:PRESENT_MAX])
 
 
 def _newest(before: Iterable[str], now: Sequence[str], most: int) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from muster import store
 from muster.model.repairs import Outcome
 from muster.operators.lifecycle import repair
+from muster.remote import repairing
+from muster.remote.redfish_client import Client
 from muster.store.database import access, engine
 from muster.store.database.health import SweepRow
 from muster_criteria.repair.ladder import Rung
@@ -51,6 +53,20 @@ def with_bmc(bench: Bench, url: str, **more: str) -> None:
         "", fleet.new_node(node.name, host=node.host, port=node.port, user=node.user, work_dir=node.work_dir,
                            host_key=node.host_key, labels=node.labels, launch=node.launch, bmc={"url": url, **more}),
     )])  # fmt: skip
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of reset that BMCs are sent."""
+    sent: list[str] = []
+    post = Client.post
+
+    def noted(self: Client, path: str, body: dict[str, str]) -> tuple[int, str]:
+        sent.append(body["ResetType"])
+        return post(self, path, body)
+
+    monkeypatch.setattr(Client, "post", noted)
+    return sent
 
 
 @contextlib.contextmanager
@@ -111,17 +127,76 @@ def test_a_node_that_takes_no_login_is_restarted_by_its_bmc(bench: Bench) -> Non
     assert done.outcome is Outcome.SUCCEEDED
 
 
-def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Bench) -> None:
-    reset = {"#ComputerSystem.Reset": {"target": "/reset", "ResetType@Redfish.AllowableValues": ["PowerCycle"]}}
+def one_system(
+    reset: dict[str, object], offers: object = None, power: str = "On", answer: tuple[int, bytes] = (204, b"")
+) -> Callable[[str], tuple[int, dict[str, str], bytes]]:
+    """A BMC whose only system, with this action, is the node's. ``offers``: the kinds of reset in its ActionInfo;
+    ``answer``: to an order.
+    """
+    parameters = [{"Name": "Other", "AllowableValues": ["On"]}, {"Name": "ResetType", "AllowableValues": offers}]
     documents: dict[str, object] = {
         "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
-        "/systems/1": {"SerialNumber": bmcs.SERIAL, "Actions": reset},
+        "/systems/1": {"SerialNumber": bmcs.SERIAL, "PowerState": power, "Actions": {"#ComputerSystem.Reset": reset}},
+        "/info": {"Parameters": parameters},
     }  # fmt: skip
 
     def reply(path: str) -> tuple[int, dict[str, str], bytes]:
-        return (503, {}, b"") if path == "/reset" else (200, {}, json.dumps(documents.get(path, {})).encode())
+        status, body = answer if path == "/reset" else (200, json.dumps(documents.get(path, {})).encode())
+        return status, {}, body
 
-    with bmcs.answering(reply) as bmc:
+    return reply
+
+
+ALL = ["On", "ForceOff", "ForceOn", "ForceRestart", "GracefulRestart", "GracefulShutdown", "PowerCycle", "Nmi"]
+
+
+BY_INFO, BY_LIST = "@Redfish.ActionInfo", "ResetType@Redfish.AllowableValues"
+
+
+@pytest.mark.parametrize(("form", "offers", "power", "ordered"), [
+    (BY_INFO, ALL, "On", "PowerCycle"),
+    (BY_INFO, ["ForceOff", "On"], "On", None),
+    (BY_INFO, None, "On", "ForceRestart"),
+    (BY_LIST, ALL, "Off", "On"),
+    (BY_LIST, ["PowerCycle"], "Off", "PowerCycle"),
+    (BY_LIST, ["ForceRestart", "ForceOff"], "On", "ForceRestart"),
+    (BY_LIST, None, "Off", "On"),
+])  # fmt: skip
+def test_no_order_is_stronger_than_a_power_cycle_and_the_record_names_it(
+    bench: Bench, orders: list[str], form: str, offers: object, power: str, ordered: str | None
+) -> None:
+    """OpenBMC's bmcweb has the kinds of reset (``ALL``) in its ActionInfo alone, and its ForceRestart is a warm one."""
+    reset = {"target": "/reset", form: "/info" if form == BY_INFO else offers}
+    with bmcs.answering(one_system(reset, offers, power)) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
+    assert orders == ([ordered] if ordered else [])
+    assert found.outcome is (Outcome.PERMANENT if ordered else Outcome.TRANSIENT)
+    if ordered:
+        assert repairing._KINDS[ordered] in found.detail
+
+
+REFUSALS = [
+    ({"Message": "The request\ncannot be performed."}, "The request cannot be performed."),
+    ({"MessageArgs": ["Power is off"], "MessageID": "iLO.0.10.InvalidOperationForSystemState"}, "iLO.0.10.Invalid"),
+]
+"""DMTF DSP0266, "Error responses", and iLO 4 to a reset of a machine that is off (goldyfruit/ansible-ilo, issue 1)."""
+
+
+@pytest.mark.parametrize(("message", "said"), REFUSALS)
+def test_what_a_bmc_says_when_it_refuses_an_order_is_recorded(
+    bench: Bench, message: dict[str, object], said: str
+) -> None:
+    body = json.dumps({"error": {"code": "Base.1.8.GeneralError", "@Message.ExtendedInfo": [message]}}).encode()
+    with bmcs.answering(one_system({"target": "/reset"}, answer=(409, body))) as bmc:
+        with_bmc(bench, bmc.url)
+        found = bench.carry_out(Rung.POWER_CYCLE)
+    assert found.outcome is Outcome.TRANSIENT
+    assert f"409: {said}" in found.detail
+
+
+def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Bench) -> None:
+    with bmcs.answering(one_system({"target": "/reset"}, answer=(503, b""))) as bmc:
         with_bmc(bench, bmc.url)
         assert bench.carry_out(Rung.POWER_CYCLE).outcome is Outcome.PERMANENT
     assert bmc.requests.count("POST /reset") == 1
@@ -131,12 +206,8 @@ def test_an_order_to_a_bmc_is_sent_once_and_an_unclear_answer_counts(bench: Benc
     (1, "/reset"), (["GracefulShutdown"], "/reset"), (["PowerCycle"], "https://elsewhere.example.org/reset"),
 ])  # fmt: skip
 def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, target: str) -> None:
-    reset = {"#ComputerSystem.Reset": {"target": target, "ResetType@Redfish.AllowableValues": listed}}
-    documents: dict[str, object] = {
-        "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
-        "/systems/1": {"SerialNumber": bmcs.SERIAL, "Actions": reset},
-    }  # fmt: skip
-    with bmcs.answering(lambda path: (200, {}, json.dumps(documents.get(path, {})).encode())) as bmc:
+    reset = {"target": target, "ResetType@Redfish.AllowableValues": listed}
+    with bmcs.answering(one_system(reset)) as bmc:
         with_bmc(bench, bmc.url)
         found = bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
     sent = [each for each in bmc.requests if each == "POST /reset"]
