@@ -2,7 +2,7 @@
 
 A cell (pair, rail, flow) has the lowest level of the parts that it goes over, with relative noise. A tenth of the cells
 lie in a hot spot besides, each drawn again, and lose 5 to 50 %. Parts at fault lose 10 to 50 %; a dead rail carries
-nothing, and a corrupt one wrong bytes at the usual rate.
+nothing, and a corrupt one wrong bytes at the usual rate. All rails at once are as each alone, with other hot spots.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Figures, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Indices, Topology, from_groups
+from muster_node.cluster.pair.measure import TOGETHER_VARIANTS
 
 USUAL = 48.0
 """GB/s of a healthy rail; only ratios matter."""
@@ -55,7 +56,7 @@ class World:
         self, topology: Topology, counts: Counts, seed: int, *, hot: float = HOT, between: float = 1.0
     ) -> None:
         self.topology, self.hot, self.between = topology, hot, between
-        self._random = np.random.default_rng(seed)
+        self._random, self._together = np.random.default_rng(seed), np.random.default_rng([seed, 1])
         self.planted = planted(topology, counts, random.Random(seed))
         nodes, leaves, rails = len(topology.nodes), len(topology.leaves), len(topology.rails)
         self._own = np.ones((nodes, rails))
@@ -86,19 +87,23 @@ class World:
             level[over, rail] = np.minimum(level[over, rail], share * self.between)
         return level
 
-    def rates(self, a: Indices, b: Indices, variants: int = 1) -> Figures:
+    def rates(self, a: Indices, b: Indices, variants: int = 1, together: bool = False) -> Figures:
         """Measured rates in GB/s, shape (pairs, rails, variants)."""
+        draw = self._together if together else self._random
         level = np.repeat(self.levels(a, b)[:, :, None], variants, axis=2)
-        level *= 1.0 + NOISE * self._random.standard_normal(level.shape)
-        hot = self._random.random(level.shape) < self.hot
-        loss = self._random.uniform(*HOT_LOSS, level.shape)
+        level *= 1.0 + NOISE * draw.standard_normal(level.shape)
+        hot = draw.random(level.shape) < self.hot
+        loss = draw.uniform(*HOT_LOSS, level.shape)
         return USUAL * np.where(hot, level * (1.0 - loss), level)
 
     def measure(self, plan: Round) -> RoundResult:
         """What a round would have returned."""
         pairs = np.array(plan.pairs, dtype=np.intp).reshape(-1, 2)
-        alone = self.rates(pairs[:, 0], pairs[:, 1], plan.variants)
-        return RoundResult(plan, alone, self._corrupt[pairs[:, 0]] | self._corrupt[pairs[:, 1]])
+        ends = pairs[:, 0], pairs[:, 1]
+        wrong = self._corrupt[ends[0]] | self._corrupt[ends[1]]
+        at_once = self.rates(*ends, min(plan.variants, TOGETHER_VARIANTS), together=True).max(axis=2)
+        together = at_once if len(self.topology.rails) > 1 else None
+        return RoundResult(plan, self.rates(*ends, plan.variants), wrong, together)
 
 
 def planted(topology: Topology, counts: Counts, draw: random.Random) -> dict[Part, float]:

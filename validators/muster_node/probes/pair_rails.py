@@ -13,7 +13,7 @@ from typing import Any
 from muster_node.cluster.block import ports_of
 from muster_node.cluster.pair.backend import Backend, NoBackend, Rail, Step
 from muster_node.cluster.pair.collective import Collective
-from muster_node.cluster.pair.measure import HOST, Arrived, Pair
+from muster_node.cluster.pair.measure import HOST, TOGETHER_VARIANTS, Arrived, Pair
 from muster_node.cluster.pair.meeting import Meeting, PartnerLost, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.cluster.pair.tcp import Tcp
@@ -64,9 +64,9 @@ class PairRails(Probe):
     @classmethod
     def timed_s(cls, params: Any, devices: int) -> float:
         """Both directions of each rail and variant alone, and all together."""
-        rails = len(params.get("rails") or ())
+        rails, variants = len(params.get("rails") or ()), int(params.get("variants") or 1)
         each = float(params.get("seconds") or 0.0) + float(params.get("warmup_s") or 0.0)
-        return 2 * each * (rails * int(params.get("variants") or 1) + (rails > 1))
+        return 2 * each * (rails * variants + (rails > 1) * min(variants, TOGETHER_VARIANTS))
 
     def run(self, context: Context) -> None:
         """Meets the partner and measures. Raises ValueError for parameters that do not fit."""

@@ -75,8 +75,8 @@ def test_the_gpu_that_a_node_measured_a_rail_with_is_kept() -> None:
 
 def test_the_lower_direction_counts_and_every_flow_is_kept() -> None:
     returned = {
-        "n0": [*rates(10, 20), *rates(11, 21, "1"), *rates(5, 6, mode="together")],
-        "n1": [*rates(9, 22), *rates(12, 19, "1"), *rates(7, 4, mode="together")],
+        "n0": [*rates(10, 20), *rates(11, 21, "1"), *rates(5, 6, mode="together"), *rates(3, 8, "1", "together")],
+        "n1": [*rates(9, 22), *rates(12, 19, "1"), *rates(7, 4, mode="together"), *rates(9, 9, "1", "together")],
         "n2": rates(1, 2),
         "n3": [],
     }
@@ -85,7 +85,7 @@ def test_the_lower_direction_counts_and_every_flow_is_kept() -> None:
     assert result.alone[1, 0, 0] == 1
     assert np.isnan(result.alone[1, 0, 1])
     assert result.together is not None
-    assert result.together[0].tolist() == [5, 4]
+    assert result.together[0].tolist() == [5, 8]
     assert not result.wrong.any()
 
 
@@ -137,6 +137,8 @@ def test_what_the_tool_said_of_a_rail_that_carried_nothing_is_quoted() -> None:
     assert result.troubles[0, 1] == "no GID"
     judge_fabric(Rounds(FABRIC, PLACES, (result,)), block)
     assert all(any("no GID" in gap.why for gap in block.suspected[name]) for name in FABRIC.nodes)
+    together = [each.model_copy(update={"note": "no room"}) for each in rates(0, 0, mode="together")]
+    assert round_result(FABRIC, screening, dict.fromkeys(FABRIC.nodes, together)).troubles[0, 1] == "no room"
 
 
 def test_where_all_use_tcp_every_pair_counts() -> None:

@@ -62,6 +62,8 @@ def test_of_more_rails_than_gpus_those_that_name_none_begin_with_the_first_again
         (members(2, rails="r0@10.1.0.1/a/b/c"), "n0"),
         (members(2, rails="r0@10.1.0.1/a/b/1/more"), "n0"),
         (members(2, rails="r0@10.1.0.1 r0@10.1.0.2"), "n0"),
+        (members(2, rails="r0@10.1.0.{at}//mlx5_0/0 r1@10.2.0.{at}//mlx5_0/1"), "n0"),
+        (members(2, rails="r0@10.1.0.{at}/ib0/mlx5_0 r1@10.2.0.{at}/ib0/mlx5_1"), "n0"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {})], "m"),
         ([*members(1, rails="r0@10.1.0.1"), Member("m", "10.0.0.9", {"rails": "r1@10.1.0.2"})], "m"),
         (members(2, rails="r0@10.1.0.7"), "n1 has the address 10.1.0.7 on rail r0, and so has n0"),

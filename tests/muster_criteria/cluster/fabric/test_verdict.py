@@ -295,12 +295,14 @@ def test_a_dead_port_on_a_rail_that_is_slower_as_a_whole_fails_its_node() -> Non
 def test_rdma_that_sends_nothing_where_tcp_does_is_suspected_and_fails_no_node(part: Part, tcp: bool) -> None:
     world = Small(fabric(4, 4), {part: 0.0})
     results, _ = world.isolate()
-    answered = [dataclasses.replace(each, host=(each.alone[:, :, 0] == 0.0) & tcp) for each in results]
+    said = {(5, 1): "no GID"}
+    answered = [dataclasses.replace(each, host=(each.alone[:, :, 0] == 0.0) & tcp, troubles=said) for each in results]
     block = BlockFindings()
     judge_fabric(Rounds(world.topology, places(world.topology), tuple(answered)), block)
     name = world.topology.nodes[5]
     (finding,) = block.findings[name]
     assert finding.severity is (Severity.WARNING if tcp else Severity.CRITICAL)
+    assert "no GID" in finding.summary
     assert [gap.code for gap in block.suspected.get(name, ())] == ([Lack.UNDECIDED] if tcp else [])
 
 

@@ -45,6 +45,8 @@ class Small:
         self.spared: frozenset[int] = frozenset()
         """Nodes whose pairs show no fault of the fabric."""
         self.together: Mapping[int, float] = {}
+        self.together_on: Mapping[tuple[int, int], float] = {}
+        """What is left to (node, rail) with all rails at once."""
 
     def _on(self, part: Part, a: int, b: int, rail: int) -> bool:
         one, other = sorted((self.topology.leaf_of[a], self.topology.leaf_of[b]))
@@ -78,6 +80,9 @@ class Small:
             if (a in among) != (b in among) or (within and a in among):
                 alone[at, self.behind_rail] *= share
             together[at] *= min(self.together.get(a, 1.0), self.together.get(b, 1.0))
+            together[at] *= [
+                min(self.together_on.get((node, rail), 1.0) for node in (a, b)) for rail in range(rails)
+            ]  # fmt: skip
             if {a, b} & silent:
                 alone[at] = together[at] = crossed[at] = np.nan
         return RoundResult(

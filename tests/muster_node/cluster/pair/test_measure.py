@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster_node.cluster.pair.backend import NotSent, Rail, Receiver, Step
+from muster_node.cluster.pair.measure import TOGETHER_VARIANTS
 from muster_node.cluster.pair.tcp import Tcp
 from tests.muster_node.cluster.pair.pairs import both, figures, sides
 
@@ -26,7 +27,10 @@ def test_of_a_dead_rail_no_further_flows_are_tried(
         return receive(self, rail, step)
 
     monkeypatch.setattr(Tcp, "receive", failing)
+    together = range(min({*fails, TOGETHER_VARIANTS - 1}) + 1)
     for rows in both(sides(2, variants=4, seconds=0.05), tmp_path):
+        at_once = figures(rows, "pair_bandwidth", "together")
+        assert sorted(at_once) == [(rail, each) for rail in ("r0", "r1") for each in together]
         rates = figures(rows, "pair_bandwidth")
         assert sorted(rates) == [*(("r0", each) for each in range(tried)), *(("r1", each) for each in range(4))]
         assert {variant for (rail, variant), rate in rates.items() if rail == "r0" and rate == 0} == {

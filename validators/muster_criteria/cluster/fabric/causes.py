@@ -6,10 +6,13 @@ from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, PartKind
 from muster_criteria.cluster.fabric.topology import Topology
 
 
-def goes_over(topology: Topology, found: Evidence, pair: tuple[int, int], rail: int) -> bool:
-    """Whether this pair's cell of a rail goes over a part. None goes over congestion: each was good alone."""
+def goes_over(topology: Topology, found: Evidence, pair: tuple[int, int], rail: int, *, together: bool = False) -> bool:
+    """Whether this pair's cell of a rail, alone or ``together`` with all others, goes over a part. None goes over
+    congestion, which is no part, and none alone over what is low only with all rails at once."""
     part = found.part
     if part.kind is PartKind.CONGESTION or part.rail not in (-1, rail):
+        return False
+    if found.symptom is Symptom.TOGETHER and not together:
         return False
     if part.kind is PartKind.RAIL:
         return True

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric import nodes, paths, shared, switches
+from muster_criteria.cluster.fabric import nodes, paths, shared, switches, together
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
 from muster_criteria.cluster.fabric.levels import level
 from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
@@ -42,15 +42,18 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
     found = [*rails, *wide, *shared.grouped(cells, of_nodes, low_everywhere, is_named)]
     uncovered = paths.uncovered(cells, {each.part for each in found})
     found += paths.low_paths(cells)
+    at_once = together.laid_out_at_once(topology, results, cells)
+    compared = _compared(cells, found)
+    found += together.low_together(at_once, is_named)
     found += _silent(cells, results)
-    found += _congested(cells)
     once = cells.open_low() & (cells.partner > np.arange(len(topology.nodes))[None, :])[:, :, None]
     named = tuple(sorted((each for each in found if is_named(each)), key=lambda each: each.part))
     suspects = tuple(sorted((each for each in found if not is_named(each)), key=lambda each: each.part))
     return Diagnosis(
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
-        max(each.noise for each in cells.levels), _compared(cells, found),
+        max(each.noise for each in cells.levels), compared,
         {each.number: each.threshold for each in cells.levels},
+        {each.number: each.threshold for each in at_once.levels},
     )  # fmt: skip
 
 
@@ -87,39 +90,3 @@ def _silent(cells: Cells, results: Sequence[RoundResult]) -> list[Evidence]:
             part = Part(PartKind.NODE, node)
             found.append(Evidence(part, Symptom.SILENT, 0.0, tuple(numbers), (), len(numbers) - 1, (node,)))
     return found
-
-
-def _congested(cells: Cells) -> list[Evidence]:
-    """Nodes whose rails were good alone and low together in every round, at least two: nobody's fault.
-
-    Judged by their usual share with all rails at once, in rounds in which every rail alone was good.
-    """
-    shape = cells.partner.shape
-    slow, seen = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    for at, each in enumerate(cells.levels):
-        if each.together is None or not each.together.size:
-            continue
-        with np.errstate(invalid="ignore"):
-            measured = (each.good | np.isnan(each.share)).all(axis=1) & ~np.isnan(each.together).all(axis=1)
-            lower = (each.together < each.threshold).sum(axis=1) * 2 > each.together.shape[1]
-        for own in (each.a, each.b):
-            slow[at, own], seen[at, own] = measured & lower, measured
-    often = slow.sum(axis=0)
-    at_fault = (often >= CONFIRMATIONS) & (often == seen.sum(axis=0))
-    found = []
-    for node in map(int, np.flatnonzero(at_fault)):
-        rounds = np.flatnonzero(slow[:, node])
-        numbers = tuple(cells.numbers[at] for at in rounds)
-        partners = tuple(int(cells.partner[at, node]) for at in rounds)
-        part, share = Part(PartKind.CONGESTION, node), _together(cells, node)
-        found.append(Evidence(part, Symptom.SLOW, share, numbers, partners, 0, (node,)))
-    return found
-
-
-def _together(cells: Cells, node: int) -> float:
-    shares = [
-        each.together[(each.a == node) | (each.b == node)]
-        for each in cells.levels
-        if each.together is not None and each.together.size
-    ]
-    return float(np.nanmedian(np.concatenate(shares)))

@@ -51,6 +51,7 @@ class FaultyPart:
         seen = {
             Symptom.SLOW: f"{self.percent[0]} of the usual rate", Symptom.DEAD: "nothing could be sent",
             Symptom.CORRUPTS: "wrong bytes arrived", Symptom.SILENT: "no result came back",
+            Symptom.TOGETHER: f"{self.percent[0]} of the usual rate with all rails at once",
         }[self.symptom]  # fmt: skip
         numbers = listed([str(number) for number in self.rounds], most=8)
         partners = listed(list(dict.fromkeys(self.partners)), most=6)

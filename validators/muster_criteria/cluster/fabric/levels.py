@@ -60,7 +60,6 @@ class Level:
     good: Flags
     wrong: Flags
     crossed: Figures | None
-    together: Figures | None
     threshold: float
     noise: float
     unjudged: int
@@ -98,8 +97,8 @@ def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()
     unjudged = int(((np.isnan(share) | (borrowed & ~low & ~good)) & ~np.isnan(best)).sum())
     return Level(
         result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
-        kinds.own_shares(result.crossed), kinds.own_shares(result.together),
-        threshold, noise, unjudged, result.silent, *_rails(usual, noise), best, result.round.variants,
+        kinds.own_shares(result.crossed), threshold, noise, unjudged, result.silent, *_rails(usual, noise), best,
+        result.round.variants,
     )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
     most pairs: it is software that one of the two lacks. What arrived at either node counts, the lower of both.
     """
     shape = (len(plan.pairs), len(topology.rails))
-    flows = {ALONE: plan.variants, TOGETHER: 1, CROSSED: 1, HOST_TCP: 1}
+    flows = {ALONE: plan.variants, TOGETHER: plan.variants, CROSSED: 1, HOST_TCP: 1}
     rates = {mode: np.full((*shape, count), np.nan) for mode, count in flows.items()}
     wrong = np.zeros(shape, dtype=bool)
     silent: set[int] = set()
@@ -128,10 +128,10 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
             elif row.metric == "pair_bandwidth" and mode in rates:
                 cell = at, rail, _variant(row, flows[mode])
                 rates[mode][cell] = np.fmin(rates[mode][cell], row.value)
-                if mode == ALONE and row.value == 0 and row.note:
+                if mode in (ALONE, TOGETHER) and row.value == 0 and row.note:
                     troubles.setdefault((node, rail), row.note)
     replaced = {node: used[at] for at in other for node in plan.pairs[at]}
-    together, crossed, host = (rates[mode][:, :, 0] for mode in (TOGETHER, CROSSED, HOST_TCP))
+    together, crossed, host = (np.fmax.reduce(rates[mode], axis=2) for mode in (TOGETHER, CROSSED, HOST_TCP))
     return RoundResult(
         plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus, troubles,
         fallbacks,

@@ -26,7 +26,7 @@ class PartKind(enum.StrEnum):
     """One rail, or all, of nodes whose leaves are not known: a switch that they share, or a fault of each. Of a node
     whose leaf has no other that is good: its leaf's switch or uplinks, or the node's own fault."""
     CONGESTION = "congestion"
-    """Good alone, slow together: congestion or routing, nobody's fault."""
+    """Most rails of a node, good alone and slow together: congestion or routing, nobody's fault."""
 
 
 OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
@@ -56,6 +56,8 @@ class Symptom(enum.StrEnum):
     CORRUPTS = "corrupts"
     SILENT = "silent"
     """The node returned nothing."""
+    TOGETHER = "together"
+    """Good alone; slow, or nothing arrives, with all rails at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Diagnosis:
     three others to compare with. ``compared``: (node, rail) that had as many, and was good or is touched by a part.
     ``noise``: the relative
     standard deviation of a cell in the noisiest round. ``thresholds``: the share below which a cell is low, by the
-    round's number.
+    round's number; ``together``: the same with all rails at once.
     """
 
     named: tuple[Evidence, ...]
@@ -99,3 +101,9 @@ class Diagnosis:
     noise: float
     compared: frozenset[tuple[int, int]] = frozenset()
     thresholds: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    together: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+    def least(self, evidence: Evidence) -> float:
+        """The share that cells of a part had to reach, in the strictest of its rounds."""
+        thresholds = self.together if evidence.symptom is Symptom.TOGETHER else self.thresholds
+        return max(thresholds[number] for number in evidence.rounds)

@@ -86,6 +86,12 @@ def _ports(member: Member) -> dict[str, Port]:
             )
         if name in ports:
             raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
+        for other, port in ports.items():
+            if twice := {interface, device} & {port.interface, port.device} - {""}:
+                raise BadTopology(
+                    f"label {RAILS_LABEL} of {member.name} names {min(twice)} for {other} and {name}: give each rail a "
+                    "port of its own, or one is tested twice and another never"
+                )
         place = len(ports) % member.gpus if member.gpus else len(ports)
         ports[name] = Port(address, interface, device, int(gpu) if gpu else place, bool(gpu))
     return ports

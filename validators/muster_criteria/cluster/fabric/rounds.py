@@ -58,12 +58,13 @@ class RoundResult:
 
     ``alone`` is the rate of each rail by itself, shape (pairs, rails, variants): the worse of both directions, in any
     unit that is the same for all; 0 for a rail over which nothing could be sent, NaN for one that was not measured.
-    ``together``: with all rails at once, shape (pairs, rails), or None. ``wrong``: wrong payload arrived, shape (pairs,
-    rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or None. ``silent``: nodes
-    of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes whose pair was measured
-    with another backend than most pairs, and with which; their cells are NaN. ``host``: plain TCP arrived over a rail
-    after the backend had failed there, shape (pairs, rails), or None. ``backend``: what the cells were measured with,
-    "" where no node says so. ``gpus``: by (node, rail), the GPU that the node measured the rail with, where it says so.
+    ``together``: with all rails at once, the best of its flows, shape (pairs, rails), or None. ``wrong``: wrong payload
+    arrived, shape (pairs, rails). ``crossed``: the GPU of this rail over the next rail's NIC, shape (pairs, rails), or
+    None. ``silent``: nodes of the round that returned nothing, so that their pair is not measured. ``replaced``: nodes
+    whose pair was measured with another backend than most pairs, and with which; their cells are NaN. ``host``: plain
+    TCP arrived over a rail after the backend had failed there, shape (pairs, rails), or None. ``backend``: what the
+    cells were measured with, "" where no node says so. ``gpus``: by (node, rail), the GPU that the node measured the
+    rail with, where it says so.
     ``troubles``: by (node, rail), why nothing arrived at the node, as it says. ``fallbacks``: by node, why its pair was
     measured with TCP instead of what was asked for, as it says.
 
@@ -90,3 +91,9 @@ class RoundResult:
         for other in (self.wrong, self.together, self.crossed, self.host):
             if other is not None and other.shape != (pairs, rails):
                 raise ValueError(f"round {self.round.number}: {other.shape} cells for {pairs} pairs")
+
+    def all_at_once(self) -> RoundResult:
+        """The same round with what each rail carried while all rails did, in place of what it carried alone."""
+        together = np.full(self.wrong.shape, np.nan) if self.together is None else self.together
+        plan = dataclasses.replace(self.round, variants=1)
+        return RoundResult(plan, together[:, :, None], np.zeros_like(self.wrong))

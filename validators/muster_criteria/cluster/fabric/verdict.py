@@ -62,7 +62,7 @@ def judge_fabric(
     """
     diagnosis = decode(rounds.topology, rounds.results)
     parts = [
-        _in_names(rounds.topology, each, diagnosis.thresholds, confirmed)
+        _in_names(rounds.topology, each, diagnosis.least(each), confirmed)
         for confirmed, found in ((True, diagnosis.named), (False, diagnosis.suspects))
         for each in found
     ]
@@ -98,7 +98,8 @@ def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partne
     what a confirmed part of the fabric leaves, if the node's cells with all partners went over it."""
 
     def holds(each: Evidence) -> bool:
-        return each.part.kind in OF_THE_NODE or _is_undecided(each.part.kind, each.touches)
+        of_node = each.part.kind in OF_THE_NODE or _is_undecided(each.part.kind, each.touches)
+        return of_node and each.symptom is not Symptom.TOGETHER
 
     every = (*diagnosis.named, *diagnosis.suspects)
     if any(holds(each) and node in each.touches and each.part.rail in (-1, rail) for each in every):
@@ -181,7 +182,7 @@ def _replaced(rounds: Rounds, node: int | None) -> str:
     )
 
 
-def _in_names(topology: Topology, evidence: Evidence, thresholds: Mapping[int, float], confirmed: bool) -> FaultyPart:
+def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: bool) -> FaultyPart:
     part = evidence.part
     return FaultyPart(
         kind=part.kind,
@@ -194,7 +195,7 @@ def _in_names(topology: Topology, evidence: Evidence, thresholds: Mapping[int, f
         partners=tuple(topology.nodes[node] for node in evidence.partners if node >= 0),
         touches=tuple(topology.nodes[node] for node in evidence.touches),
         confirmed=confirmed,
-        least=max(thresholds[number] for number in evidence.rounds),
+        least=least,
     )
 
 
@@ -209,11 +210,15 @@ def _where(topology: Topology, evidence: Evidence) -> str:
 
 def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, block: BlockFindings) -> None:
     """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
-    what an unevenly slow leaf switch may have caused."""
+    what is low only with all rails at once, or what an unevenly slow leaf switch may have caused."""
     uneven = any(_may_cause(each, part) for each in parts)
-    why, software = f"{part.title}: {part.observed}", _carries_tcp(part, rounds)
+    why = f"{part.title}: {part.observed}{_said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))}"
+    software, together = _carries_tcp(part, rounds), part.symptom is Symptom.TOGETHER
+    if together:
+        why += "; each rail alone is good, so look at what they share first: PCIe switch, NUMA node, PFC, routing"
+        block.suspect([part.node], Lack.UNDECIDED, why)
     if software:
-        why += "; TCP went over the same rails, so look at its RDMA first: limits of locked memory, GID, libraries"
+        why += "; look at its RDMA first: limits of locked memory, GID, libraries"
         block.suspect([part.node], Lack.UNDECIDED, why)
     if uneven:
         why += "; its leaf switch is slow, perhaps unevenly: repair that first, and test again"
@@ -222,7 +227,8 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
         block.suspect([part.node], Lack.LOST, why)
     elif not part.confirmed:
         block.suspect([part.node], Lack.UNDECIDED, f"suspected, and not confirmed by two further partners: {why}")
-    critical = part.confirmed and part.symptom is not Symptom.SILENT and not software and not uneven
+    doubtful = software or uneven or together or part.symptom is Symptom.SILENT
+    critical = part.confirmed and not doubtful
     wrong = part.symptom is Symptom.CORRUPTS
     block.add(
         part.node,
@@ -254,15 +260,19 @@ def _carries_tcp(part: FaultyPart, rounds: Rounds) -> bool:
 
     The cable and the port do work then, and what fails may be software of the node.
     """
-    node, rails = rounds.topology.index[part.node], rounds.topology.rails
-    own = slice(None) if not part.rail else slice(rails.index(part.rail), rails.index(part.rail) + 1)
+    node, own = rounds.topology.index[part.node], _rails_of(part, rounds)
     carried: list[bool] = []
     for result in rounds.results:
         rows = [row for row, pair in enumerate(result.round.pairs) if node in pair]
-        dead = np.fmax.reduce(result.alone[rows, own], axis=2) == 0.0
+        dead = np.fmax.reduce(result.alone[rows][:, own], axis=2) == 0.0
         if part.symptom is Symptom.DEAD and dead.any():
-            carried.append(result.host is not None and bool(result.host[rows, own][dead].all()))
+            carried.append(result.host is not None and bool(result.host[rows][:, own][dead].all()))
     return bool(carried) and all(carried)
+
+
+def _rails_of(part: FaultyPart, rounds: Rounds) -> list[int]:
+    """The rails that a node's part is on."""
+    return [at for at, rail in enumerate(rounds.topology.rails) if part.rail in ("", rail)]
 
 
 def _device(part: FaultyPart, rounds: Rounds) -> str:
@@ -289,11 +299,15 @@ def _carried(rounds: Rounds) -> set[tuple[int, int]]:
     return found
 
 
-def _bad_cells(rounds: Rounds) -> Iterator[tuple[RoundResult, int, int]]:
-    """(Result, row, rail) of the cells that carried nothing, or wrong bytes."""
+def _bad_cells(rounds: Rounds) -> Iterator[tuple[RoundResult, int, int, bool]]:
+    """(Result, row, rail, together) of the cells that carried nothing, or wrong bytes; ``together``: of those that
+    carried something right alone, and nothing with all rails at once."""
     for result in rounds.results:
-        dead = (np.fmax.reduce(result.alone, axis=2) == 0.0) | result.wrong
-        yield from ((result, int(row), int(at)) for row, at in np.argwhere(dead))
+        bad = (np.fmax.reduce(result.alone, axis=2) == 0.0) | result.wrong
+        yield from ((result, int(row), int(at), False) for row, at in np.argwhere(bad))
+        if result.together is not None:
+            dead = (result.together == 0.0) & ~bad
+            yield from ((result, int(row), int(at), True) for row, at in np.argwhere(dead))
 
 
 def _never_carried(
@@ -304,7 +318,7 @@ def _never_carried(
     Whatever part of the fabric explains it: nothing is known of the node's own part then.
     """
     topology = rounds.topology
-    never = {(node, at) for result, row, at in _bad_cells(rounds) for node in result.round.pairs[row]}
+    never = {(node, at) for result, row, at, _ in _bad_cells(rounds) for node in result.round.pairs[row]}
     for node, at in sorted(never - set(carried)):
         name, rail = topology.nodes[node], topology.rails[at]
         over = [part for part in parts if name in part.touches and part.rail in (rail, "")]
@@ -312,15 +326,15 @@ def _never_carried(
             continue
         why = listed([part.title for part in over if stops(part.symptom, wrong=False)])
         why = why or "test again, with other partners"
-        what = f"no byte, or only wrong bytes, ever arrived over rail {rail}{_said_of(rounds, node, at)}"
+        what = f"no byte, or only wrong bytes, ever arrived over rail {rail}{_said_of(rounds, node, [at])}"
         block.suspect([name], Lack.UNDECIDED, f"{what}: {why}")
 
 
-def _said_of(rounds: Rounds, node: int, rail: int) -> str:
-    """What its tool said first of a rail over which nothing went, and whether plain TCP did."""
-    said = next((each.troubles[node, rail] for each in rounds.results if (node, rail) in each.troubles), "")
+def _said_of(rounds: Rounds, node: int, rails: Sequence[int]) -> str:
+    """What its tool said first of these rails, over which nothing went, and whether plain TCP did."""
+    said = next((each.troubles[node, at] for at in rails for each in rounds.results if (node, at) in each.troubles), "")
     tcp = any(
-        each.host is not None and each.host[row, rail]
+        each.host is not None and each.host[row, rails].any()
         for each in rounds.results
         for row, pair in enumerate(each.round.pairs)
         if node in pair
@@ -334,12 +348,12 @@ def _unexplained(
     """Suspects both nodes of a cell that carried nothing or wrong bytes, of which either may be at fault: both carried
     something elsewhere, and no confirmed part that the cell went over can have caused it."""
     failed_with: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for result, row, at in _bad_cells(rounds):
+    for result, row, at, _ in _bad_cells(rounds):
         for own, other in itertools.permutations(result.round.pairs[row]):
             failed_with[own, at].add(other)
-    for result, row, at in _bad_cells(rounds):
+    for result, row, at, together in _bad_cells(rounds):
         nodes, rail, wrong = result.round.pairs[row], rounds.topology.rails[at], bool(result.wrong[row, at])
-        over = [each for each in named if goes_over(rounds.topology, each, nodes, at)]
+        over = [each for each in named if goes_over(rounds.topology, each, nodes, at, together=together)]
         # A port that is slow most of the time may also fail: another partner shows that it does.
         failing = (each.part.kind in OF_THE_NODE and len(failed_with[each.part.a, at]) > 1 for each in over)
         if any(failing) or any(stops(each.symptom, wrong) for each in over):
@@ -347,6 +361,7 @@ def _unexplained(
         if all((node, at) in carried for node in nodes):
             names = [rounds.topology.nodes[node] for node in nodes]
             what = "wrong bytes arrived" if wrong else "nothing could be sent"
+            what += " with all rails at once" if together else ""
             where = f"between {' and '.join(names)} over rail {rail} in round {result.round.number}"
             block.suspect(names, Lack.UNDECIDED, f"{what} {where}, and no other pair tells whose fault it is")
 

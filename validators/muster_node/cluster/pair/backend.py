@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import re
 from typing import Any
+
+from muster_node.hardware.host.fabric import adapters
+from muster_node.hardware.host.sysfs import Files
 
 Endpoint = dict[str, Any]
 """What the sender has to know of a receiver; JSON."""
@@ -15,7 +19,28 @@ class NotSent(Exception):
 
 
 class NotTried(NotSent):
-    """The rail could not be chosen, so that nothing is known of it; the message is a clause that names the reason."""
+    """The rail could not be chosen, or this node could not begin to send, so that nothing is known of the rail; the
+    message is a clause that names the reason."""
+
+
+_OWN_ERROR = re.compile(
+    r"(?:IB device \S+ not found|Couldn't (?:allocate (?:MR|PD|CQ|QP)|create (?:CQ|QP|completion channel))"
+    r"|Couldn't listen to port|Unable to create QP"
+    r"|Call to ibv_(?:open_device|alloc_pd|reg_\w*mr\w*|create_(?:cq|qp)) failed)[^\n]*"
+)
+"""What perftest and NCCL say where a node lacks something that no partner has to do with, such as memory that may be
+locked. Of a port that is down, too, perftest says that it has no context for the device, so that this is no such line.
+"""
+
+
+def not_sent(device: str, why: str, output: str) -> NotSent:
+    """The error of a tool that failed, by its ``output``: NotTried for what this node itself lacks, such as the RDMA
+    ``device``."""
+    adapter = device.partition("/")[0]
+    if adapter and adapter not in adapters(Files()):
+        return NotTried(f"{why}; this node has no RDMA device {adapter}: correct label rails, or look for its NIC")
+    own = _OWN_ERROR.search(output)
+    return NotTried(f"{why}; {own.group(0)[:200]}") if own else NotSent(why)
 
 
 class NoBackend(Exception):

@@ -21,12 +21,12 @@ from muster_node.cluster.pair.backend import (
     Backend,
     Endpoint,
     NoBackend,
-    NotSent,
     NotTried,
     Rail,
     Receiver,
     Step,
     Transfer,
+    not_sent,
 )
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Context, Skip
@@ -81,7 +81,7 @@ class Collective(Backend):
         if self.name == "nccl" and "NCCL_SOCKET_IFNAME" not in os.environ:
             # Over it NCCL's processes meet; by itself it takes any that is up, such as one of containers.
             choose_interface(interface_of(self._address), pinned)
-        return _Side(self._context, self.name, pinned, endpoint, step, self._mib, receives)
+        return _Side(self._context, self.name, pinned, endpoint, rail.device, step, self._mib, receives)
 
 
 def _lacks(context: Context, library: str) -> str:
@@ -156,12 +156,13 @@ class _Side(Receiver):
         library: str,
         pinned: dict[str, str],
         endpoint: Endpoint,
+        device: str,
         step: Step,
         mib: int,
         receives: bool,
     ) -> None:
         self.endpoint = endpoint
-        self._limit_s = _START_S + step.limit_s
+        self._device, self._limit_s = device if library == "nccl" else "", _START_S + step.limit_s
         job: dict[str, Any] = {
             **endpoint, "library": library, "rank": 0 if receives else 1, "seconds": step.seconds,
             "warmup_s": step.warmup_s, "seed": step.seed, "mib": mib, "limit_s": _START_S,
@@ -172,7 +173,7 @@ class _Side(Receiver):
         try:
             self._tool = self._running.__enter__()
         except Skip as error:
-            raise NotSent(str(error)) from error
+            raise NotTried(str(error)) from error
 
     def result(self) -> Transfer:
         """What the process printed last."""
@@ -184,7 +185,7 @@ class _Side(Receiver):
         except (ValueError, KeyError, TypeError):
             pass
         ended = "did not end in time" if done.status is None else done.last_line()
-        raise NotSent(f"the process of {self.endpoint['port']} failed: {ended}")
+        raise not_sent(self._device, f"the process of {self.endpoint['port']} failed: {ended}", done.err)
 
     def close(self) -> None:
         """Ends the process."""

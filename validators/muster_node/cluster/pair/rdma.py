@@ -7,7 +7,17 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from muster_node.cluster.pair.backend import Backend, Endpoint, NoBackend, NotSent, Rail, Receiver, Step, Transfer
+from muster_node.cluster.pair.backend import (
+    Backend,
+    Endpoint,
+    NoBackend,
+    NotTried,
+    Rail,
+    Receiver,
+    Step,
+    Transfer,
+    not_sent,
+)
 from muster_node.probe import Context, Skip
 from muster_node.tools.output import BadOutput
 from muster_node.tools.perftest import ib_write_bw, parse_ib_write_bw
@@ -36,15 +46,23 @@ class IbWrite(Backend):
         """Starts the server."""
         self._next += 1
         command = _command(rail, self._next, step, self._words)
-        return _Server(self._context, command, step, self._next)
+        return _Server(self._context, command, rail.device, step, self._next)
 
     def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
         """Runs the client."""
         command = [*_command(rail, int(endpoint["port"]), step, self._words), rail.other]
+        said: list[str] = []
+
+        def parse(text: str) -> float:
+            said.append(text)
+            return parse_ib_write_bw(text)
+
         try:
-            return result_of(self._context, command, step.limit_s, parse_ib_write_bw, stderr=True)
-        except (BadOutput, Skip) as error:
-            raise NotSent(f"ib_write_bw {error}") from error
+            return result_of(self._context, command, step.limit_s, parse, stderr=True)
+        except Skip as error:
+            raise NotTried(f"ib_write_bw {error}") from error
+        except BadOutput as error:
+            raise not_sent(rail.device, f"ib_write_bw {error}", "".join(said)) from error
 
 
 def words_of(given: Any) -> list[str]:
@@ -62,21 +80,21 @@ def _command(rail: Rail, port: int, step: Step, words: Sequence[str]) -> list[st
 
 
 class _Server(Receiver):
-    def __init__(self, context: Context, command: list[str], step: Step, port: int) -> None:
+    def __init__(self, context: Context, command: list[str], device: str, step: Step, port: int) -> None:
         self.endpoint = {"port": port}
-        self._limit_s = step.limit_s
+        self._device, self._limit_s = device, step.limit_s
         self._running = started(context, command)
         try:
             self._tool: Tool = self._running.__enter__()
         except Skip as error:
-            raise NotSent(str(error)) from error
+            raise NotTried(str(error)) from error
         context.hardware.clock.sleep(_START_S)  # until it listens
 
     def result(self) -> Transfer:
         """The server's own end; the rate is the client's."""
         done = self._tool.wait(self._limit_s)
         if done.status != 0:
-            raise NotSent(f"ib_write_bw's server: {done.last_line()}")
+            raise not_sent(self._device, f"ib_write_bw's server: {done.last_line()}", done.err)
         return Transfer(0.0)
 
     def close(self) -> None:

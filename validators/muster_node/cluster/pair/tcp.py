@@ -8,6 +8,7 @@ other pairs of the same kind.
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import threading
@@ -38,10 +39,10 @@ def bind(own: socket.socket, rail: Rail) -> None:
         try:
             own.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, rail.interface.encode() + b"\0")
         except OSError as error:
-            raise NotTried(
-                f"a socket cannot be bound to {rail.interface} ({error.strerror or error}): give the agent CAP_NET_RAW "
-                "(Linux before 5.7 asks for it), or correct the interface in label rails"
-            ) from error
+            do = "correct the interface in label rails, or look for its NIC"
+            if error.errno == errno.EPERM:
+                do = "give the agent CAP_NET_RAW, which Linux before 5.7 asks for"
+            raise NotTried(f"a socket cannot be bound to {rail.interface} ({error.strerror or error}): {do}") from error
     try:
         own.bind((rail.own, 0))
     except OSError as error:

@@ -34,11 +34,16 @@ _ERRORS = (
 )
 
 
+def adapters(files: Files) -> list[str]:
+    """The RDMA devices."""
+    return files.names(_IB)
+
+
 def ports(files: Files) -> list[tuple[str, str, str]]:
     """(device, adapter, path) of every port that ``stays``; devices are named as ``inventory`` names them for their
     speed."""
     found = []
-    for adapter in files.names(_IB):
+    for adapter in adapters(files):
         for port in files.names(f"{_IB}/{adapter}/ports"):
             device = "nic:" + adapter if port == "1" else f"nic:{adapter}/{port}"
             path = f"{_IB}/{adapter}/ports/{port}/"
