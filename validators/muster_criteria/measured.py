@@ -17,6 +17,8 @@ from muster_criteria.written import problem_of
 
 NOT_SUPPORTED = "not supported"
 """The note of what a device or its driver does not have; as ``muster_node.hardware.seam`` writes it."""
+THROTTLED = frozenset({"hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake", "board_limit", "thermal"})
+"""Reasons of throttling that are the machine's; a software power cap and a limit for reliability are the load's."""
 RESULT_BYTES_MAX = 5 * 1024 * 1024
 PARTS_MAX = 500
 """Serials of one machine: four times what the largest of today has."""

@@ -99,7 +99,9 @@ def test_only_what_corrupts_is_done_at_once() -> None:
     assert all(entry.corrupts for entry in shipped().entries if entry.action is A.AT_ONCE)
 
 
-@pytest.mark.parametrize("check", ["disk_full", "kernel/network", "kernel/overheated", "bmc_log/critical"])
+@pytest.mark.parametrize(
+    "check", ["disk_full", "kernel/network", "kernel/overheated", "bmc_log/critical", "imex_recovery"]
+)
 def test_what_half_of_a_place_shows_for_one_cause_is_not_its_nodes(check: str) -> None:
     assert shipped().is_place(check)
 

@@ -288,13 +288,13 @@ def test_what_is_remembered_of_a_node_is_bounded_and_what_it_invents_displaces_n
 
 
 def test_a_power_cap_is_the_loads_and_a_thermal_one_the_machines() -> None:
-    def throttled(reason: str, seconds: float) -> dict[str, Any]:
-        return fact("throttle_time", "gpu0", seconds, labels={"reason": reason})
+    def throttled(seconds: float) -> list[dict[str, Any]]:
+        reasons = ("hw_thermal", "sw_thermal", "sw_power_cap")
+        return [fact("throttle_time", "gpu0", seconds, labels={"reason": each}) for each in reasons]
 
-    before = counters_of(throttled("hw_thermal", 0), throttled("sw_power_cap", 0))
-    assert list(shown(swept(throttled("hw_thermal", 300), throttled("sw_power_cap", 600)), before)[0]) == [
-        "throttled/hw_thermal gpu0"
-    ]
+    assert list(shown(swept(*throttled(300)), counters_of(*throttled(0)))[0]) == [
+        "throttled/hw_thermal gpu0", "throttled/sw_thermal gpu0",
+    ]  # fmt: skip
 
 
 def test_the_kernels_messages_are_classed_by_the_skus_policies() -> None:

@@ -30,6 +30,13 @@ THROTTLED_NS = (0, 25 * 10**7, 0)
 THROTTLE_FIELDS_FROM = {
     "570": None, "575": 251, "580.65": 251, "580.76": None, "580.82": 269, "580.95": 269, "580.126": 269, "595": 269,
 }  # fmt: skip
+FIELDS_SINCE = {pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: 565}
+FUNCTIONS_SINCE = {
+    "nvmlDeviceGetComputeRunningProcesses": 510, "nvmlDeviceGetGraphicsRunningProcesses": 510,
+    "nvmlDeviceGetCurrentClocksEventReasons": 535, "nvmlSystemGetConfComputeSettings": 550,
+}  # fmt: skip
+"""By the first driver (NVIDIA's change log of NVML; of processes, nvitop's pull request 89): an older one answers a
+field with INVALID_ARGUMENT, and has no such function."""
 NOT_ON_HOPPER = (
     pynvml.NVML_FI_DEV_C2C_LINK_COUNT,
     pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
@@ -52,15 +59,16 @@ class FakeNvml:
     calls that it answers before it is lost; ``only_identity`` maps one to the error with which it refuses all calls but
     those of IDENTITY, as gpud's mocks of a GPU that needs a reset do (leptonai/gpud, pull request 1133; ``nvidia-smi``
     shows "[GPU requires reset]" for 16, and "ERR!" for 999); ``fields`` goes before FIELDS; ``fabric_version`` is the
-    newest fabric structure that the driver accepts (3 since driver 580). Events are as the comments of nvml.h define
-    them: ``happens`` queues one for each set with which its GPU is registered by then, in the order of time; a wait
-    that finds none raises TIMEOUT.
+    newest fabric structure that the driver accepts (3 since driver 580); ``encrypted`` is (ccFeature, multiGpuMode).
+    Events are as the comments of nvml.h define them: ``happens`` queues one for each set with which its GPU is
+    registered by then, in the order of time; a wait that finds none raises TIMEOUT.
     """
 
     def __init__(self, count: int = 8, links: int = 2, **answers: Any) -> None:
         self.count = count
         self.links = links
         self.fabric_version = 3
+        self.encrypted = 0, 0
         self.lost_after: dict[int, int] = {}
         self.fields: dict[int, tuple[int, int]] = {}
         self.links_down: set[tuple[int, int]] = set()
@@ -77,7 +85,7 @@ class FakeNvml:
             "nvmlInit": None,
             "nvmlSystemGetDriverVersion": "580.126.09",
             "nvmlSystemGetCudaDriverVersion_v2": 12080,
-            "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=0),
+            "nvmlSystemGetConfComputeState": lambda: SimpleNamespace(ccFeature=self.encrypted[0]),
             "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetSerial": lambda handle: f"165000000000{handle}",
             "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle:04}",
@@ -117,6 +125,7 @@ class FakeNvml:
             "nvmlDeviceGetFanSpeed": 40,
             "nvmlDeviceGetCpuAffinity": [],
             "nvmlDeviceGetCurrentClocksEventReasons": pynvml.nvmlClocksEventReasonSwPowerCap,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksEventReasonSwPowerCap,
             "nvmlDeviceGetComputeRunningProcesses": [],
             "nvmlDeviceGetGraphicsRunningProcesses": [],
             **answers,
@@ -130,8 +139,10 @@ class FakeNvml:
             self.before(name, arguments)
             if name in self.hang and self.hang[name] in (None, *arguments[:1]):
                 raise Hangs
+            if self._driver < FUNCTIONS_SINCE.get(name, 0):
+                return self._refused(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
             if name in self.refuse:
-                raise pynvml.NVMLError(self.refuse[name])
+                return self._refused(name, self.refuse[name])
             if arguments and name.startswith("nvmlDevice") and arguments[0] in self.refuse_gpu:
                 raise pynvml.NVMLError(self.refuse_gpu[arguments[0]])
             device = arguments and name.startswith("nvmlDevice")
@@ -144,6 +155,20 @@ class FakeNvml:
             return self._answer(name, *arguments)
 
         return call
+
+    @property
+    def _driver(self) -> int:
+        return int(self.answers["nvmlSystemGetDriverVersion"].partition(".")[0])
+
+    @staticmethod
+    def _refused(name: str, code: int) -> int:
+        """As the binding does: of one call it returns the error, of two it hides that a driver lacks them."""
+        missing = code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        if name == "nvmlSystemGetConfComputeSettings" and not missing:
+            return code
+        if name.endswith("RunningProcesses") and missing:
+            raise pynvml.NVMLLibraryMismatchError
+        raise pynvml.NVMLError(code)
 
     def happens(self, gpu: int, code: int, instance: int = 0xFFFFFFFF) -> None:
         """An XID on a GPU, by NVML index; one before the registration is never delivered."""
@@ -193,6 +218,12 @@ class FakeNvml:
             return self._fabric(arguments[1]._obj)
         if name == "nvmlDeviceGetGpuFabricInfo":
             return self._fabric(arguments[1]._obj)
+        if name == "nvmlSystemGetConfComputeSettings":
+            settings = arguments[0]._obj
+            if settings.version != pynvml.nvmlSystemConfComputeSettings_v1:
+                return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+            settings.ccFeature, settings.multiGpuMode = self.encrypted
+            return pynvml.NVML_SUCCESS
         if name == "nvmlDeviceGetSramEccErrorStatus":
             status = arguments[1]._obj
             if status.version != pynvml.nvmlEccSramErrorStatus_v1:
@@ -230,6 +261,8 @@ class FakeNvml:
         identifier = wanted[0] if isinstance(wanted, tuple) else wanted
         if identifier in NOT_ON_HOPPER and identifier not in self.fields:
             return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if self._driver < FIELDS_SINCE.get(identifier, 0):
+            return pynvml.c_nvmlFieldValue_t(nvmlReturn=pynvml.NVML_ERROR_INVALID_ARGUMENT)
         kind, value = self._throttled(identifier) if identifier in MOVED else {**FIELDS, **self.fields}[identifier]
         field = pynvml.c_nvmlFieldValue_t(valueType=kind, nvmlReturn=self.refuse.get(f"field {identifier}", 0))
         member = {1: "uiVal", 3: "ullVal", 5: "siVal"}[kind]

@@ -330,7 +330,7 @@ def test_a_health_that_nvml_does_not_define_is_not_the_absence_of_one(info: dict
 def test_a_reason_that_this_version_does_not_know_is_one() -> None:
     usual = pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonSyncBoost
     assert _of(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual))["throttle_reason", ""].text == "none"
-    newer = FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual | 0x400)
+    newer = FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=usual | 0x8000)
     assert _of(newer)["throttle_reason", ""].text == "unknown"
 
 

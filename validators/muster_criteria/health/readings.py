@@ -26,7 +26,7 @@ from muster_criteria.device_events.policy import (
 from muster_criteria.health import presence
 from muster_criteria.health.counters import Count, believable, gone_on, leaps, rises
 from muster_criteria.health.presence import UNREAD, UP
-from muster_criteria.measured import NOT_SUPPORTED
+from muster_criteria.measured import NOT_SUPPORTED, THROTTLED
 from muster_criteria.text import one_line
 from muster_criteria.written import problem_of
 
@@ -35,13 +35,11 @@ ANSWER_MAX = 1024 * 1024
 DISK_FREE_SHARE, DISK_FREE_GIB = 0.02, 1.0
 CLOCK_SKEW_S = 60.0
 THROTTLED_SHARE = 0.2
-"""A GPU that the hardware holds down for this share of the time between two sweeps is throttled."""
+"""A GPU that is held down for this share of the time between two sweeps is throttled."""
 EXPOSED_S = 60.0
 """A shorter time under a job counts as this: a single error within a second is no rate."""
 BOOT_S = 300.0
 """At boot, firmware makes kernels print errors on sound machines: what counts "during" a load alone does not count."""
-HARMFUL = frozenset({"hw_thermal", "hw_power_brake", "thermal"})
-"""Reasons of throttling that are the machine's; a power cap is the load's."""
 UNCLASSED = str(EventSeverity.ISOLATE)
 """The severity of a driver's error that no policy of the SKU judges."""
 LOG_READ = f"{UP}kernel_log"
@@ -220,7 +218,7 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
         if fact.name in _FLAGS and value is not None:
             yield Reading(fact.name, device, bad=bool(value))
         elif fact.name == "recovery_action" and fact.text:
-            yield Reading(fact.name, device, fact.text, bad=fact.text != "none")
+            yield from _recovery(fact.text, device)
         elif fact.name == "fabric_healthy" and value is not None:
             yield Reading("fabric_unhealthy", device, bad=not value)
         elif fact.name == "clock_synchronised" and value is not None:
@@ -234,6 +232,12 @@ def _facts(swept: Swept, before: Before, counters: dict[str, float]) -> Iterator
     counters.update({each.key: each.value for each in believed} | leaps(counts, believed))
     if before.seconds:
         yield from _rises(swept, before, before.seconds, believed)
+
+
+def _recovery(needed: str, device: str) -> Iterator[Reading]:
+    check = "" if needed == "none" else _RECOVERIES.get(needed, "recovery_action")
+    for each in ("recovery_action", *dict.fromkeys(_RECOVERIES.values())):
+        yield Reading(each, device, needed if each == check else "", bad=each == check)
 
 
 def _refused(facts: Sequence[Fact]) -> Iterator[Reading]:
@@ -287,6 +291,12 @@ _FLAGS = frozenset({
 })  # fmt: skip
 _STATED = frozenset({"recovery_action", "fabric_healthy"})
 """The other states of a GPU that say by themselves whether they are bad."""
+_RECOVERIES = {
+    "recovery of the IMEX domain": "imex_recovery",
+    "reboot of the node": "reboot_needed",
+    "reboot of the system": "reboot_needed",
+}
+"""What a driver says that a GPU needs and no reset of it brings: a check of its own each."""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _SMART = frozenset({"nvme_warning", "nvme_media_errors", "nvme_used", "nvme_spare"})
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
@@ -306,7 +316,7 @@ def _risen(count: Count, risen: float, seconds: float, under_job: float) -> Iter
     """
     if count.name == "throttle_time":
         reason = count.labels.get("reason", "")
-        if reason in HARMFUL:
+        if reason in THROTTLED:
             share = risen / seconds
             bad = share >= THROTTLED_SHARE
             yield Reading(f"throttled/{reason}", count.device, f"{share:.0%} of {seconds:.0f} s", bad=bad)

@@ -40,6 +40,11 @@ STATES = {
     "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric", on="gpu"),
     "fabric_healthy": Metric("bool", "whether the fabric manager calls the GPU healthy", on="gpu"),
 }
+RECOVERIES = (
+    "none", "recovery of the IMEX domain", "drain of peer traffic", "reset of the GPU", "reset of the bus",
+    "drain and reset", "reboot of the node", "reboot of the system",
+)  # fmt: skip
+"""What a driver may say that a GPU needs, mildest first; what it says otherwise is taken for the gravest."""
 WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(
         ("row_remap_pending", "row_remap_failed", "channel_repair_pending", "tpc_repair_pending", "unrepairable_memory",
@@ -47,7 +52,9 @@ WORST: Mapping[str, Callable[[Sequence[Any]], Any]] = {
         max,
     ),
     **dict.fromkeys(("nvlink_active", "fabric_healthy"), min),
-    "recovery_action": lambda known: next((each for each in known if each != "none"), "none"),
+    "recovery_action": lambda known: max(
+        known, key=lambda each: RECOVERIES.index(each) if each in RECOVERIES else len(RECOVERIES)
+    ),
 }  # fmt: skip
 """States of which one end is bad, so that one that was bad before the load, or recovered in it, was bad."""
 METRICS = {

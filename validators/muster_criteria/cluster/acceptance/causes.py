@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from muster_criteria.cluster.acceptance.values import Member
 from muster_criteria.cluster.model import TRAINING
+from muster_criteria.measured import THROTTLED
 from muster_criteria.model import Observation
 from muster_criteria.words import figure, listed
 
-THROTTLED = ("hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake", "thermal")
-"""Reasons that slow a GPU; a software power cap is usual at full load."""
 SLOW_GEMM = 0.97
 """A device whose own products reach less than this share of the others' is slow by itself. Chosen here, between the
 spread of healthy GPUs of a node (up to 5 %, stas00/ml-engineering) and the excess that is called a straggler."""

@@ -6,6 +6,7 @@ a GPU that is lost costs its own figures only.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import operator
@@ -21,7 +22,7 @@ from muster_node.hardware.nvidia.gpu import Gpu, find, identity_facts, module_id
 from muster_node.hardware.nvidia.links import Links, c2c_facts, cliques
 from muster_node.hardware.nvidia.nvml import CALL_LIMIT_S, Answer, Nvml, whole
 from muster_node.hardware.nvidia.settings import restore_setting
-from muster_node.hardware.seam import Compute, Device, Fact, GpuUse, Sample
+from muster_node.hardware.seam import NOT_SUPPORTED, Compute, Device, Fact, GpuUse, Sample
 from muster_node.hardware.torch_gpu import CudaCompute, Pace
 from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
@@ -69,8 +70,7 @@ class NvidiaGpus(Gpus):
         yield text("driver_version", "node", self._query("nvmlSystemGetDriverVersion"))
         cuda = self._query("nvmlSystemGetCudaDriverVersion_v2")
         yield text("cuda_version", "node", cuda.map(lambda version: f"{version // 1000}.{version % 1000 // 10}"))
-        confidential = self._query("nvmlSystemGetConfComputeState")
-        yield number("confidential_computing", "node", "bool", confidential.map(lambda state: state.ccFeature))
+        yield number("confidential_computing", "node", "bool", self._confidential())
         facts: list[Fact] = []
         for gpu in self._gpus:
             for fact in self._gpu_facts(gpu):
@@ -189,6 +189,20 @@ class NvidiaGpus(Gpus):
         if self._failure:
             return None, None, {}, self._failure
         return float(len(self._gpus)), None, {}, "; ".join(self._unanswered)
+
+    def _confidential(self) -> Answer:
+        """Whether data is encrypted between one GPU and its host, or between all GPUs of the machine and it.
+
+        Of the latter (protected PCIe, and NVLink encryption since), the feature's own flag says nothing. The binding
+        returns the error of this one call, and raises none. Drivers before 550 have the older call alone.
+        """
+        settings = self._constant("c_nvmlSystemConfComputeSettings_v1_t")()
+        answer = self._query("nvmlSystemGetConfComputeSettings", ctypes.byref(settings))
+        if answer.value:
+            answer = self._nvml.refusal(answer.value)
+        if answer.note == NOT_SUPPORTED:
+            return self._query("nvmlSystemGetConfComputeState").map(lambda state: state.ccFeature)
+        return answer.map(lambda _: int(settings.ccFeature != 0 or settings.multiGpuMode != 0))
 
     def _gpu_facts(self, gpu: Gpu) -> Iterator[Fact]:
         query, handle, device = self._query, gpu.handle, gpu.device.id

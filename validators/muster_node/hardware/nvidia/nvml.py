@@ -132,7 +132,7 @@ class Nvml:
                 self._worker = None
                 return Answer(note="NVML: " + why, code=HUNG)
             except self._binding.NVMLError as error:
-                return self._refusal(error, *arguments[:1])
+                return self.refusal(int(error.value), *arguments[:1])
             except Exception as error:  # a text that is no UTF-8, or a structure that the binding does not know
                 return _unreadable(f"the answer of {function}", error)
             finally:
@@ -175,12 +175,15 @@ class Nvml:
         wanted = identifier if scope is None else (identifier, scope)
         answer = self.query("nvmlDeviceGetFieldValues", handle, [wanted]).map(operator.itemgetter(0))
         if answer.value is not None and answer.value.nvmlReturn != 0:
-            return self._refusal(self._binding.NVMLError(answer.value.nvmlReturn), handle)
+            refused = self.refusal(answer.value.nvmlReturn, handle)
+            if refused.code == self.constant("NVML_ERROR_INVALID_ARGUMENT"):
+                # An id that the driver is too old to know (NVIDIA DCGM, DcgmTopology.cpp: "Is the driver >= r460?").
+                return dataclasses.replace(refused, note=NOT_SUPPORTED)
+            return refused
         return answer.map(_field_value).map(whole)
 
-    def _refusal(self, error: Any, *subject: Any) -> Answer:
-        """An NVMLError as an answer. ``subject``: the handle of the GPU that the call was about, if of one."""
-        code = int(error.value)
+    def refusal(self, code: int, *subject: Any) -> Answer:
+        """An NVML error as an answer. ``subject``: the handle of the GPU that the call was about, if of one."""
         if code == self.constant("NVML_ERROR_GPU_IS_LOST"):
             self._lost.update(map(id, subject))
         if code == self.constant("NVML_ERROR_RESET_REQUIRED"):
@@ -189,6 +192,7 @@ class Nvml:
             self.constant("NVML_ERROR_NOT_SUPPORTED"),
             self.constant("NVML_ERROR_FUNCTION_NOT_FOUND"),
         )
+        error = self._binding.NVMLError(code)
         return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error} (error {code})", code=code)
 
     def constant(self, name: str) -> Any:

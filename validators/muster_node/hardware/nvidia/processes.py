@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import Answer, Nvml
-from muster_node.hardware.seam import NOT_SUPPORTED, Fact
+from muster_node.hardware.seam import Fact
 from muster_node.processes import Process, look_up, table
 
 KINDS = ("Compute", "Graphics")
@@ -27,11 +27,13 @@ def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
 def unlisted(nvml: Nvml, gpu: Gpu) -> str:
     """Why it is not known which processes use this GPU, "" where it is.
 
-    No process can use a GPU that is lost, or needs a reset. One that does not answer may be waited for by a user's job.
+    No process can use a GPU that is lost, or needs a reset, and of a GPU that has no such list none is known. One that
+    does not answer may be waited for by a user's job; a driver that is too old for the call hides them.
     """
+    unsupported = nvml.constant("NVML_ERROR_NOT_SUPPORTED")
     for kind in KINDS:
         answer = nvml.query(f"nvmlDeviceGet{kind}RunningProcesses", gpu.handle)
-        if answer.value is None and answer.note != NOT_SUPPORTED and not nvml.is_lost(gpu.handle):
+        if answer.value is None and answer.code != unsupported and not nvml.is_lost(gpu.handle):
             return f"the {kind.lower()} processes of {gpu.device.id} cannot be listed ({answer.note})"
     return ""
 

@@ -9,7 +9,7 @@ from muster_node.hardware.host.sensors import POSSIBLE_C
 from muster_node.hardware.nvidia.answers import usable
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.nvml import Answer, Nvml
-from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, HARMLESS, HW_SLOWDOWN, NAMED_CAUSES, UNKNOWN
+from muster_node.hardware.nvidia.throttling import named
 from muster_node.hardware.seam import NOT_SUPPORTED, Sample
 
 MARGIN_C = 150.0
@@ -114,19 +114,9 @@ def _by_threshold(nvml: Nvml, gpu: Gpu, limit: _Limit, reading: Answer) -> Answe
 
 
 def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
-    """All reasons that hold the clock down now, the most harmful first and joined by "+", or "none"."""
+    """All reasons that hold the clock down now, as ``named``."""
     answer = nvml.query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
     if answer.code == nvml.constant("NVML_ERROR_FUNCTION_NOT_FOUND"):
         # Its name until driver 535.
         answer = nvml.query("nvmlDeviceGetCurrentClocksThrottleReasons", gpu.handle)
-    return answer.map(lambda reasons: _named(nvml, reasons))
-
-
-def _named(nvml: Nvml, reasons: int) -> str:
-    present = [name for name, constant in HARMFUL_FIRST if reasons & nvml.constant(constant)]
-    if any(name in NAMED_CAUSES for name in present):  # the hardware's slowdown is set along with its cause
-        present = [name for name in present if name != HW_SLOWDOWN]
-    known = sum(nvml.constant(constant) for constant in {*dict(HARMFUL_FIRST).values(), *HARMLESS})
-    if reasons & ~known:
-        present.append(UNKNOWN)
-    return "+".join(present) or "none"
+    return answer.map(named)

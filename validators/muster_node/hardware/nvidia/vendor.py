@@ -43,7 +43,7 @@ VENDOR = Vendor(
         "compute_mode": Metric("text", "who may use the GPU at once", on="gpu"),
         "persistence_mode": Metric("bool", "whether persistence mode is on", on="gpu"),
         "application_clock_default": Metric("MHz", "clock that jobs are given after a reset, by domain", on="gpu"),
-        "confidential_computing": Metric("bool", "whether confidential computing is on", on="node"),
+        "confidential_computing": Metric("bool", "whether data is encrypted on its way to and from GPUs", on="node"),
         "cuda_version": Metric("text", "highest CUDA version of the driver", on="node"),
     },
 )
