@@ -54,8 +54,8 @@ def error_of(
             (found,) = await asyncio.gather(
                 login(node, Credentials(key_file=str(folder / "login"))), return_exceptions=True
             )
-            assert isinstance(found, BaseException)
-            return found
+        assert isinstance(found, BaseException)
+        return found
 
     return asyncio.run(attempt())
 
