@@ -34,9 +34,7 @@ CONNECT_STEPS = 4
 """The time limit of a whole login, in multiples of its timeout: TCP, key exchange, banner, authentication."""
 
 RETRY_SECONDS = 3.0
-NOT_YET = "pam_nologin"
-"""In what systemd has a node say while it starts or goes down: it lets nobody in yet."""
-SAID_MAX = 300
+NOT_YET = "pam_nologin"  # in what systemd has a node say while it starts or goes down
 _CHUNK = 32 * 1024
 
 
@@ -213,8 +211,8 @@ class _ByKeyAlone(paramiko.Transport):
 def _said(client: paramiko.SSHClient) -> str:
     """What the node showed last while it was logged in to; "" without anything."""
     transport = client.get_transport()
-    shown = transport.auth_handler.banner if transport is not None and transport.auth_handler is not None else None
-    return shown.decode("utf-8", "replace") if isinstance(shown, bytes) else str(shown or "")
+    shown = getattr(transport and transport.auth_handler, "banner", None) or b""
+    return bytes(shown).decode("utf-8", "replace")
 
 
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
@@ -242,10 +240,8 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials, said
 
 
 def refused(node: Address, who: Credentials, said: str) -> RemoteError:
-    """Returns the error of a login that the node refuses. ``said``: what it showed meanwhile, such as PAM's reason or
-    the site's greeting; a node that lets nobody in yet is Unreachable, so that it is tried again.
-    """
-    said = cut(one_line(said), SAID_MAX)
+    """Returns the error of a login that the node refuses and ``said`` why. One that starts is to be tried again."""
+    said = cut(one_line(said), 300)
     if NOT_YET in said:
         return Unreachable(_unreachable(node.host, node.port, PermissionError(said), node.name))
     key = who.key_file or ("the key in the connection" if who.private_key else "the keys of the agent and ~/.ssh")
