@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,9 @@ TORCH_LIMIT_S = 120.0
 """The first import of PyTorch reads gigabytes from a cold disk."""
 
 NOT_ALLOWED = "not allowed: log in as root, or copy docs/examples/muster.sudoers; without it these readings are missing"
+
+RDMA_ITEMS = ("locked memory", "RDMA devices")
+_CAP_IPC_LOCK = 14  # linux/capability.h
 
 OPTIONAL_TOOLS = {
     "ipmitool": "install ipmitool for fan and inlet readings",
@@ -63,6 +68,7 @@ def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware])
     gpus = bool(hardware and hardware.devices("gpu"))
     items.extend(_torch(_needing(probes, "torch"), gpus and not (hardware is not None and hardware.simulated)))
     items.append(_gpus(gpus, _needing(probes, "gpu"), Files()))
+    items.extend(_rdma(Files()))
     items.extend(_privileges())
     items.extend(_tools(probes))
     return items
@@ -140,6 +146,41 @@ def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
         return Item("gpu", False, (), f"{others}: right for a node whose SKU counts no GPUs")
     # Nothing to repair: the SKU file defines whether this node has GPUs.
     return Item("gpu", False, (), "there is no GPU: right for a CPU node")
+
+
+def _rdma(files: Files) -> list[Item]:
+    """What RDMA lacks, on a node with ports for it: without it no rail carries anything, as with dead cables."""
+    if not files.names("/sys/class/infiniband"):
+        return []
+    names = files.names("/dev/infiniband", "uverbs*")
+    closed = [name for name in names if not _opens(str(files.root / "dev" / "infiniband" / name))]
+    devices = f"{len(names)} open" if names else "there is no /dev/infiniband/uverbs*: load ib_uverbs"
+    if closed:
+        devices = f"/dev/infiniband/{closed[0]} cannot be opened: let this user read and write it"
+    most, ok = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], bool(names) and not closed
+    unlimited = most == resource.RLIM_INFINITY or _may_lock(files)
+    locked = "not limited" if unlimited else (
+        f"limited to {most} bytes: set memlock to unlimited in limits.conf, and LimitMEMLOCK= of sshd and slurmd"
+    )  # fmt: skip
+    of_container = "; in a container see docs/deploying.md, The node side"
+    return [
+        Item(RDMA_ITEMS[0], unlimited, (), locked + ("" if unlimited else of_container)),
+        Item(RDMA_ITEMS[1], ok, (), devices + ("" if ok else of_container)),
+    ]
+
+
+def _opens(path: str) -> bool:
+    try:
+        bounded(f"opening {path}", lambda: os.close(os.open(path, os.O_RDWR)), 10.0)
+    except Exception:
+        return False
+    return True
+
+
+def _may_lock(files: Files) -> bool:
+    """Whether this process has the capability that no limit of locked memory holds for."""
+    held = [line.split() for line in files.text("/proc/self/status").splitlines() if line.startswith("CapEff:")]
+    return bool(held) and bool(int(held[0][1], 16) >> _CAP_IPC_LOCK & 1)
 
 
 def _privileges() -> list[Item]:

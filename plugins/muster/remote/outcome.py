@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import signal
 from collections.abc import Iterable
 
 from muster.model.runs import Job
@@ -96,7 +97,8 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
                 Kind.DONE,
                 f"the node side {what} (exit status {seen.exit_code}); see the task's log",
             )
-        return Ended(Kind.DONE, f"the node side ended with exit status {seen.exit_code} and left no result")
+        how = f"exit status {seen.exit_code}{_signal(seen.exit_code)}"
+        return Ended(Kind.DONE, f"the node side ended with {how} and left no result")
     gone = seen.state in (State.ABSENT, State.GONE)
     if seen.state is State.REBOOTED or (gone and boot_id and seen.boot_id and boot_id != seen.boot_id):
         return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
@@ -109,6 +111,16 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
         "the node side's process ended without a result; it may have run out of memory, or systemd-logind ended it "
         "with its login (KillUserProcesses)",
     )
+
+
+def _signal(exit_code: int | None) -> str:
+    """Which signal ended a process, as a shell writes it in an exit status; "" for none."""
+    try:
+        name = signal.Signals((exit_code or 0) - 128).name
+    except ValueError:
+        return ""
+    why = ": it may have run out of memory, or a program of the site ended it" if name == "SIGKILL" else ""
+    return f" ({name}{why})"
 
 
 def explained(kind: Kind, why: str) -> Ended:

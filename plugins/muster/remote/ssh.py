@@ -21,7 +21,7 @@ import paramiko
 from muster.errors import MusterError
 from muster.model.nodes import NewNode, Node
 from muster.remote.login import Credentials, own_fault
-from muster_criteria.text import one_line, printable
+from muster_criteria.text import cut, one_line, printable
 
 log = logging.getLogger(__name__)
 for _library in ("paramiko", "asyncssh"):
@@ -34,6 +34,7 @@ CONNECT_STEPS = 4
 """The time limit of a whole login, in multiples of its timeout: TCP, key exchange, banner, authentication."""
 
 RETRY_SECONDS = 3.0
+NOT_YET = "pam_nologin"  # in what systemd has a node say while it starts or goes down
 _CHUNK = 32 * 1024
 
 
@@ -50,7 +51,7 @@ class WrongHostKey(RemoteError):
 
 
 class LoginRefused(RemoteError):
-    """The node refused our user or key."""
+    """The node refused our user or key; the message has what it said of that."""
 
 
 class CommandTimedOut(RemoteError):
@@ -189,8 +190,9 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
             transport_factory=_ByKeyAlone,  # type: ignore[arg-type]  # the stubs want GSSAPI, which paramiko 5 lacks
         )
     except BaseException as error:
+        said = _said(client)
         client.close()
-        raise _as_remote_error(node, error, who) from error
+        raise _as_remote_error(node, error, who, said) from error
     finally:
         watchdog.cancel()
     transport = client.get_transport()
@@ -206,6 +208,13 @@ class _ByKeyAlone(paramiko.Transport):
         raise paramiko.AuthenticationException("it wants more than a key")
 
 
+def _said(client: paramiko.SSHClient) -> str:
+    """What the node showed last while it was logged in to; "" without anything."""
+    transport = client.get_transport()
+    shown = getattr(transport and transport.auth_handler, "banner", None) or b""
+    return bytes(shown).decode("utf-8", "replace")
+
+
 def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
     """Call ``act`` from another thread unless the timer is cancelled before."""
     timer = threading.Timer(seconds, act)
@@ -214,8 +223,7 @@ def _after(seconds: float, act: Callable[[], None]) -> threading.Timer:
     return timer
 
 
-def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> BaseException:
-    where = f"{node.name} ({node.host}:{node.port})"
+def _as_remote_error(node: Address, error: BaseException, who: Credentials, said: str) -> BaseException:
     if isinstance(error, paramiko.BadHostKeyException):
         return WrongHostKey(wrong_host_key(node, error.key))
     if fault := own_fault(error):
@@ -223,16 +231,26 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials) -> B
     if isinstance(error, MusterError):
         return error
     if isinstance(error, paramiko.AuthenticationException):
-        key = who.key_file or ("the key in the connection" if who.private_key else "the keys of the agent and ~/.ssh")
-        user = f"{node.user} (the node's own)" if node.user else who.username or "this process's user"
-        return LoginRefused(
-            f"{where} refused the login of {user} with {key}; check both in the SSH connection (MUSTER_SSH_CONN_ID)"
-        )
+        return refused(node, who, said)
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
         return WrongHostKey(wrong_host_key(node))
     if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
         return Unreachable(_unreachable(node.host, node.port, error, node.name))
     return error
+
+
+def refused(node: Address, who: Credentials, said: str) -> RemoteError:
+    """Returns the error of a login that the node refuses and ``said`` why. One that starts is to be tried again."""
+    said = cut(one_line(said), 300)
+    if NOT_YET in said:
+        return Unreachable(_unreachable(node.host, node.port, PermissionError(said), node.name))
+    key = who.key_file or ("the key in the connection" if who.private_key else "the keys of the agent and ~/.ssh")
+    user = f"{node.user} (the node's own)" if node.user else who.username or "this process's user"
+    return LoginRefused(
+        f"{node.name} ({node.host}:{node.port}) refused the login of {user} with {key}"
+        f"{f', and said {said!r}' if said else ''}; check both in the SSH connection (MUSTER_SSH_CONN_ID)"
+        f"{', and whether that user may log in there' if said else ''}"
+    )
 
 
 def wrong_host_key(node: Address, found: paramiko.PKey | None = None) -> str:

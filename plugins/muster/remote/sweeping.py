@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -96,19 +97,29 @@ async def read_all(
 async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes, limit_s: float) -> Answer:
     try:
         async with asyncio.timeout(limit_s):
-            return Answer(node, await _round_trip(node, cursor, who, sha256, agent))
+            return Answer(node, await _read_twice(node, cursor, who, sha256, agent))
     except TimeoutError:
         return Answer(node, trouble=f"it did not answer within {limit_s:g} s")
     except asyncssh.HostKeyNotVerifiable:
         return Answer(node, trouble=ssh.wrong_host_key(node))
-    except asyncssh.PermissionDenied:
-        return Answer(node, trouble="it refused the login")
     except (BadAnswer, launch.BadLaunch) as error:
         return Answer(node, trouble=str(error), unreadable=True)
     except Exception as error:  # one odd node stops no other
         if fault := own_fault(error):
             return Answer(node, trouble=str(fault), ours=True)
         return Answer(node, trouble=one_line(str(error))[:200] or type(error).__name__)
+
+
+async def _read_twice(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:
+    """Once more if the connection broke: an sshd drops logins at random when many come at once (MaxStartups), and a
+    bastion has those of all nodes."""
+    try:
+        return await _round_trip(node, cursor, who, sha256, agent)
+    except (OSError, asyncssh.Error) as error:
+        if isinstance(error, (TimeoutError, asyncssh.HostKeyNotVerifiable)) or own_fault(error):
+            raise
+    await asyncio.sleep(ssh.RETRY_SECONDS * random.uniform(0.5, 1.5))
+    return await _round_trip(node, cursor, who, sha256, agent)
 
 
 async def _round_trip(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:

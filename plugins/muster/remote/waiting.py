@@ -47,7 +47,7 @@ LOG_TOTAL_BYTES = 4 * 1024**2
 OPEN_FILES = 65_536
 """Each job that is awaited holds a connection, and logging in takes some more files for a moment."""
 
-CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ControllerFault)
+CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ssh.RemoteError, ControllerFault)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnecti
 
     It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
     node of a large outage, outlast the sweep. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable
-    and asyncssh.PermissionDenied.
+    and ssh.LoginRefused.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
     await asyncio.to_thread(who.key)
@@ -130,13 +130,35 @@ async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnecti
     if proxy := who.proxy_to(node.host, node.port):
         options["proxy_command"] = proxy
     reached = asyncio.timeout(None if proxy else settings().ssh_timeout_s)  # asyncssh's own limits the login too
+    client = _Client(reached)
+    try:
+        async with reached:
+            return await asyncssh.connect(node.host, node.port, client_factory=lambda: client, **options)
+    except asyncssh.DisconnectError as error:
+        if client.at_login:
+            raise ssh.refused(node, who, client.said) from error
+        raise
 
-    class Reached(asyncssh.SSHClient):
-        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-            reached.reschedule(None)
 
-    async with reached:
-        return await asyncssh.connect(node.host, node.port, client_factory=Reached, **options)
+class _Client(asyncssh.SSHClient):
+    """One login: how far it came, and what the node showed last. ``reached`` limits it until the network connects."""
+
+    def __init__(self, reached: asyncio.Timeout) -> None:
+        self.said = ""
+        self._reached = reached
+        self._connection: asyncssh.SSHClientConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
+        self._reached.reschedule(None)
+
+    def auth_banner_received(self, msg: str, lang: str) -> None:
+        self.said = msg
+
+    @property
+    def at_login(self) -> bool:
+        """Whether keys are exchanged. sshd closes the connection of a user whom PAM refuses, as after a reboot."""
+        return self._connection is not None and self._connection.get_extra_info("send_cipher") is not None
 
 
 class Waiter:
@@ -240,7 +262,8 @@ class Waiter:
         delay = min(delay, max(1.0, self._over_at - time.monotonic()))
         fault = own_fault(error)
         why = one_line(str(fault or error)) or type(error).__name__
-        what = "a fault of the controller" if fault else "it does not respond"
+        refused = "it refuses the login" if isinstance(error, ssh.LoginRefused) else "it does not respond"
+        what = "a fault of the controller" if fault else refused
         name = self.wait.node.name
         self.log.warning("%s: %s (%s); the job goes on; next attempt in %.0f s", name, what, why, delay)
         await asyncio.sleep(delay)
@@ -308,7 +331,7 @@ class Waiter:
 
 
 def _given_up(error: BaseException) -> Kind:
-    if isinstance(error, asyncssh.PermissionDenied):
+    if isinstance(error, ssh.LoginRefused):
         return Kind.REFUSED
     return Kind.UNABLE if own_fault(error) else Kind.LOST
 

@@ -10,6 +10,7 @@ import pytest
 from muster.cli.node import check as checking
 from muster.model.nodes import NewNode
 from muster.remote import ssh
+from muster_node.check import RDMA_ITEMS
 from tests.muster import fleet
 from tests.support.servers import sshd
 
@@ -55,6 +56,20 @@ def test_perftest_is_missing_where_the_rails_of_a_block_are_measured_with_it(sku
     lacks = checking.Item(checking.MISSING, "ib_write_bw", ("ib_write_bw",), "not installed")
     (found,) = checking.for_sku([lacks], sku, level)
     assert (found.mark, "pair_rails" in found.needed_by) == (mark, mark == checking.MISSING)
+
+
+@pytest.mark.parametrize(
+    ("sku", "level", "mark"),
+    [
+        ("h100-sxm-8", "standard", checking.MISSING), ("h100-sxm-8", "long", checking.MISSING),
+        ("l40s-8", "standard", checking.OPTIONAL),
+    ],
+)  # fmt: skip
+def test_what_rdma_lacks_is_missing_where_the_rails_of_a_block_are_measured_by_it(
+    sku: str, level: str, mark: str
+) -> None:
+    lacks = [checking.Item(checking.OPTIONAL, name, (), "limited") for name in RDMA_ITEMS]
+    assert {item.mark for item in checking.for_sku(lacks, sku, level)} == {mark}
 
 
 @pytest.mark.needs_sshd

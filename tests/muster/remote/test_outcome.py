@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -64,6 +65,13 @@ def look(state: State, exit_code: int | None = None) -> Look:
 def test_a_fresh_look_decides_how_a_job_ended(seen: Look, hint: Kind, kind: Kind | None) -> None:
     end = outcome.ended(seen, hint)
     assert (end.kind if end else None) == kind
+
+
+@pytest.mark.parametrize(("exit_code", "name"), [(137, "SIGKILL"), (143, "SIGTERM"), (1, ""), (128, ""), (255, "")])
+def test_a_signal_that_ended_the_node_side_is_named(exit_code: int, name: str) -> None:
+    end = outcome.ended(dataclasses.replace(look(State.DONE), exit_code=exit_code), Kind.DONE)
+    assert end is not None
+    assert re.findall("SIG[A-Z]+", end.sentence) == ([name] if name else [])
 
 
 @pytest.mark.parametrize("state", State)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import errno
 import json
@@ -18,6 +19,7 @@ from muster.remote import jobs, ssh, sweeping, waiting
 from muster.remote.login import Credentials
 from muster.remote.sweeping import Answer
 from muster.remote.zipapp import AgentFile, build_agent
+from tests.muster.remote.test_ssh import hops
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
@@ -97,6 +99,29 @@ def test_a_node_without_a_python_for_the_sweep_answers_and_is_there(
     assert all(each.unreadable for each in found.values())
     assert "3.9" in found["old"].trouble
     assert not read([node(server, "other", "foreign")], who, agent)["other"].unreadable
+
+
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_a_login_that_is_dropped_is_tried_once_more(
+    server: sshd.Sshd, who: Credentials, agent: AgentFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped: int
+) -> None:
+    """As a bastion's sshd drops some of many (MaxStartups)."""
+    monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.01)
+    counted = tmp_path / "logins"
+    drops = f"echo >>{counted}; [ $(wc -l <{counted}) -gt {dropped} ] || exit 255"
+    way = f"{hops(server, tmp_path)} -W 127.0.0.1:{server.port} -p {server.port} 127.0.0.1"
+    proxied = dataclasses.replace(who, proxy_command=f"sh -c '{drops}; exec {way}'")
+    found = read([node(server)], proxied, agent)["n1"]
+    assert bool(found.trouble) is (dropped == 2)
+    assert len(counted.read_text().splitlines()) == 2
+
+
+def test_a_login_that_is_refused_is_not_tried_again(
+    server: sshd.Sshd, agent: AgentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "RETRY_SECONDS", 3600.0)
+    foreign = Credentials(key_file=str(server.folder / "foreign"))
+    assert "MUSTER_SSH_CONN_ID" in read([node(server)], foreign, agent, limit_s=60.0)["n1"].trouble
 
 
 def test_a_key_that_cannot_be_read_is_the_controllers_fault(server: sshd.Sshd, agent: AgentFile) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from muster_node import check, privilege
+from muster_node.hardware.host.sysfs import Files
 from muster_node.probe import Probe
 from tests.muster_node.agent.harness import Node
 
@@ -83,6 +85,32 @@ def test_too_little_free_disk_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(check.facts, "disk_free", lambda path: 10**9)
     item = check._work_dir(("a",))
     assert not item.ok
+
+
+@pytest.mark.parametrize(
+    ("limit", "capabilities", "name", "missing"),
+    [
+        (65536, "0", "uverbs0", {"locked memory"}),
+        (65536, "4000", "uverbs0", set()),
+        (resource.RLIM_INFINITY, "0", "uverbs0", set()),
+        (resource.RLIM_INFINITY, "0", "rdma_cm", {"RDMA devices"}),
+        (resource.RLIM_INFINITY, "0", "uverbs0/a-folder", {"RDMA devices"}),
+    ],
+)
+def test_what_rdma_lacks_is_reported_where_there_are_ports_for_it(
+    limit: int, capabilities: str, name: str, missing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root has CAP_IPC_LOCK, for which the limit does not hold; in a container it may lack it."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    assert check._rdma(Files(tmp_path)) == []
+    status = f"Name:\tx\nCapEff:\t{capabilities}\n"
+    tree = {"sys/class/infiniband/mlx5_0/fw_ver": "", f"dev/infiniband/{name}": "", "proc/self/status": status}
+    for path, text in tree.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    items = check._rdma(Files(tmp_path))
+    assert tuple(item.item for item in items) == check.RDMA_ITEMS
+    assert {item.item for item in items if not item.ok} == missing
 
 
 def test_the_command_prints_text_and_json(node: Node, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import socket
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +15,6 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster_node.cluster.block import PARAMS, block_of
 from muster_node.cluster.exchange import ANYBODY, OPS, PERIOD, RANKS_MAX, Exchange, Payload, busbw_factor
-from muster_node.cluster.fabric import interface_of
 from muster_node.cluster.training import same_batch
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Compute
@@ -327,17 +325,6 @@ def test_training_moves_the_loss_down() -> None:
             for weight, gradient in zip(trained.weights, gradients, strict=True):
                 weight -= 0.05 * gradient
     assert losses == sorted(losses, reverse=True)
-
-
-def test_the_interface_of_an_address_is_found() -> None:
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.1") == ""
-    assert interface_of("2001:db8::1") == ""
-
-
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 is off")
-def test_the_interface_of_an_ipv6_address_is_found() -> None:
-    assert interface_of("::1") == "lo"
 
 
 class Fake(Probe):

@@ -1,15 +1,19 @@
-"""Where the store listens by which ranks find each other, and how a rank names who sent it wrong elements."""
+"""The interface of an address, where the store of a block listens, and how a rank names who sent wrong elements."""
 
 from __future__ import annotations
 
 import datetime
+import os
+import shutil
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster_node.cluster.fabric import listening_store
+from muster_node.cluster.fabric import interface_of, listening_store
 from muster_node.probes.cluster_collectives import _report_wrong
 
 LIMIT = datetime.timedelta(seconds=30)
@@ -39,3 +43,42 @@ def test_wrong_elements_name_both_gpus_also_on_a_board_that_lost_one() -> None:
     group.emit = lambda metric, device, value, labels, samples: rows.append((device, value))
     _report_wrong(group, {"op": "all_to_all"}, {}, 1)
     assert rows[2:] == [("node", 11)]
+
+
+def test_the_interface_of_an_address_is_found() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") == ""
+    assert interface_of("2001:db8::1") == ""
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 is off")
+def test_the_interface_of_an_ipv6_address_is_found() -> None:
+    assert interface_of("::1") == "lo"
+
+
+SECOND = """
+ip address add 10.99.0.1/24 dev lo
+ip address add 10.99.0.2/24 dev lo
+ip address add 10.99.0.3/24 dev lo label lo:1
+exec "$0" -c 'import sys; from muster_node.cluster.fabric import interface_of
+print(*map(interface_of, sys.argv[1:]))' "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="makes a network namespace")
+def test_the_interface_of_a_second_address_is_found() -> None:
+    """Without it gloo and NCCL take any interface, and the block hangs without a name."""
+    command = [
+        "unshare",
+        "--net",
+        "sh",
+        "-ec",
+        SECOND,
+        sys.executable,
+        "10.99.0.1",
+        "10.99.0.2",
+        "10.99.0.3",
+        "10.99.0.4",
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found == "lo lo lo:1 \n"

@@ -14,6 +14,7 @@ from typing import Any
 
 import muster_node
 from muster_node.contract import BETWEEN_VERSIONS, OF_EACH_DEVICE
+from muster_node.hardware.host import cgroups
 from muster_node.hardware.host.parse import parse_os_release
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
@@ -115,26 +116,16 @@ def installed(*packages: str) -> str:
 
 
 def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
-    """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroup); 0 if unknown."""
+    """How often the kernel's OOM killer has killed since boot (and in this process's memory cgroups); 0 if unknown."""
+    names = ("memory.events", "memory.oom_control")
+    groups = [f"{folder}/{name}" for folder in cgroups.above(_FILES, "memory") for name in names]
     total = 0
-    for path in (*paths, *_memory_event_files()):
+    for path in (*paths, *groups):
         for line in _FILES.text(path).splitlines():
             fields = line.split()
             if len(fields) == 2 and fields[0] == "oom_kill" and fields[1].isdigit():
                 total += int(fields[1])
     return total
-
-
-def _memory_event_files() -> list[str]:
-    files = []
-    for line in _FILES.text("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            files.append(f"/sys/fs/cgroup{path}/memory.events")
-        elif "memory" in controllers.split(","):
-            files.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    return files
 
 
 def disk_free(path: pathlib.Path) -> int:

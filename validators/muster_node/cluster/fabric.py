@@ -7,18 +7,16 @@ that gives up first could only report that something failed somewhere.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
-import fcntl
 import os
 import socket
-import struct
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from muster_node.cluster.rank import RankGroup
 from muster_node.probe import Skip
 
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
 _LIMIT_FACTOR = 10.0
 
 
@@ -54,14 +52,16 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     block, dist = group.block, torch.distributed
     _require(torch, device)
     group.agree(f"{_backend(device)} of PyTorch {torch.__version__}")
-    choose_interface(block.interface or interface_of(group.local_address), os.environ)
+    interface = block.interface or interface_of(group.local_address)
+    choose_interface(interface, os.environ)
+    unsure = "" if interface else f", over an interface of its choice: none has {group.local_address}"
     # Watchdogs that abort the process would cost the measurements made so far.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     limit = datetime.timedelta(seconds=_LIMIT_FACTOR * block.progress_timeout_s)
     store = listening_store(dist, group.local_address, group.world, limit) if group.rank == 0 else None
     address, port = group.gather((group.local_address, store.port) if store is not None else None)[0]
-    with group.waiting("torch.distributed's rendezvous"):
+    with group.waiting(f"torch.distributed's rendezvous{unsure}"):
         if store is None:
             store = dist.TCPStore(address, port, group.world, False, limit)
         if device.type == "cuda":
@@ -98,19 +98,35 @@ def choose_interface(name: str, environment: MutableMapping[str, str]) -> None:
         environment.setdefault("NCCL_SOCKET_IFNAME", "=" + name)
 
 
+class _Address(ctypes.Structure):
+    """The beginning of struct ifaddrs, getifaddrs(3)."""
+
+
+_Address._fields_ = [
+    ("next", ctypes.POINTER(_Address)), ("interface", ctypes.c_char_p), ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]  # fmt: skip
+
+
 def interface_of(address: str) -> str:
-    """The network interface that has this address; empty where none does."""
-    if ":" in address:
-        with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as lines:
-            wanted = socket.inet_pton(socket.AF_INET6, address).hex()
-            return next((line.split()[-1] for line in lines if line.startswith(wanted)), "")
+    """The network interface that has this address, as gloo and NCCL name it; empty where none does."""
+    family, at = (socket.AF_INET6, 8) if ":" in address else (socket.AF_INET, 4)  # its place in the sockaddr
+    try:
+        wanted = socket.inet_pton(family, address)
+    except OSError:
         return ""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                packed = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # an interface without an address
-                continue
-            if socket.inet_ntoa(packed[20:24]) == address:
-                return name
+    libc, first = ctypes.CDLL(None), ctypes.POINTER(_Address)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        return ""
+    try:
+        entry = first
+        while entry:
+            found = entry.contents
+            if found.address and ctypes.c_uint16.from_address(found.address).value == family:
+                here = ctypes.string_at(found.address + at, len(wanted))
+                if here == wanted:
+                    return os.fsdecode(found.interface)
+            entry = found.next
+    finally:
+        libc.freeifaddrs(first)
     return ""

@@ -41,9 +41,16 @@ class Link:
 
     @property
     def own_address(self) -> str:
-        """The address of this end, as the other one reaches it. A listener for IPv4 and IPv6 writes those of IPv4 as
-        IPv6."""
-        return str(self.socket.getsockname()[0]).removeprefix("::ffff:")
+        """The address of this end, as the other one reaches it."""
+        return _plain(self.socket.getsockname()[0])
+
+    @property
+    def other_address(self) -> str:
+        """The address of the other end, as this one reaches it. Raises Gone."""
+        try:
+            return _plain(self.socket.getpeername()[0])
+        except OSError as error:
+            raise Gone(f"the connection broke ({error.strerror or error})") from error
 
     def send(self, kind: str, **fields: Any) -> None:
         """Queues one message and sends as much as the network takes at once. Raises ValueError if it is too long."""
@@ -92,6 +99,11 @@ class Link:
         """Closes the connection; what is queued and not sent is lost."""
         with contextlib.suppress(OSError):
             self.socket.close()
+
+
+def _plain(address: Any) -> str:
+    """A listener for IPv4 and IPv6 writes addresses of IPv4 as IPv6."""
+    return str(address).removeprefix("::ffff:")
 
 
 def wait_for(links: Iterable[Link], wait_s: float, *others: socket.socket) -> None:

@@ -7,6 +7,7 @@ machine too, so everything here is measured in real time.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ class PairRails(Probe):
         "address": Param(None, "management address of the node that serves"),
         "ports": Param(None, "TCP ports of the node that serves: the first that is free there"),
         "session": Param(None, "secret text of this pair and round: who does not know it is not let in"),
-        "rails": Param([], "each rail: name, own and other address, and where known interface, RDMA device and GPU"),
+        "rails": Param([], "each rail: name, both addresses (none: as they met), known interface, RDMA device and GPU"),
         "backend": Param("tcp", "one of " + ", ".join(BACKENDS)),
         "seconds": Param(2.0, "timed seconds of each transfer"),
         "warmup_s": Param(0.3, "seconds of a transfer that are not counted"),
@@ -79,6 +80,7 @@ class PairRails(Probe):
             return
         with contextlib.closing(meeting):
             try:
+                rails = [_reached(rail, meeting) for rail in rails]
                 backend, why = _backend(context, meeting)
                 context.emit("pair_backend", "node", text=backend.name, note=why)
                 with watched_ports(context):
@@ -177,6 +179,12 @@ def _rails(given: Any) -> list[Rail]:
     if len({rail.name for rail in rails}) != len(rails):
         raise ValueError("two rails have one name")
     return rails
+
+
+def _reached(rail: Rail, meeting: Meeting) -> Rail:
+    if rail.own:
+        return rail
+    return dataclasses.replace(rail, own=meeting.own_address, other=meeting.other_address)
 
 
 def _count(context: Context, name: str, most: int) -> int:

@@ -178,6 +178,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     from muster_criteria.cluster.plan import PAIRS, has_rounds
     from muster_criteria.sku_files import programme
     from muster_criteria.sku_files.skus import load_sku
+    from muster_node.check import RDMA_ITEMS
 
     with of_sku_files():
         sku = load_sku(sku_name, settings().sku_folders)
@@ -187,17 +188,18 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     # A block falls back to TCP without the tool, and cannot pass then.
     by_tool = has_rounds(sku.block, level) and bool(pair_limits(sku.block.limits))
     rails_by = sku.block.probes[PAIRS].params_at(level).get("backend") if by_tool else None
+    by_rdma = (rails_by, *RDMA_ITEMS) if rails_by in ("ib_write_bw", "nccl") else (rails_by,)
     marked = []
     for item in items:
         needed = tuple(probe for probe in item.needed_by if probe in planned)
-        if item.item == rails_by:
+        if item.item in by_rdma:
             needed += (PAIRS,)
         mark, message = item.mark, item.message
         if item.item in ("gpu", "nvidia-smi") and mark != OK and not sku.devices.get("gpu"):
             continue
         if item.item == "gpu" and mark != OK and not item.needed_by:
             mark, message = MISSING, f"there is no GPU, and SKU {sku_name} has {sku.devices['gpu']}"
-        elif item.mark != OK and item.needed_by:
+        elif item.mark != OK and (item.needed_by or needed):
             if not needed:
                 continue
             mark = MISSING if (required | {PAIRS}).intersection(needed) else OPTIONAL

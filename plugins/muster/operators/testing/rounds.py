@@ -309,12 +309,13 @@ def _result(topology: Topology, planned: PlannedRound, sides: Mapping[str, Side]
 
 
 def members_left(key: RunKey) -> list[str]:
-    """Who runs the collectives and the training: all but those that were left out. Keeps how these meet.
+    """Who runs the collectives and the training, by rank: all but those that were left out. Keeps how these meet.
 
+    The first one is the master, which all others have to reach: the first of those of whose pairs the fewest broke.
     Raises AirflowFailException if fewer than two are left.
     """
-    block, members = store.attempts.block_of(key), members_of(key)
-    gone = left_out(store.rounds.sides(key))
+    block, members, sides = store.attempts.block_of(key), members_of(key), store.rounds.sides(key)
+    gone = left_out(sides)
     left = [name for name in members if name not in gone]
     reasons = [f"{name}: {why}" for name, why in (*gone.prevented.items(), *gone.lost.items())]
     for reason in reasons:
@@ -324,6 +325,14 @@ def members_left(key: RunKey) -> list[str]:
         untested |= dict.fromkeys(left, f"no member of the block was left to train with ({'; '.join(reasons)})")
         store.attempts.keep_block(key, {**block, "untested": untested})
         raise AirflowFailException(f"fewer than two members are left: {'; '.join(reasons)}")
+    broken = [
+        name
+        for planned in store.rounds.planned(key)
+        for pair in planned.pairs
+        if _counts(known := sides.get(planned.number, {}), pair) and not _is_whole(known, pair)
+        for name in pair
+    ]
+    left.insert(0, left.pop(left.index(min(left, key=broken.count))))
     master = address_of(store.nodes.get(left[0]))
     store.attempts.keep_block(key, {**block, "members": left, "master_addr": master, "untested": untested})
     return left

@@ -127,6 +127,18 @@ def test_a_node_whose_pairs_break_under_one_kind_of_load_does_not_pass_and_its_p
     assert all(across(last.pair_of(name) or pair) for pair in lost[-1:] for name in set(pair) - {names[0]})
 
 
+def test_a_node_that_none_could_join_is_not_the_master() -> None:
+    """As behind a firewall: none of the others would reach it, and the block would end without a training."""
+    names = enrol(16, leaf="leaf{leaf}", block_address="10.0.0.{at}")
+    claim(names)
+    broken(lambda planned, pair: names[0] in pair)
+    left = rounds.members_left(RUN)
+    assert sorted(left) == names
+    assert left[0] != names[0]
+    assert store.attempts.block_of(RUN)["members"] == left
+    assert store.attempts.block_of(RUN)["master_addr"] == f"10.0.0.{names.index(left[0])}"
+
+
 def test_a_node_with_a_dead_rail_is_named_though_each_of_its_pairs_breaks() -> None:
     names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
     claim(names)

@@ -33,7 +33,7 @@ def topology(given: list[Member], files: dict[str, str] | None = None) -> Topolo
 def test_nodes_without_labels_have_the_one_rail_by_which_they_are_reached() -> None:
     rails, places = places_of(members())
     assert rails == (ONLY_RAIL,)
-    assert places["n2"].ports == (Port("10.0.0.2"),)
+    assert (places["n2"].address, places["n2"].ports) == ("10.0.0.2", (Port(address=""),))
     assert not topology_of(members(), rails, places).known
 
 
@@ -60,6 +60,7 @@ def test_of_more_rails_than_gpus_those_that_name_none_begin_with_the_first_again
     [
         (members(2, rails="r0"), "n0"),
         (members(2, rails="r0@10.1.0.1/a/b/c"), "n0"),
+        (members(2, rails="r0@n{at}-ib0"), "n0"),
         (members(2, rails="r0@10.1.0.1/a/b/1/more"), "n0"),
         (members(2, rails="r0@10.1.0.1 r0@10.1.0.2"), "n0"),
         (members(2, rails="r0@10.1.0.{at}//mlx5_0/0 r1@10.2.0.{at}//mlx5_0/1"), "n0"),

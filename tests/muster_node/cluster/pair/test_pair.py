@@ -17,7 +17,6 @@ from muster_demo.services import free_port
 from muster_node.cluster.pair import collective, measure, tcp
 from muster_node.cluster.pair.backend import NoBackend, NotSent, NotTried, Rail, Step
 from muster_node.cluster.pair.collective import environment
-from muster_node.cluster.pair.meeting import Meeting, join, serve
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import RealClock
@@ -156,26 +155,6 @@ def test_a_partner_that_is_late_is_waited_for(tmp_path: Path) -> None:
     early.join()
     assert figures(rows, "pair_bandwidth")["r0", 0] > 0
     assert figures(found, "pair_bandwidth")["r0", 0] > 0
-
-
-def test_a_node_whose_own_name_is_a_loopback_s_is_joined_at_the_address_that_others_know(tmp_path: Path) -> None:
-    """As /etc/hosts of Debian has it: 127.0.1.1 and the machine's name."""
-    given = sides(1)
-    given[0]["address"] = "127.0.1.1"
-    for rows in both(given, tmp_path):
-        assert [row["value"] for row in rows if row["metric"] == "pair_met"] == [1]
-
-
-def test_each_end_knows_its_address_as_the_partner_writes_it() -> None:
-    port, found = free_port(), dict[str, Meeting]()
-    how = "secret", 5.0, 5.0, RealClock()
-    serving = threading.Thread(target=lambda: found.update(serves=serve([port], *how)))
-    serving.start()
-    found["joins"] = join("127.0.0.1", [port], *how)
-    serving.join()
-    assert {meeting.own_address for meeting in found.values()} == {"127.0.0.1"}
-    for meeting in found.values():
-        meeting.close()
 
 
 def test_strangers_are_turned_away_and_the_partner_still_gets_in(tmp_path: Path) -> None:

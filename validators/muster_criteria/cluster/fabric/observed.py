@@ -22,10 +22,11 @@ _GPU = re.compile(r"gpu[0-9]{1,3}")
 class Port:
     """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU.
 
+    Without an address it is the one by which the two nodes of a pair have met: what a name means differs by node.
     ``named``: ``gpu`` is the number of its slot; else its place among the node's GPUs that answer.
     """
 
-    address: str
+    address: str = ""
     interface: str = ""
     device: str = ""
     gpu: int | None = None

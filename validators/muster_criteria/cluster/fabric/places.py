@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ ONLY_RAIL = "network"
 LLDP = ".lldp"
 """Ends the name of a file of a node's neighbours."""
 
-_LOOPBACK = re.compile(r"127\.|::1$|localhost$")
+_LOOPBACK = re.compile(r"127\.|::1$")
 
 _SLURM = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _SLURM_YAML = re.compile(r"^\s*-\s+topology\s*:", re.MULTILINE)
@@ -43,7 +44,7 @@ def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Pla
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:
-        return (ONLY_RAIL,), {each.name: Place(each.address, (Port(each.address),)) for each in members}
+        return (ONLY_RAIL,), {each.name: Place(each.address, (Port(),)) for each in members}
     if len(labelled) < len(members):
         lacks = next(each.name for each in members if not each.labels.get(RAILS_LABEL))
         raise BadTopology(f"{lacks} has no label {RAILS_LABEL}, {labelled[0].name} has: label all nodes of a block")
@@ -84,6 +85,11 @@ def _ports(member: Member) -> dict[str, Port]:
             raise BadTopology(
                 f"label {RAILS_LABEL} of {member.name} has {word!r}: write NAME@ADDRESS[/INTERFACE[/DEVICE[/GPU]]]"
             )
+        if not _is_ip(address):
+            raise BadTopology(
+                f"label {RAILS_LABEL} of {member.name} has the name {address!r}: write an IP address, since a node may "
+                "read its own name as its loopback"
+            )
         if name in ports:
             raise BadTopology(f"label {RAILS_LABEL} of {member.name} names {name} twice: keep one")
         for other, port in ports.items():
@@ -95,6 +101,14 @@ def _ports(member: Member) -> dict[str, Port]:
         place = len(ports) % member.gpus if member.gpus else len(ports)
         ports[name] = Port(address, interface, device, int(gpu) if gpu else place, bool(gpu))
     return ports
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def topology_of(

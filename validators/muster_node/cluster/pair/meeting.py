@@ -61,6 +61,14 @@ class Meeting:
         """This node's address, as the partner reaches it."""
         return self._link.own_address
 
+    @property
+    def other_address(self) -> str:
+        """The partner's address, as this node reaches it."""
+        try:
+            return self._link.other_address
+        except Gone as gone:
+            raise PartnerLost(f"the partner was lost: {gone}") from gone
+
     def close(self) -> None:
         """Ends the conversation."""
         self._link.close()

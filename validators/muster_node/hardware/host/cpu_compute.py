@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from muster_node.hardware.host import cpu_time, parse
+from muster_node.hardware.host import cgroups, cpu_time, parse
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Timing
@@ -64,13 +64,9 @@ class CpuCompute(Compute):
         return khz / 1000.0 if khz else None
 
     def free_memory(self) -> int:
-        """Bytes available to this process: what the kernel can give, or less where a control group limits it."""
+        """Bytes available to this process: what the kernel can give, or less where control groups limit it."""
         available = parse.parse_meminfo(self._files.text("/proc/meminfo")).get("MemAvailable", 0)
-        limit = self._files.number("/sys/fs/cgroup/memory.max")
-        used = self._files.number("/sys/fs/cgroup/memory.current")
-        if limit is not None and used is not None:
-            available = min(available, max(0, int(limit - used)))
-        return available
+        return int(min(available, cgroups.free_memory(self._files)))
 
     def supports(self, dtype: str) -> bool:
         """fp64, fp32, bf16, fp16 always (the last two converted where the CPU lacks them); int8 where it is exact."""

@@ -13,10 +13,10 @@ import re
 import time
 from collections.abc import Sequence
 
+from muster_node.hardware.host import cgroups
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import CpuTime, Device
 
-_CGROUPS = "/sys/fs/cgroup"
 _STEAL = 7
 _IDLE = (3, 4)
 """Places of the ticks in a line of /proc/stat: of steal; of idle and iowait."""
@@ -93,23 +93,8 @@ def _ticks(text: str, cpus: set[str]) -> tuple[float | None, float | None]:
 
 
 def _groups(files: Files) -> list[_Group]:
-    """The groups from this process's own up to the root, of cgroup 2 or of version 1's controller ``cpu``."""
-    found = []
-    for line in files.text("/proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            found += _upwards(files, _CGROUPS, path) + _upwards(files, f"{_CGROUPS}/unified", path)
-        elif "cpu" in controllers.split(","):
-            # CentOS 7 writes "cpuacct,cpu" here and mounts "cpu,cpuacct"; systemd links "cpu" to either.
-            found += _upwards(files, f"{_CGROUPS}/cpu", path) or _upwards(files, f"{_CGROUPS}/{controllers}", path)
-    return found
-
-
-def _upwards(files: Files, root: str, path: str) -> list[_Group]:
-    parts = [part for part in path.split("/") if part and part != ".."]
-    folders = ["/".join((root, *parts[:depth])) for depth in range(len(parts), -1, -1)]
-    return [group for group in (_group(files, folder) for folder in folders) if group is not None]
+    """The groups from this process's own up to the root that have a CPU bandwidth."""
+    return [group for folder in cgroups.above(files, "cpu") if (group := _group(files, folder)) is not None]
 
 
 def _group(files: Files, folder: str) -> _Group | None:
