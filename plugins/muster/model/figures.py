@@ -92,8 +92,8 @@ class FleetFigures:
     and verdict, and both by whether simulated. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by
     DAG and whether the node is simulated. ``ranks``: of the blocks that were judged in the last 24 hours, of each node
     its latest. ``pools``: of those, by whether simulated, in which new nodes wait for their first job, when a job of a
-    new node began last, or else since when they wait. ``untested_since``: of each node in service without ``tested_at``,
-    when it entered it. By whether nodes are simulated: ``uncertified_since``: the longest of those that are;
+    new node began last, or else since when they wait. ``untested_since``: when each node in service without
+    ``tested_at`` entered it. By whether nodes are simulated: ``uncertified_since``: the longest of those that are;
     ``unswept_since``: the node in service that the health sweep could read and did not for longest. ``due_after``: by
     SKU, how long after a PASS the next test of an idle node is due, at once without one; ``whole_after``: how long
     after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.

@@ -126,21 +126,6 @@ def test_each_address_finds_in_the_list_what_it_gets_by_no_other_mail(monkeypatc
     assert [to for to, _, text in queued() if text.startswith("3 more reports")] == [f"{oncall}, {lead}"]
 
 
-def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat = {"name": "chat", "notifier": "a.b", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00"}
-    use(monkeypatch, chat)
-    clock = Clock(monkeypatch)
-    for number in range(4):
-        report_of(f"n{number}")
-    midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
-    assert [each.retry_at for each in store.outbox.pending()] == [midnight] * 3
-    assert report_of("n4").startswith("delayed")
-    last = json.loads(store.outbox.message(store.outbox.pending()[-1].id))["known"]
-    assert (last["node"], "n4" in last["headline"]) == ("", True)
-    clock.now = midnight
-    assert len(store.outbox.pending(due=True)) == 3
-
-
 @pytest.mark.parametrize(
     ("everything", "rules", "expected"),
     [
