@@ -1,4 +1,4 @@
-"""``muster doctor`` on variables of the environment: names that nothing reads, mails for no one, a token that expires."""
+"""``muster doctor`` on variables of the environment: names that nothing reads, no recipient, a token that expires."""
 
 from __future__ import annotations
 
