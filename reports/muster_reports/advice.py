@@ -23,7 +23,7 @@ PART = {
     FaultClass.PSU: "power supply",
     FaultClass.COOLING: "cooling",
     FaultClass.SOFTWARE: "software",
-    FaultClass.FACILITY: "facility (air or power)",
+    FaultClass.FACILITY: "facility (air, power or shared storage)",
     FaultClass.NODE: "the node as a whole",
 }
 

@@ -46,8 +46,14 @@ def _devices(report: RunReport) -> set[str]:
 
 
 def unnamed(words: str, others: Collection[str]) -> str:
-    """The text with "another node" for each name of others, and for each id of a run that begins with one."""
-    return _NAME.sub(lambda m: ANOTHER if m[0] in others or m[0].partition("__")[0] in others else m[0], words)
+    """The text with "another node" for each name of others, in whatever case and domain, and for each id of a run that
+    begins with one."""
+
+    def shown(found: re.Match[str]) -> str:
+        called = {form.partition(end)[0] for form in (found[0], found[0].lower()) for end in ("__", ".")}
+        return found[0] if called.isdisjoint(others) else ANOTHER
+
+    return _NAME.sub(shown, words)
 
 
 def _stage(stage: StageReport) -> StageReport:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -73,6 +74,13 @@ def span(low: float, high: float, unit: str, digits: int = 4) -> str:
     first, last = number(low, digits), number(high, digits)
     whole = figure(high, unit, digits=digits)
     return whole if first == last else f"{first}–{whole}"
+
+
+def aligned(rows: Iterable[Sequence[str]], widest: int = 40) -> list[str]:
+    """The lines of a table of plain text: each column begins at one place, below cells of up to ``widest``."""
+    shown = [[clean(cell, 160) for cell in row] for row in rows]
+    widths = [min(widest, max(map(len, column))) for column in itertools.zip_longest(*shown, fillvalue="")]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
 
 def moment(when: datetime.datetime | None) -> str:

@@ -112,4 +112,4 @@ def _rank(rank: Rank, longest: float) -> RankView:
 
 
 def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:#.3g} s"
+    return "–" if value is None else figure(value, "s", digits=3)

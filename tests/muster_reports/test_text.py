@@ -8,6 +8,7 @@ import pytest
 
 from muster_criteria.words import duration, figure, number
 from muster_reports.text import (
+    aligned,
     clean,
     device_list,
     merge_devices,
@@ -113,3 +114,9 @@ def test_wrap_keeps_to_the_width_even_with_one_endless_word() -> None:
     path = f"/var/lib/{'reports' * 20}/gpu-0001.html"
     assert path in wrap(f"The full report: {path}.", 78)
     assert wrap("", 78, "  -> ") == "  -> "
+
+
+def test_the_columns_of_a_table_begin_at_one_place_whatever_is_empty_or_too_wide() -> None:
+    lines = aligned([("", "times", "mean"), ("interruptions", "2", "x\x1b[2J"), ("a" * 50, "3", "y")])
+    assert [line.index(cell) for line, cell in zip(lines, ("times", "2", "3"), strict=True)] == [42, 42, 52]
+    assert [line.index(cell) for line, cell in zip(lines[:2], ("mean", "x"), strict=True)] == [49, 49]

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from muster_criteria.cluster.acceptance.values import Rank
 from muster_reports import mail, training_view
 from muster_reports.document import PAGE_LIMITS, fits
 from muster_reports.limits import Limits
@@ -40,6 +41,12 @@ def test_a_forecast_that_is_assumed_in_part_says_so() -> None:
     bare = training_view.of(training(member("n1", checkpoints=False, faults=False)), PAGE_LIMITS)
     assert not bare.training.inputs.measured
     assert sum("not measured" in each for each in bare.inputs) == 2
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(163.8, "164 s"), (1234.0, "1,234 s"), (0.0314, "0.0314 s")])
+def test_a_long_step_is_written_as_any_other_figure(seconds: float, shown: str) -> None:
+    rank = Rank("n1", "gpu0", seconds, None, None, None)
+    assert training_view.of(dataclasses.replace(training(), ranks=(rank,)), PAGE_LIMITS).ranks[0].compute == shown
 
 
 def test_a_thousand_ranks_still_make_a_mail(report: RunReport) -> None:

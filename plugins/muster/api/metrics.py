@@ -64,6 +64,7 @@ class Fleet:
         full = {(sku, str(state), simulated): 0 for sku, simulated in kinds for state in State} | states
         verdicts = collections.Counter((each.sku, each.verdict or "none", _flag(each.simulated)) for each in nodes)
         serving = [each for each in nodes if each.state in SERVING]
+        tested = [each for each in serving if not each.paused]
         return (
             _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full),
             _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run",
@@ -80,11 +81,12 @@ class Fleet:
             _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), _by_kind(seen.unswept_since.get)),
-            _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle",
-                   ("simulated",), _number_of(
-                       node for node in serving if node.state == State.PRODUCTION and not self._rests(node))),
-            _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days",
-                   ("simulated",), _number_of(node for node in serving if self._stale(node))),
+            _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle, without "
+                   "those whose tests are paused", ("simulated",), _number_of(
+                       node for node in tested if node.state == State.PRODUCTION and not self._rests(node))),
+            _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days, without "
+                   "those whose tests are paused", ("simulated",),
+                   _number_of(node for node in tested if self._stale(node))),
             _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
                    ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
@@ -103,8 +105,9 @@ class Fleet:
         return node.tested_at is not None and last is not None and self.figures.at - last < after
 
     def _stale(self, node: NodeFigures) -> bool:
-        since = self.figures.whole_after + datetime.timedelta(days=14)
-        return node.tested_at is None or self.figures.at - node.tested_at >= since
+        after = self.figures.whole_after + datetime.timedelta(days=14)
+        since = node.tested_at or self.figures.untested_since.get(node.name)
+        return since is not None and self.figures.at - since >= after
 
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""

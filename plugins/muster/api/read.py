@@ -9,7 +9,7 @@ import datetime
 from typing import Annotated, Any
 
 import pydantic
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 from muster import store
@@ -79,22 +79,31 @@ router = APIRouter(prefix="/v1", dependencies=[Depends(read)])
 
 @router.get("/nodes")
 def nodes(
+    request: Request,
+    response: Response,
     state: str = "",
     verdict: str = "",
     sku: str = "",
     rack: str = "",
+    pod: str = "",
     q: str = "",
     after: str = "",
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description=f"{PAGE_MAX} at most")] = PAGE_MAX,
 ) -> list[FleetRow]:
-    """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name."""
+    """Nodes by name with their last run, filtered as on the Fleet page, at most ``limit``, ``after`` a name. The header
+    Link names the next page, if there is one.
+    """
     for given, known_ones in ((state, (*State, *fleet.GROUPS)), (verdict, (*Verdict, fleet.NONE))):
         if given and given not in known_ones:
             raise HTTPException(422, f"{given[:80]!r} is none of {', '.join(known_ones)}.")
-    filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, q=q)
+    filters = fleet.Filters(state=state, verdict=verdict, sku=sku, rack=rack, pod=pod, q=q)
     rows = fleet.chosen(fleet_now()[0], filters, store.overview.nodes_with(q) if q else ())
     # In one order, whatever the database's collation: `after` is compared here.
-    return sorted((row for row in rows if row.node > after), key=lambda row: row.node)[:limit]
+    left = sorted((row for row in rows if row.node > after), key=lambda row: row.node)
+    if len(left) > limit:
+        more = request.url.include_query_params(after=left[limit - 1].node).query
+        response.headers["Link"] = f'<?{more}>; rel="next"'
+    return left[:limit]
 
 
 @router.get("/nodes/{name}")

@@ -1,4 +1,4 @@
-"""``muster numbers``: what managers ask for, as it was counted within the last hour."""
+"""``muster numbers``: what managers ask for, as it was counted last."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class NodeFigures:
 
     ``passed_at``: the oldest of the last PASSes of its stages; ``tested_at``: of the last tests of them that found
     nothing to fail it; None if some stage has none. ``looked_at``: the newest of these. All are of the present machine
-    alone.
+    alone. ``paused``: a person paused its tests.
     """
 
     name: str
@@ -40,6 +40,7 @@ class NodeFigures:
     tested_at: datetime.datetime | None
     looked_at: datetime.datetime | None
     certified: bool
+    paused: bool
 
     @property
     def uncertified(self) -> bool:
@@ -91,11 +92,11 @@ class FleetFigures:
     and verdict, and both by whether simulated. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by
     DAG and whether the node is simulated. ``ranks``: of the blocks that were judged in the last 24 hours, of each node
     its latest. ``pools``: of those, by whether simulated, in which new nodes wait for their first job, when a job of a
-    new node began last, or else since when they wait. By whether nodes are simulated: ``uncertified_since``: the
-    longest of those that are; ``unswept_since``: the node in service that the health sweep could read and did not for
-    longest. ``due_after``: by SKU, how long after a PASS the next test of an idle node is due, at once without one;
-    ``whole_after``: how long after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it
-    succeeded last.
+    new node began last, or else since when they wait. ``untested_since``: when each node in service without
+    ``tested_at`` entered it. By whether nodes are simulated: ``uncertified_since``: the longest of those that are;
+    ``unswept_since``: the node in service that the health sweep could read and did not for longest. ``due_after``: by
+    SKU, how long after a PASS the next test of an idle node is due, at once without one; ``whole_after``: how long
+    after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
     """
 
     at: datetime.datetime
@@ -117,6 +118,7 @@ class FleetFigures:
     numbers: tuple[FleetNumbers, ...] = ()
     ranks: tuple[RankTime, ...] = ()
     pools: dict[tuple[str, ...], datetime.datetime] = dataclasses.field(default_factory=dict)
+    untested_since: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     uncertified_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)

@@ -120,12 +120,11 @@ def recipients(
 def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
     """The rules that get notices, as ``recipients`` does.
 
-    Where none asks for them and ``everything`` is empty, it is all rules without labels, or else all: a notice that
-    reaches no one is lost.
+    Where none asks for them and ``everything`` is empty, it is all rules without labels: a notice names any node.
     """
     chosen = [rule for rule in rules if rule.notices]
     if not chosen and not everything:
-        chosen = [rule for rule in rules if not rule.labels] or list(rules)
+        chosen = [rule for rule in rules if not rule.labels]
     return _once(chosen, everything)
 
 

@@ -24,6 +24,7 @@ from muster_reports.digest.facts import Facts
 from muster_reports.model import RunReport
 
 log = logging.getLogger(__name__)
+HOUR = datetime.timedelta(hours=1)
 PERIODS = {"daily": datetime.timedelta(days=1), "weekly": datetime.timedelta(days=7)}
 LATE_MAX = datetime.timedelta(weeks=4)
 """The longest period of a digest after an outage: the outbox keeps the last one for 30 days."""
@@ -112,7 +113,7 @@ def _mail_by_rule(
 ) -> str:
     """Queue the report, or its line in the list if the hour has its fill. Returns its key if it may be sent now."""
     mine, due, sender = f"rule/{rule.name}/{key}", rule.due(store.clock.now()), settings().mail_from
-    about = f"flood/{rule.name}/{_hour():%Y-%m-%dT%H}"
+    about = f"{store.outbox.LIST}{rule.name}/{_hour(rule):%Y-%m-%dT%H}"
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
         # Its lines are of reports with other recipients, too: by those of one alone, the others would miss lines.
@@ -133,7 +134,7 @@ def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> str:
         known = dispatch.known(dispatch.listed(sentence, lines), simulated=report.simulated)
         return store.outbox.notification(known, _end_of_list(rule))
 
-    about = f"{mine}flood/{_hour():%Y-%m-%dT%H}"
+    about = f"{mine}{store.outbox.LIST}{_hour(rule):%Y-%m-%dT%H}"
     if _filled(rule, mine, mine + key) and _listed(rule, about, report, key, listed):
         return ""
     known = dispatch.known(
@@ -146,7 +147,7 @@ def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> str:
 
 def _filled(rule: mail_rules.Rule, prefix: str, key: str) -> bool:
     """Whether the hour has its fill of what the outbox keeps under ``prefix``, without the report of ``key``."""
-    return bool(rule.an_hour) and store.outbox.added(prefix, _hour(), key) >= rule.an_hour
+    return bool(rule.an_hour) and store.outbox.due_in(prefix, _hour(rule), HOUR, key) >= rule.an_hour
 
 
 def _listed(
@@ -156,8 +157,8 @@ def _listed(
 
     ``made``: the message of a sentence and lines.
     """
-    hour = _hour()
-    span = f"{hour:%H:%M} to {hour + datetime.timedelta(hours=1):%H:%M} UTC"
+    hour = _hour(rule)
+    span = f"{hour:%H:%M} to {hour + HOUR:%H:%M} UTC"
     line = f"{'[simulated] ' if report.simulated else ''}{report.node}: {report.verdict}: {report.headline}"
 
     def message(lines: Sequence[str]) -> bytes:
@@ -169,7 +170,7 @@ def _listed(
 
 def _end_of_list(rule: mail_rules.Rule) -> datetime.datetime:
     """When the list of this hour is sent."""
-    end = _hour() + datetime.timedelta(hours=1)
+    end = _hour(rule) + HOUR
     return rule.due(end) or end
 
 
@@ -244,5 +245,7 @@ def _own(facts: Facts, others: Collection[str]) -> Facts:
     )
 
 
-def _hour() -> datetime.datetime:
-    return store.clock.now().replace(minute=0, second=0, microsecond=0)
+def _hour(rule: mail_rules.Rule) -> datetime.datetime:
+    """The hour in which a mail of now is sent: what waits for the end of quiet hours comes all at once, too."""
+    now = store.clock.now()
+    return (rule.due(now) or now).replace(minute=0, second=0, microsecond=0)

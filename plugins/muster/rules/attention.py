@@ -117,7 +117,8 @@ class _Seen:
         self, cause: Cause, turn: Turn, command: str, why: str = "", until: datetime.datetime | None = None
     ) -> Attention:
         row = self.row
-        if self.paused and turn is not Turn.VENDOR and row.state in _TESTED_FROM:
+        decided = cause in (Cause.HELD, Cause.QUESTION)  # by their own command, in their own time
+        if self.paused and not decided and turn is not Turn.VENDOR and row.state in _TESTED_FROM:
             turn, until, command = Turn.PERSON, self.paused, f"muster node resume {self.name} --reason …"
             why = f"its tests are paused; {why or self.why}"
         since = row.ended_at if cause in (Cause.HELD, Cause.NO_VERDICT) else row.state_since

@@ -60,7 +60,7 @@ class Question:
 class Evidence:
     """What the records hold about the node of a question. ``strips``: the figures out of limits.
 
-    ``effects``: (answer, what it will do).
+    ``effects``: (answer, what it will do). ``until``: when the question closes without an answer.
     """
 
     node: Node
@@ -69,6 +69,7 @@ class Evidence:
     findings: Sequence[OpenFinding]
     strips: Sequence[plots.Strip]
     effects: Sequence[tuple[str, Sequence[str]]]
+    until: datetime.datetime | None
 
 
 def pending(session: SessionDep, user: GetUserDep, page: Annotated[int, Query(ge=1)] = 1) -> list[Question]:
@@ -128,8 +129,9 @@ def evidence(asked: Question) -> Evidence | None:
     strips = plots.strips(plots.seen(report), peers.bands(report)) if report else []
     failed = [each for each in strips if each.failed]
     return Evidence(
-        node, reasons(asked, node), run, store.verdicts.open_findings(node.name), failed, effects(asked, node)
-    )
+        node, reasons(asked, node), run, store.verdicts.open_findings(node.name), failed, effects(asked, node),
+        store.questions.end(RunKey.of(asked)),
+    )  # fmt: skip
 
 
 def effects(asked: Question, node: Node) -> list[tuple[str, Sequence[str]]]:

@@ -14,7 +14,7 @@ from muster_reports.digest import sections
 from muster_reports.digest.facts import Facts, Section
 from muster_reports.environment import environment
 from muster_reports.mail import Rendered
-from muster_reports.text import clean, plural
+from muster_reports.text import aligned, clean, plural
 
 ROWS_MAX = (1000, 40, 20, 10, 5, 2)
 """Rows of a table of the HTML, tried in order until it fits; the plain text has all."""
@@ -53,6 +53,7 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
         f"a test, {withdrawn} withdrawn from service."
     )
     values: dict[str, object] = {
+        "aligned": aligned,
         "command": functools.partial(_command, facts),
         "title": title,
         "summary": summary,

@@ -75,6 +75,25 @@ def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_o
 
 
 @pytest.mark.both_dialects
+def test_a_node_without_tests_is_stale_so_long_after_it_entered_service_and_not_while_a_person_paused_them(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each adoption would call a person an hour later for tests that were never due."""
+    store.nodes.add(fleet.new_node("a"))
+    store.adoption.adopt(["a"], "Ada", "it served before")
+    entered = store.clock.now()
+
+    def seen(days: float) -> tuple[float, float]:
+        monkeypatch.setattr(access, "now", lambda: entered + datetime.timedelta(days=days))
+        shown = read(client)
+        return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
+
+    assert [seen(1), seen(41), seen(43)] == [(1, 0), (1, 0), (1, 1)]
+    store.pauses.pause("a", entered + datetime.timedelta(days=50), "Ada", "ticket 4711")
+    assert [seen(49), seen(51)] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.both_dialects
 def test_a_node_counts_as_unswept_since_it_could_be_swept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     start = store.clock.now().replace(microsecond=0)
 

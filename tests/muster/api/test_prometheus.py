@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -28,6 +29,7 @@ from muster.store.database.engine import writing
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster_demo import watchdog
+from tests.docs.reference.metrics import families
 from tests.muster import fleet, numbers
 from tests.support import airflow_home
 from tests.support.waiting import until
@@ -54,6 +56,14 @@ def test_a_panel_shows_labels_where_they_are_what_its_query_answers() -> None:
     ages = [panel for panel in PANELS if panel["fieldConfig"]["defaults"]["unit"] == "dateTimeFromNow"]
     assert len(ages) == 2
     assert all("* 1000" in target["expr"] for panel in ages for target in panel["targets"])
+
+
+def test_what_an_alert_watches_since_when_is_counted_on_a_board() -> None:
+    """Else a person is called for a number that no board shows."""
+    watched = re.findall(r"(muster_[a-z_]+)_oldest_timestamp_seconds", (DEPLOY / "alerts.yaml").read_text())
+    counts = [name for name, *_ in families() if not name.endswith("_seconds")]
+    shown = set(re.findall(r"muster_[a-z_]+", " ".join(queries())))
+    assert [each for each in counts if each.startswith(tuple(watched)) and each not in shown] == []
 
 
 def test_airflow_mounts_the_app() -> None:

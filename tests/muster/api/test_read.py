@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from fastapi import FastAPI
@@ -67,6 +68,7 @@ def test_answers(client: TestClient) -> None:
         ("gpu-0001", "FAIL"), ("gpu-0002", "PASS"), ("gpu-0003", None),
     ]  # fmt: skip
     assert [row["node"] for row in get("?limit=1&after=gpu-0001")] == ["gpu-0002"]
+    assert (get("?pod=p1"), len(get("?pod=none"))) == ([], 3)
     assert [row["node"] for row in get("?state=quarantine&rack=r1")] == ["gpu-0001"]
     assert get("/gpu-0002")["state"] == "production"
     assert get("/gpu-0002")["pause"] is None
@@ -93,11 +95,16 @@ def test_pages_lose_no_node_whatever_order_the_database_sorts_names_in(
         store.nodes.add(fleet.new_node(name))
     rows = {row.node: row for row in store.overview.rows()}
     monkeypatch.setattr(store.overview, "rows", lambda: [rows[name] for name in ("a100-1", "gpu1", "gpu-a", "dgx-1")])
-    seen, after = [], ""
+    seen, after, pages = [], "", ["?limit=1"]
     while page := client.get(f"/v1/nodes?limit=1&after={after}").json():
         after = page[0]["node"]
         seen.append(after)
     assert seen == names
+    while answer := client.get(f"/v1/nodes{pages[-1]}").links.get("next"):
+        pages.append(answer["url"])
+    assert [parse_qs(each.partition("?")[2]) for each in pages[1:]] == [
+        {"limit": ["1"], "after": [name]} for name in names[:-1]
+    ]
 
 
 def test_a_page_of_nodes_does_not_read_the_fleet_anew(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

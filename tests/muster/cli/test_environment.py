@@ -1,4 +1,4 @@
-"""``muster doctor`` on variables of the environment: names that nothing reads, and a token that expires."""
+"""``muster doctor`` on variables of the environment: names that nothing reads, no recipient, a token that expires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli.doctor import environment
+from muster.cli.doctor import doctor, environment
 from muster.cli.doctor.checks import Mark
 from muster.settings import Settings, settings
 
@@ -38,6 +38,15 @@ def test_a_variable_that_nothing_reads_is_named_with_the_one_that_was_meant(
     out = muster("settings")[1]
     assert "MUSTER_MAILTO" in out
     assert "hunter2" not in out + found.message
+
+
+@pytest.mark.parametrize(("more", "mark"), [({}, Mark.MISSING), ({"notices": True}, Mark.ADVICE)])
+def test_rules_of_some_nodes_by_which_no_question_reaches_a_person_are_missing_one(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, bool], mark: Mark
+) -> None:
+    rule = {"name": "team", "notifier": "a.b", "labels": {"team": "a"}, **more}
+    monkeypatch.setenv("MUSTER_MAIL_RULES", json.dumps([rule]))
+    assert doctor.mail(settings()).mark is mark
 
 
 def test_no_variable_that_something_reads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,21 +126,6 @@ def test_each_address_finds_in_the_list_what_it_gets_by_no_other_mail(monkeypatc
     assert [to for to, _, text in queued() if text.startswith("3 more reports")] == [f"{oncall}, {lead}"]
 
 
-def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat = {"name": "chat", "notifier": "a.b", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00"}
-    use(monkeypatch, chat)
-    clock = Clock(monkeypatch)
-    for number in range(4):
-        report_of(f"n{number}")
-    midnight = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1)
-    assert [each.retry_at for each in store.outbox.pending()] == [midnight] * 3
-    assert report_of("n4").startswith("delayed")
-    last = json.loads(store.outbox.message(store.outbox.pending()[-1].id))["known"]
-    assert (last["node"], "n4" in last["headline"]) == ("", True)
-    clock.now = midnight
-    assert len(store.outbox.pending(due=True)) == 3
-
-
 @pytest.mark.parametrize(
     ("everything", "rules", "expected"),
     [
@@ -152,12 +137,13 @@ def test_quiet_hours_and_the_hours_fill_hold_notifications_too(monkeypatch: pyte
             [{"name": "a", "to": ["a@x.org"]}, {"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}],
             ["a@x.org"],
         ),
-        ("", [{"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}], ["t@x.org"]),
+        ("", [{"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}}], []),
+        ("", [{"name": "t", "to": ["t@x.org"], "labels": {"team": "t"}, "notices": True}], ["t@x.org"]),
         ("", [{"name": "a", "to": ["a@x.org"]}, {"name": "b", "to": ["b@x.org"], "notices": True}], ["b@x.org"]),
         ("all@x.org", [{"name": "X Y"}], ["all@x.org"]),
     ],
 )
-def test_a_notice_reaches_somebody_wherever_the_recipients_are_named(
+def test_a_notice_reaches_whom_the_settings_name_and_no_rule_of_some_nodes_that_asks_for_none(
     monkeypatch: pytest.MonkeyPatch, everything: str, rules: list[dict[str, Any]], expected: list[str]
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", everything)
@@ -340,7 +326,7 @@ def test_one_address_or_rule_that_cannot_be_used_keeps_nothing_from_the_others(
     assert [to for to, _, _ in queued()] == reached
     assert len(delivered) == len(reached)
     notices.notify("ended job 7/n1", "job 7 was ended on n1")
-    # Where MUSTER_MAIL_TO reaches no one, a notice goes to all rules.
+    # Where MUSTER_MAIL_TO reaches no one, a notice goes to all rules without labels.
     assert [to for to, _, _ in queued()][len(reached) :] == (["all@x.org"] if "all@x.org" in everything else reached)
     before = len(queued())
     with pytest.raises(MusterError, match=r"MUSTER_MAIL_RULES|is not a mail address"):

@@ -17,7 +17,7 @@ from muster.reporting import mailing, notices, sending
 from muster_criteria.model import Verdict
 from muster_demo.services import free_port
 from tests.muster import fleet
-from tests.muster.reporting.rules import Clock, Sink, chat, connection, report_of, use
+from tests.muster.reporting.rules import MONDAY, Clock, Sink, chat, connection, report_of, use
 
 pytestmark = pytest.mark.usefixtures("fleet_db", "no_server")
 
@@ -174,3 +174,25 @@ def test_what_is_too_old_is_given_up_at_once_and_keeps_nothing_waiting(
     clock.now += datetime.timedelta(minutes=5)
     assert deliver() == (0, 1, 7)
     assert tried == ["today"]
+
+
+@pytest.mark.parametrize("rule", [{"to": ["team@x.org"]}, {"notifier": "a.b"}])
+def test_the_end_of_quiet_hours_brings_no_more_than_another_hour(
+    monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
+) -> None:
+    """Each hour of a night has its fill, and all of them come at once."""
+    use(monkeypatch, {"name": "day", "an_hour": 2, "quiet": "Mon-Sun 22:00-24:00", **rule})
+    clock = Clock(monkeypatch)
+    midnight, hour = MONDAY.replace(hour=0, minute=0) + datetime.timedelta(days=1), datetime.timedelta(hours=1)
+    clock.now = midnight - 2 * hour
+    for number in range(5):
+        report_of(f"n{number}")
+        clock.now += hour / 3
+    assert [each.retry_at for each in store.outbox.pending()] == [midnight, midnight, midnight + hour]
+    clock.now = midnight
+    report_of("n5")
+    assert [len(store.outbox.pending(due=due)) for due in (True, False)] == [2, 3]
+    clock.now = midnight + hour
+    for number in range(6, 9):
+        report_of(f"n{number}")
+    assert [each.retry_at for each in store.outbox.pending()[3:]] == [None, None, midnight + 2 * hour]

@@ -69,6 +69,32 @@ def test_a_rule_with_labels_gets_no_other_node_that_a_report_or_a_digest_names(m
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("called", "hidden"),
+    [
+        (f"{THEIRS}.example.org:25478", True), (f"{THEIRS}-ib0", True), (THEIRS.upper(), True), ("10.1.0.2", True),
+        (f"{THEIRS}.ib.example.org", True), ("10.1.0.5", False), ("login.example.org", False), ("10.1.0.20", False),
+    ],
+)  # fmt: skip
+def test_another_node_is_hidden_by_whatever_name_a_program_gives_it(
+    monkeypatch: pytest.MonkeyPatch, called: str, hidden: bool
+) -> None:
+    """A member that finds no block names the first one by its address, torchrun by its host."""
+    use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}})
+    shared = "login.example.org"  # both are reached through it
+    for name, owner, host, address in (
+        (OURS, "a", shared, "10.1.0.5"), (THEIRS, "b", shared, f"{THEIRS}-ib0"), ("x", "b", "10.1.0.2", "x"),
+    ):  # fmt: skip
+        store.nodes.add(fleet.new_node(name, host=host, labels={"team": owner, "block_address": address}))
+    lease = fleet.begin(OURS, "again")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.finding(summary=f"{called} answers nothing"),))
+    store.runs.finish(lease.key, Verdict.FAIL, f"{called} answers nothing")
+    mailing.send_report(lease.key)
+    (found,) = (email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending())
+    contents = b"".join(part.get_payload(decode=True) or b"" for part in found.walk())
+    assert (called.partition(":")[0].encode() in contents) is not hidden
+
+
 def test_a_node_that_is_called_like_a_gpu_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}})
     for name, owner in ((OURS, "a"), ("gpu3", "b")):

@@ -209,6 +209,17 @@ def test_paused_tests_are_ended_by_a_person_before_anything_else() -> None:
     assert only(attention([over])).turn is Turn.MUSTER
 
 
+@pytest.mark.parametrize("held", [None, RunKey("dag", "run")])
+def test_a_pause_hides_no_decision_that_a_person_is_asked_for(held: RunKey | None) -> None:
+    asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
+    seen = after("n1", State.QUALIFIED, Verdict.WARN, held_run=held)
+    paused = dataclasses.replace(seen, paused_until=NOW + 24 * HOUR)
+    question = [(asked, NOW + HOUR)]
+    assert attention([paused], questions=question) == attention([seen], questions=question)
+    if held:
+        assert attention([paused]) == attention([seen])
+
+
 def test_a_node_that_serves_needs_somebody_for_a_held_verdict_or_tests_without_one() -> None:
     held = after("n1", State.PRODUCTION, Verdict.FAIL, held_run=RunKey("dag", "run"))
     blind = after("n2", State.PRODUCTION, Verdict.INCONCLUSIVE, inconclusive=3)

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from muster import store
 from muster.model.dags import NODE_QUALIFICATION, NODE_REVALIDATION
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.web import access, approvals
 from tests.muster import fleet
@@ -264,8 +265,10 @@ def test_a_question_stands_beside_its_evidence(client: TestClient, monkeypatch: 
     )
     store.nodes.add(fleet.new_node("n1"))
     fleet.fail("n1", "", fleet.finding(summary=HOSTILE), fleet.FINDING)
+    store.questions.put(RunKey("admission", "r"), "n1", store.questions.newest("n1"))
+    ((_, until),) = store.questions.waiting()
     text = ask(client, "n1")
-    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA"):
+    for expected in ("gpu3 is slow.", fleet.FINDING.summary, "/node/n1", "<option>RMA", f'"{until.isoformat()}"'):
         assert expected in text
     assert "<script>" not in text
     assert "<form" not in ask(client, "n1", answerable=False)

@@ -122,6 +122,13 @@ def test_a_look_costs_no_more_where_many_questions_are_open(
     airflow.dispose()
 
 
+def test_a_command_in_a_reason_is_marked_as_one(client: TestClient, noon: list[datetime.datetime]) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    store.nodes.move("n1", State.QUARANTINE, "Ada", "as `muster why` says <b>")
+    for path in ("/", "/node/n1"):
+        assert "as <code>muster why</code> says &lt;b&gt;" in page(client, path)
+
+
 def test_the_live_part_is_rendered_once_for_all_viewers(
     client: TestClient, noon: list[datetime.datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

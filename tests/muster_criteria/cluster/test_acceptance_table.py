@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from muster_criteria.cluster.acceptance.table import training_of
-from muster_criteria.cluster.acceptance.values import Comparisons, Line, Training
+from muster_criteria.cluster.acceptance.values import Comparisons, Line, Member, Training
 from muster_criteria.cluster.goodput import ASSUMED_RESTART, ASSUMED_SAVE, Input
 from muster_criteria.model import Observation
 from tests.muster_reports.trainings import RATE, member, seen, training
@@ -29,6 +29,20 @@ def test_a_gate_stands_beside_its_figure_and_the_worst_member_counts() -> None:
 def test_a_figure_below_its_gate_is_not_written_as_the_gate(scaling: float, shown: str, met: bool) -> None:
     found = line(training(member("n0", scaling=scaling)), "scaling")
     assert (found.value, found.gate, found.met) == (shown, "≥ 0.95", met)
+
+
+def test_a_training_that_does_not_resume_equal_is_named_by_its_members() -> None:
+    """Each member's mail has the line: one that passed is not the one that is meant."""
+
+    def resumed(name: str, equal: float) -> Member:
+        whole = member(name)
+        rows = [dataclasses.replace(each, value=equal) if each.metric == "resume_equal" else each
+                for each in whole.observations]  # fmt: skip
+        return dataclasses.replace(whole, observations=tuple(rows))
+
+    found = line(training(resumed("n1", 1.0), resumed("n2", 0.0)), "resume equal")
+    assert (found.met, "n2" in found.comparison, "n1" in found.comparison) == (False, True, False)
+    assert line(training(resumed("n1", 1.0)), "resume equal").comparison == ""
 
 
 def test_a_figure_without_a_gate_is_neither_met_nor_broken() -> None:

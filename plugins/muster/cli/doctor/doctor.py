@@ -323,12 +323,13 @@ def mail(current: Settings) -> Check:
     rules, wrong = mail_rules.read(current.mail_rules)
     everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", wrong)
     mail_rules.usable([current.mail_from], "MUSTER_MAIL_FROM", wrong)
+    if rules and not everyone and not mail_rules.of_notices(rules, everyone):
+        wrong.append("no question reaches a person: set MUSTER_MAIL_TO, or notices of a rule")
     if wrong:
         return Check(Mark.MISSING, "mail", "; ".join(wrong), "correct these settings: see docs/mail.md")
     people = dict.fromkeys([*everyone, *(address for rule in rules for address in rule.to)])
     if not people:
-        fix = "set MUSTER_MAIL_TO=… for every component"
-        return Check(Mark.ADVICE, "mail", "MUSTER_MAIL_TO is empty: no report is mailed", fix)
+        return Check(Mark.ADVICE, "mail", "no report is mailed", "set MUSTER_MAIL_TO=… for every component")
     name = current.smtp_conn_id
     server = {"host": "mail.example.org", "port": 587, "login": "USER", "password": "…"}
     fix = connections.given(name, {"conn_type": "smtp", **server, "extra": {"disable_ssl": True}})

@@ -95,6 +95,13 @@ def waiting() -> list[tuple[Question, datetime.datetime]]:
     return [(_value(row), row.asked_at + _lasts()) for row in asked]
 
 
+def end(key: RunKey) -> datetime.datetime | None:
+    """When the question of that run closes without an answer; None if it put none."""
+    with reading() as session:
+        row = _row(session, key)
+        return row.asked_at + _lasts() if row else None
+
+
 def waits(session: Session, node: str) -> bool:
     """Whether ``waiting`` has a question about the node."""
     rows = _unanswered(session, QuestionRow.node == node)

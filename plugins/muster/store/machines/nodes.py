@@ -75,12 +75,22 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
 
 
 def lacking(labels: Mapping[str, str]) -> set[str]:
-    """The names of the nodes that do not have all of these labels."""
-    if not labels:
-        return set()
+    """The names of the nodes that do not have all of these labels, and in lower case what else a text may call them.
+
+    That is name, host and address for other nodes, and the part of each before the first dot; not what a node that has
+    the labels may be called.
+    """
+    names, theirs, ours = set[str](), set[str](), set[str]()
     with reading() as session:
-        query = session.execute(select(NodeRow.name, NodeRow.labels))
-        return {name for name, has in query if not labels.items() <= has.items()}
+        for name, host, has in session.execute(select(NodeRow.name, NodeRow.host, NodeRow.labels)) if labels else ():
+            called = {each.lower().removesuffix(".") for each in (name, host, str(has.get(ADDRESS_LABEL, "")))}
+            called |= {part for each in called if is_host(part := each.partition(".")[0])}  # not of an address
+            if labels.items() <= has.items():
+                ours |= called
+            else:
+                names.add(name)
+                theirs |= called
+    return names | (theirs - ours - {""})
 
 
 def meant(names: Collection[str]) -> dict[str, str]:

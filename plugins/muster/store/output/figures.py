@@ -102,6 +102,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             numbers=tuple(numbers.of_session(session)),
             ranks=rank_times.of_session(session, recent),
             pools=_pools(session),
+            untested_since=_untested_since(session, nodes),
             uncertified_since=_uncertified_since(session, nodes),
             unswept_since=_unswept_since(session, now),
         )  # fmt: skip
@@ -134,9 +135,14 @@ def _nodes(session: Session, now: datetime.datetime) -> tuple[NodeFigures, ...]:
     query = select(
         NodeRow.name, NodeRow.sku, NodeRow.rack, NodeRow.state, NodeRow.simulated, NodeRow.shadow,
         NodeRow.held_run != "", func.coalesce(verdict.scalar_subquery(), ""),
-        *times, valid,
+        *times, valid, and_(NodeRow.paused_until.is_not(None), NodeRow.paused_until > now),
     ).outerjoin(last, of_node == NodeRow.name)  # fmt: skip
     return tuple(NodeFigures(*row) for row in session.execute(query.order_by(NodeRow.name)))
+
+
+def _untested_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[str, datetime.datetime]:
+    untested = [each.name for each in nodes if each.state in SERVING and each.tested_at is None]
+    return {name: at for some in batches(untested) for name, at in _entered(session, some).items()}
 
 
 def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[bool, datetime.datetime]:

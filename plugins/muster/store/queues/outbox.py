@@ -29,6 +29,8 @@ CLAIMED = datetime.timedelta(minutes=4)
 
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
+LIST = "flood/"
+"""Stands in the key of each list, before the hour."""
 NOTIFICATION_AGE = datetime.timedelta(hours=24)
 """How long one is tried: a later one would report what is over."""
 
@@ -228,15 +230,23 @@ def waiting(key: str | None = None) -> int:
         return session.scalar(waiting) or 0
 
 
-def added(prefix: str, since: datetime.datetime, other_than: str = "") -> int:
-    """How many mails whose keys begin with ``prefix`` were added since then, without the one of key ``other_than``."""
-    mine = (
-        OutboxRow.key.startswith(prefix, autoescape=True),
-        OutboxRow.created_at.between(since, access.now()),
-        OutboxRow.key != other_than,
-    )
+def added(prefix: str, since: datetime.datetime) -> int:
+    """How many mails whose keys begin with ``prefix`` were added since then."""
+    return _count(prefix, OutboxRow.created_at.between(since, access.now()))
+
+
+def due_in(prefix: str, begin: datetime.datetime, span: datetime.timedelta, other_than: str) -> int:
+    """How many mails whose keys begin with ``prefix`` were or are to be sent first in the ``span`` from ``begin`` on,
+    without lists and the one of key ``other_than``.
+    """
+    within = OutboxRow.due_at >= begin, OutboxRow.due_at < begin + span
+    return _count(prefix, *within, OutboxRow.key != other_than, ~OutboxRow.key.contains(f"/{LIST}", autoescape=True))
+
+
+def _count(prefix: str, *which: ColumnElement[bool]) -> int:
+    mine = select(func.count()).select_from(OutboxRow).where(OutboxRow.key.startswith(prefix, autoescape=True), *which)
     with reading() as session:
-        return session.scalar(select(func.count()).select_from(OutboxRow).where(*mine)) or 0
+        return session.scalar(mine) or 0
 
 
 def newest(prefix: str) -> str:

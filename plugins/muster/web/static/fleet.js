@@ -128,8 +128,5 @@
     offer(document);
     document.addEventListener("click", open);
     setInterval(() => follow().catch(() => failed(0)), 10000);
-    for (const form of document.querySelectorAll("form[data-filter]")) {
-      form.addEventListener("change", () => form.requestSubmit());
-    }
   });
 })();

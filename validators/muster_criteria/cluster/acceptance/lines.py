@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from muster_criteria.cluster.acceptance.values import Comparisons, Line, Member
 from muster_criteria.cluster.model import TRAINING
 from muster_criteria.model import Observation
-from muster_criteria.words import figure, number
+from muster_criteria.words import figure, listed, number
 
 
 class Figures:
@@ -140,11 +140,12 @@ def _saves(figures: Figures, compared: Comparisons) -> Iterator[Line]:
         before = _earlier(compared, key, "s") if direction == "save" else ""
         yield Line(f"checkpoint {direction}, p50 / p95", f"{figure(p50, 's')} / {figure(p95, 's')}{of}", "", None,
                    before, note)  # fmt: skip
-    equal = figures.values("resume_equal")
+    equal = figures.rows("resume_equal")
     if equal:
-        met = min(equal) == 1.0
+        unlike = [name for name, row in equal if row.value != 1.0]
         yield Line(
-            "hash verified, resume equal", "yes" if met else "no", "to the last bit", met,
+            "hash verified, resume equal", "no" if unlike else "yes", "to the last bit", not unlike,
+            f"not on {listed(unlike)}" if unlike else "",
             note="weights, moments and loss after each load are those that were saved",
         )  # fmt: skip
 
