@@ -217,7 +217,7 @@ def test_another_reason_why_a_delivery_is_not_received_is_mailed_on_the_same_day
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
     for why in ("sku None cannot be used", "sku None cannot be used", "host None cannot be used"):
         for waiting in store.outbox.pending():
-            store.outbox.sent(waiting.id)
+            store.outbox.sent(waiting.id, store.outbox.message(waiting.id))
         context: Any = {"dag_run": SimpleNamespace(partition_key=KEY), "exception": AirflowFailException(why)}
         arrival.lost(context)
     (waiting,) = store.outbox.pending()

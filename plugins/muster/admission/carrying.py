@@ -89,8 +89,10 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
         return
     for job in backend.end_jobs(change.name):
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
-        store.schedulers.note_ended_job(change.node, sentence)
-        notices.notify(f"ended job {job}/{change.node}", f"{notices.prefix_of(change.node)}{change.node}: {sentence}")
+        with store.engine.transaction():
+            store.schedulers.note_ended_job(change.node, sentence)
+            line = f"{notices.prefix_of(change.node)}{change.node}: {sentence}"
+            notices.notify(f"ended job {job}/{change.node}", line)
 
 
 def mark_of(node: str) -> Mark:

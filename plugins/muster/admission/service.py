@@ -365,11 +365,12 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         case Do.OPEN:
             store.schedulers.let_open(place.node)
         case Do.CLOSE_AGAIN:
-            question = store.schedulers.drain_again(place.node)
+            with store.engine.transaction():  # no person is asked unless the mail waits
+                question = store.schedulers.drain_again(place.node)
+                if question:
+                    notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
             if question is None:
                 return
-            if question:
-                notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
         case Do.NEW_REASON:
             store.schedulers.renew_reason(place.node)
         case Do.MARK_AGAIN:
@@ -389,5 +390,6 @@ def _ask_about_request(node: str) -> None:
         f"{node} was closed in {place.cluster} for a test ({place.verify}), and {count} tests since then gave no PASS "
         f"that opens it: see `muster node show {node}`, remove the cause, and close it again with {VERIFY}, or open it"
     )
-    if store.schedulers.ask_about_request(node, question):
-        notices.notify(f"request not answered/{node}", f"{notices.prefix_of(node)}{question}")
+    with store.engine.transaction():
+        if store.schedulers.ask_about_request(node, question):
+            notices.notify(f"request not answered/{node}", f"{notices.prefix_of(node)}{question}")

@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from muster import acting, store
 from muster.admission.service import carry_out
 from muster.api import reports
-from muster.errors import IllegalMove, UnknownNode, first_refused
+from muster.errors import IllegalMove, NodeLeased, UnknownNode, first_refused
 from muster.integration.report_sources import Source
 from muster.model.names import OWNER_LABEL
 from muster.model.states import BROKEN, State
@@ -80,7 +80,7 @@ def _move(name: str, source: Source, answer: Answer) -> Moved:
             if (lease := store.leases.get(node)) is not None:
                 raise HTTPException(409, f"{node} is held by run {lease.run_id}: answer again once it has ended.")
             moved = store.nodes.move(node, State(answer.to), answer.person, reason)
-    except IllegalMove as error:
+    except (IllegalMove, NodeLeased) as error:
         raise HTTPException(409, str(error)) from None
     return Moved(node=node, state=moved.state)
 

@@ -33,14 +33,15 @@ def release(key: RunKey, reason: str) -> list[str]:
     A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
     otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
     has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
-    A repair whose end was not recorded counts, and its node leaves the state repair.
+    A repair whose end was not recorded counts, and its node leaves the state repair. All this is one transaction: no
+    verdict that is recorded meanwhile is missed or replaced.
     """
-    for lease in store.leases.live():
-        if lease.key == key:
+    with store.engine.transaction():
+        for node in store.leases.lock(key):
             if key.dag_id == dags.REPAIR:
-                store.repairs.settle_lost(lease.node)
-            _conclude(key, lease.node, reason)
-    return store.leases.release(key, reason)
+                store.repairs.settle_lost(node)
+            _conclude(key, node, reason)
+        return store.leases.release(key, reason)
 
 
 def _conclude(key: RunKey, node: str, reason: str) -> None:

@@ -161,17 +161,17 @@ def replace_nodes() -> list[str]:
         if not each.fitness.admitted:
             log.info("%s %s", each.spare, each.sentence)
             continue
+        place = f"in place of {each.gone.node}{each.near}"
+        sentence = f"{notices.prefix_of(each.spare)}{each.spare} entered production {place}: {each.fitness.why}"
         try:
-            store.replacing.admit(each)
+            with store.engine.transaction():  # no node enters production unless its mail waits
+                store.replacing.admit(each)
+                notices.notify(f"replaced/{each.gone.node}", sentence)
         except MusterError as error:  # the next look decides again
             log.warning("%s", error)
             continue
         if trouble := service.carry_out(each.spare):
             log.warning("%s: its scheduler gets the change later: %s", each.spare, trouble)
-        simulated = "[simulated] " if store.nodes.get(each.spare).simulated else ""
-        place = f"in place of {each.gone.node}{each.near}"
-        sentence = f"{simulated}{each.spare} entered production {place}: {each.fitness.why}"
-        notices.notify(f"replaced/{each.gone.node}", sentence)
         sentences.append(sentence)
     return sentences
 

@@ -43,7 +43,7 @@ def tell_of_questions() -> list[str]:
         first, *others = new
         more = f", and {text.plural(len(others), 'other question')}" if others else ""
         sentence = f"{first[0].node} waits for your answer{more}: {first[0].subject}"
-        _queue(f"questions/{first[0].key}", sentence, lines)
+        _queue(f"questions/{first[0].number}", sentence, lines)
         store.questions.note_mailed([asked.key for asked, _ in new])
     return [asked.node for asked, _ in new]
 

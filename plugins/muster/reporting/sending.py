@@ -65,7 +65,7 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
     """Returns how many were accepted; ends at once if the server cannot be reached."""
     sent = 0
     for each in pending:
-        connected = False
+        connected, message = False, b""
         try:
             # One connection per mail: a refused mail must not break the next ones.
             with SmtpHook(smtp_conn_id=settings().smtp_conn_id) as hook:
@@ -81,7 +81,7 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
         except Exception as error:  # one that cannot be read or encoded keeps no other waiting
             log.exception("%s", each.key)
             refusal = Refusal(f"it cannot be sent: {type(error).__name__}: {error}"[:500], permanent=False)
-        sent += _settle(each, refusal)
+        sent += _settle(each, message, refusal)
     return sent
 
 
@@ -102,16 +102,16 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
                 given_up = True
             elif refusal is not None:
                 down.add(rule)
-            sent += _settle(each, refusal)
+            sent += _settle(each, message, refusal)
         if (len(down) == known and not given_up) or key is not None:
             return sent
 
 
-def _settle(tried: OutboxMessage, refusal: Refusal | None) -> bool:
+def _settle(tried: OutboxMessage, message: bytes, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
         # Until it is recorded, this process alone knows of it, and the mail would be sent again.
-        store.patience.outlasting(functools.partial(store.outbox.sent, tried.id))
+        store.patience.outlasting(functools.partial(store.outbox.sent, tried.id, message))
         return True
     store.outbox.failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
     then = "it is parked" if refusal.permanent else "it is tried again later"

@@ -149,7 +149,7 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
         risks.append("it is neither used nor tested until a person brings it back")
     elif after in OUT_OF_SERVICE and before not in OUT_OF_SERVICE:
         risks.append(f"it is not tested while it is in {after}")
-    if before in IN_FLIGHT | {State.REVALIDATION} and after is not State.PRODUCTION:
+    if before in IN_FLIGHT | {State.REVALIDATION} and after in OUT_OF_SERVICE:
         risks.append("a run that is at work on it cannot go on")
     return tuple(risks)
 

@@ -94,6 +94,22 @@ def test_the_spare_takes_the_place_of_a_node_that_left_and_only_of_one(monkeypat
     assert upkeep.replace_nodes() == []
 
 
+def test_no_spare_enters_without_its_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        """What ends a process: nothing handles it."""
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    serving("a")
+    passed("s1")
+    move("a", State.QUARANTINE, "Ada", "it hangs")
+    monkeypatch.setattr(notices, "notify", kill)
+    with pytest.raises(Killed):
+        upkeep.replace_nodes()
+    assert state("s1") is State.QUALIFIED
+
+
 def test_a_spare_follows_in_the_sweep_that_withdraws_a_node_before_its_repair_can_begin() -> None:
     serving("a")
     passed("s1")

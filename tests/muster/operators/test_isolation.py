@@ -173,7 +173,7 @@ def test_a_mail_that_cannot_be_read_keeps_no_other(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store.outbox, "take", lambda _seen: True)
     monkeypatch.setattr(store.outbox, "message", failing(at, error, []))
     monkeypatch.setattr(sending, "_send", lambda *_: None)
-    monkeypatch.setattr(store.outbox, "sent", done.append)
+    monkeypatch.setattr(store.outbox, "sent", lambda name, _message: done.append(name))
     monkeypatch.setattr(store.outbox, "failed", lambda name, *_args, **_kwargs: failed.append(name))
     mails: Any = [types.SimpleNamespace(id=name, key=name, recipients=()) for name in NAMES]
     assert sending._send_mails(mails) == len(NAMES) - 1

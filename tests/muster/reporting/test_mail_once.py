@@ -96,7 +96,11 @@ def test_a_sender_that_was_held_up_after_its_claim_sends_no_empty_mail(taken, mo
     """Another process has sent it meanwhile, or a person has dropped it."""
     take = store.outbox.take
     monkeypatch.setattr(notifying, "send", lambda _key, raw, *_: taken.append(raw))
-    for over in (store.outbox.sent, lambda _id: store.outbox.drop(key, "Ada", "it is out of date")):
+
+    def sent(message_id: int) -> None:
+        store.outbox.sent(message_id, b"one")
+
+    for over in (sent, lambda _id: store.outbox.drop(key, "Ada", "it is out of date")):
         store.outbox.add(key, b"one")
 
         def held_up(seen: OutboxMessage, over: Callable[[int], object] = over) -> bool:
@@ -136,10 +140,10 @@ def test_a_mail_is_sent_once_though_the_records_are_away_when_it_was_accepted(ta
     monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
     record, away = store.outbox.sent, iter([True, True])
 
-    def sent(message_id: int) -> None:
+    def sent(message_id: int, message: bytes) -> None:
         if next(away, False):
             raise DatabaseNotReady("it restarts")
-        record(message_id)
+        record(message_id, message)
 
     monkeypatch.setattr(store.outbox, "sent", sent)
     store.outbox.add("run-1", b"one")
@@ -152,10 +156,45 @@ def test_records_that_stay_away_are_reported(taken, monkeypatch) -> None:
     monkeypatch.setattr(store.patience, "AWAY_S", 0.0)
     monkeypatch.setattr(store.patience, "AGAIN_S", 0.0)
 
-    def sent(_message_id: int) -> None:
+    def sent(_message_id: int, _message: bytes) -> None:
         raise DatabaseNotReady("it is gone")
 
     monkeypatch.setattr(store.outbox, "sent", sent)
     store.outbox.add("run-1", b"one")
     with pytest.raises(DatabaseNotReady):
         sending.deliver_mail("run-1")
+
+
+@pytest.mark.parametrize("made_again", [b"To: a@example.org\n\none", b"To: a@example.org\n\nanother"])
+def test_a_mail_that_is_made_again_while_it_is_sent_goes_once_and_another_version_of_it_later(
+    taken, monkeypatch, made_again: bytes
+) -> None:
+    first = b"To: a@example.org\n\none"
+    store.outbox.add("run-1", first)
+
+    def slow(_hook: object, raw: bytes, _recipients: object) -> None:
+        taken.append(raw)
+        if len(taken) == 1:
+            assert store.outbox.add("run-1", made_again) == "replaced"
+            sending.deliver_mail("run-1")
+            sending.deliver_mail()
+
+    monkeypatch.setattr(sending, "_send", slow)
+    sending.deliver_mail("run-1")
+    assert taken == [first]
+    with writing() as session:
+        session.execute(update(OutboxRow).values(retry_at=None))  # the claim is over
+    sending.deliver_mail("run-1")
+    assert taken == list(dict.fromkeys([first, made_again]))
+    assert store.outbox.pending() == []
+
+
+def test_no_line_of_a_list_is_lost_that_comes_while_it_is_sent() -> None:
+    due, lines = store.clock.now(), "\n".join
+    store.outbox.gather("flood", "run-1", "one", lambda each: lines(each).encode(), due)
+    (waiting,) = store.outbox.pending(key="flood")
+    assert store.outbox.take(waiting)
+    on_its_way = store.outbox.message(waiting.id)
+    assert store.outbox.gather("flood", "run-2", "two", lambda each: lines(each).encode(), due)
+    store.outbox.sent(waiting.id, on_its_way)
+    assert [store.outbox.message(each.id) for each in store.outbox.pending()] == [b"one\ntwo"]

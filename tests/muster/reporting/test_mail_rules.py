@@ -103,7 +103,7 @@ def test_the_list_of_a_flood_has_each_report_that_it_replaces_once_whenever_its_
     shown = json.loads(raw)["known"]["headline"] if "notifier" in rule else queued()[-1][2]
     assert shown.startswith("2 more reports from 00:00 to 01:00 UTC")
     assert [shown.count(f"{name}: FAIL: gpu3 is slow.") for name in ("n0", "n1", "n2")] == [0, 1, 1]
-    store.outbox.sent(flood.id)  # a person sent it before the hour was over
+    store.outbox.sent(flood.id, raw)  # a person sent it before the hour was over
     assert report_of("n3") != mailing.send_report(runs[2])
     assert "n3" in store.outbox.pending()[-1].key
 
@@ -332,38 +332,6 @@ def test_one_address_or_rule_that_cannot_be_used_keeps_nothing_from_the_others(
     with pytest.raises(MusterError, match=r"MUSTER_MAIL_RULES|is not a mail address"):
         mailing.send_digests()
     assert [to for to, _, _ in queued()][before:] == [to for to in reached if to != "ops@x.org"]
-
-
-def asked(node: str, run: str) -> None:
-    store.nodes.add(fleet.new_node(node))
-    about = store.questions.newest(node)
-    store.questions.put(RunKey("admission", run), node, about, f"Admit {node}?", ["Admit", "RMA"])
-
-
-def test_new_questions_are_one_mail_each_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
-    assert notices.tell_of_questions() == []
-    asked("a", "r1")
-    asked("b", "r2")
-    assert notices.tell_of_questions() == ["a", "b"]
-    assert notices.tell_of_questions() == []
-    ((to, subject, text),) = queued()
-    assert to == "ops@example.org"
-    assert "a" in subject
-    for run in ("r1", "r2"):
-        assert f"muster approve {run} --option" in " ".join(text.split())
-    asked("c", "r3")
-    assert notices.tell_of_questions() == ["c"]
-    assert len(queued()) == 2
-
-
-def test_a_question_that_is_answered_or_outdated_is_not_mailed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
-    asked("a", "r1")
-    asked("b", "r2")
-    store.questions.answer(RunKey("admission", "r1"), "Admit", "Ada", "fine")
-    fleet.fail("b")
-    assert notices.tell_of_questions() == []
 
 
 def test_a_test_that_gave_way_and_found_nothing_is_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:

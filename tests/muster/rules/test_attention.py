@@ -194,7 +194,7 @@ def test_a_node_that_cannot_be_tested_is_listed_until_a_test_ends(state: State) 
 
 
 def test_a_question_is_answered_by_its_command_until_its_end() -> None:
-    asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
+    asked = Question(1, dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
     seen = after("n1", State.QUALIFIED, Verdict.WARN)
     found = only(attention([seen], questions=[(asked, NOW + HOUR)]))
     assert (found.cause, found.since, found.until) == (Cause.QUESTION, NOW - HOUR, NOW + HOUR)

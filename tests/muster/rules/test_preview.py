@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
 from muster.rules.preview import risks_of_move, stage_minutes, stage_plans, time_needed
-from muster.rules.transitions import TRANSITIONS
+from muster.rules.transitions import TRANSITIONS, Need, path_to_stage
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import list_skus, load_sku
 from muster_criteria.stages import LEVELS, STAGES
@@ -60,6 +63,21 @@ def test_planned_integrity_keeps_to_its_levels() -> None:
     for level in LEVELS:
         (plan,) = (each for each in stage_plans(sku, level) if each.stage == "integrity")
         assert sum(probe.timed_s for probe in plan.probes) <= most[level]
+
+
+def goes_on(state: State, stage: str) -> bool:
+    """Whether a run that passed the earlier stages may begin ``stage`` of a node that a person moved into ``state``."""
+    done = frozenset(STAGES[: STAGES.index(stage)]) if stage in STAGES else frozenset()
+    pairs = itertools.pairwise((state, *path_to_stage(stage, state, done)))
+    needs = [TRANSITIONS.get(pair, ()) for pair in pairs]
+    return all(Need.RUN in each for each in needs)
+
+
+def test_a_run_that_cannot_go_on_is_reported() -> None:
+    at_work = {State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION, State.REVALIDATION}
+    for before, after in TRANSITIONS:
+        ends = before in at_work and not any(goes_on(after, stage) for stage in (*STAGES, *CLUSTER_STAGES))
+        assert ("cannot go on" in " ".join(risks_of_move(before, after))) == ends
 
 
 def test_whatever_enters_or_leaves_production_is_reported() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from muster_criteria.cluster.model import MemberResult
+from muster_criteria.cluster.presence import MEMBER_MISSING
 from tests.muster_criteria.cluster_results import Sent, block, judge_block, members
 
 
@@ -37,3 +41,18 @@ def test_of_two_the_one_that_is_reported_is_lost_and_both_are_suspects_if_each_r
     assert judge_block(members(sent)).missing == ("n1",)
     sent["n1"].lose("n0")
     assert judge_block(members(sent)).missing == ()
+
+
+def test_why_a_member_is_missing_does_not_grow_when_it_is_judged_again() -> None:
+    sent = block(3)
+    for name in ("n0", "n1"):
+        sent[name].lose("n2", "it hung")
+
+    def observed(why: str) -> str:
+        lost: MemberResult = dataclasses.replace(members(sent)[2], result=None, why_missing=why)
+        judged = judge_block([*members(sent)[:2], lost]).members["n2"]
+        return next(each.observed for each in judged.findings if each.rule == MEMBER_MISSING)
+
+    once = observed("its task ended")
+    assert {"it hung", "its task ended"} <= set(once.split("; its own result: "))
+    assert observed(once) == once

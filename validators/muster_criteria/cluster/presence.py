@@ -10,6 +10,7 @@ from muster_criteria.model import Action, Finding, Lack, Severity
 from muster_criteria.words import listed
 
 PROBES = (COLLECTIVES, TRAINING)
+MEMBER_MISSING = "member_missing"
 
 
 def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -29,7 +30,7 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
         by_majority = 2 * len(reporters) > len(others) and not mutual
         if member.result is None or by_majority:
             reported = reports[reporters[0]][name] if reporters else why
-            whole = reported if why in reported else f"{reported}; its own result: {why}"
+            whole = why if reported in why else reported if why in reported else f"{reported}; its own result: {why}"
             _add_lost(name, parts.get(name, "node"), whole, reporters, block)
         elif reporters and mutual:
             why = f"it and {listed(reporters)} lost each other: one of them, or what connects them"
@@ -52,7 +53,7 @@ def reported_lost(rows: Measurements, began: Collection[str] = ()) -> dict[str, 
     return {
         row.labels.get("member", ""): row.note or "it gave no reason"
         for probe in _heard(rows, began)
-        for row in rows.rows(probe, "member_missing")
+        for row in rows.rows(probe, MEMBER_MISSING)
         if row.value
     }
 
@@ -62,7 +63,7 @@ def _parts(measured: Mapping[str, Measurements]) -> dict[str, str]:
     named: dict[str, Counter[str]] = {}
     for at, rows in measured.items():
         for probe in PROBES:
-            for row in rows.rows(probe, "member_missing"):
+            for row in rows.rows(probe, MEMBER_MISSING):
                 name, part = row.labels.get("member", ""), row.labels.get("part", "")
                 if row.value and part and name != at:
                     named.setdefault(name, Counter())[part] += 1
@@ -70,7 +71,7 @@ def _parts(measured: Mapping[str, Measurements]) -> dict[str, str]:
 
 
 def _reports(rows: Measurements, began: Collection[str]) -> bool:
-    return any(rows.rows(probe, "member_missing") for probe in _heard(rows, began))
+    return any(rows.rows(probe, MEMBER_MISSING) for probe in _heard(rows, began))
 
 
 def _heard(rows: Measurements, began: Collection[str]) -> list[str]:
@@ -103,8 +104,8 @@ def _add_lost(name: str, device: str, why: str, reporters: Sequence[str], block:
     block.add(
         name,
         Finding(
-            rule="member_missing",
-            metric="member_missing",
+            rule=MEMBER_MISSING,
+            metric=MEMBER_MISSING,
             device=device,
             severity=Severity.WARNING,
             fault_class=fault_of(device),

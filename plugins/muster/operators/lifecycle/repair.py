@@ -6,8 +6,8 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -89,8 +89,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
     lease = store.leases.get(found.node)
     if lease is None or lease.key != key:
         raise AirflowFailException(f"{found.node} is not held by this run, so nothing is repaired")
-    if lost := store.repairs.settle_lost(found.node):
-        _failed(found, lost[0])
+    _ended(found, lambda: store.repairs.settle_lost(found.node))
     if found.bundle is None:
         raise AirflowFailException(f"no evidence of incident {incident} was taken, so nothing is repaired")
     step = decide(found, key, connect)
@@ -116,14 +115,14 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         paused = f"its tests are {node.pause}" if node.pause else ""
         asks = step.rung is not Rung.POWER_CYCLE or repairing.reachable(node, connect)
         if trouble := paused or allocated(node) or (used(node, connect) if asks else ""):
-            _failed(found, store.repairs.settle(attempt.id, Outcome.TRANSIENT, f"it was not begun: {trouble}"))
+            _settle(found, attempt, Outcome.TRANSIENT, f"it was not begun: {trouble}")
     last_boot, serial = _last_boot(found), system_serial(node.name)
     agent = build_agent(settings().home / "agents") if node.simulated else None
     done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot, agent=agent, serial=serial)
     if isinstance(done, Sent):
         store.repairs.order(attempt.id, done.before, done.what)
     else:
-        _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
+        _settle(found, attempt, done.outcome, done.detail)
     return {"attempt": attempt.id, "rung": str(step.rung)}
 
 
@@ -143,7 +142,7 @@ def returned(key: RunKey, incident: int, connect: Connect = logins.connect, **ho
     done = repairing.returned(store.nodes.get(found.node), connect, sent, waited_s, **how)
     if done is None:
         return False
-    _ended(found, store.repairs.settle(attempt.id, done.outcome, done.detail))
+    _settle(found, attempt, done.outcome, done.detail)
     return True
 
 
@@ -286,8 +285,9 @@ def _next_fault(node: Node) -> dict[str, str] | None:
 
 
 def _ask(found: Incident, why: str) -> None:
-    store.repairs.ask(found.id, why)
-    _tell(found, f"a person decides: {why}")
+    with store.engine.transaction():  # no person is asked unless the mail waits
+        store.repairs.ask(found.id, why)
+        _tell(found, f"a person decides: {why}")
 
 
 def _why_withdrawn(node: Node) -> Observation | None:
@@ -322,17 +322,20 @@ def prove_all() -> list[str]:
     return closed
 
 
-def _ended(found: Incident, attempt: Attempt) -> None:
-    """Tell how an attempt ended. Raises AirflowFailException unless it succeeded."""
-    if attempt.outcome is not Outcome.SUCCEEDED:
-        _failed(found, attempt)
-    _tell(found, f"{attempt.rung}: {attempt.outcome}: {attempt.detail}")
+def _settle(found: Incident, attempt: Attempt, outcome: Outcome, detail: str) -> None:
+    _ended(found, lambda: [store.repairs.settle(attempt.id, outcome, detail)])
 
 
-def _failed(found: Incident, attempt: Attempt) -> NoReturn:
-    sentence = f"{attempt.rung}: {attempt.outcome}: {attempt.detail}"
-    _tell(found, sentence)
-    raise AirflowFailException(f"{found.node}: {sentence}")
+def _ended(found: Incident, settle: Callable[[], Sequence[Attempt]]) -> None:
+    """Settle attempts, and mail how each ended. Raises AirflowFailException unless all succeeded."""
+    failed = []
+    with store.engine.transaction():  # no attempt ends unless its mail waits
+        for attempt in settle():
+            _tell(found, sentence := f"{attempt.rung}: {attempt.outcome}: {attempt.detail}")
+            if attempt.outcome is not Outcome.SUCCEEDED:
+                failed.append(f"{found.node}: {sentence}")
+    if failed:
+        raise AirflowFailException("; ".join(failed))
 
 
 def _tell(found: Incident, sentence: str) -> None:

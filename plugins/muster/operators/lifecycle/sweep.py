@@ -203,24 +203,25 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
     """Yields what was done. ``held`` gets the observation of a node that stays."""
     simulated = "[simulated] " if node.simulated else ""
     why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
+    sentence = (
+        f"{simulated}{node.name} left service between tests: {why}. See `muster node show {node.name}` and "
+        f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then "
+        f"`muster qualify {node.name} --reason …`"
+    )
     try:
-        store.health.withdraw(seen, why)
+        with store.engine.transaction():  # no node leaves service unless its mail waits
+            store.health.withdraw(seen, why)
+            if proposed := store.replacing.proposal_for(node.name):
+                sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
+            notices.notify(f"observed/{node.name}", sentence, each=True)
     except IllegalMove as error:
         log.info("%s: %s", node.name, error)
         if error.code in (Refusal.BREAKER, Refusal.SHADOW):
             sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
             held[error.code, node.simulated].append((seen, sentence))
         return
-    trouble = service.carry_out(node.name)
-    waits = f"; its scheduler gets the change later: {trouble}" if trouble else ""
-    sentence = (
-        f"{simulated}{node.name} left service between tests: {why}{waits}. See `muster node show {node.name}` and "
-        f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then "
-        f"`muster qualify {node.name} --reason …`"
-    )
-    if proposed := store.replacing.proposal_for(node.name):
-        sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
-    notices.notify(f"observed/{node.name}", sentence, each=True)
+    if trouble := service.carry_out(node.name):
+        log.warning("%s: its scheduler gets the change later: %s", node.name, trouble)
     yield sentence
 
 

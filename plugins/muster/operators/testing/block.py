@@ -201,9 +201,11 @@ def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> 
         if each.troubles and each.rack:
             codes = [str(code) for code, _ in each.troubles]
             why = "; ".join(words for _, words in each.troubles)
-            if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
-                mark = "[simulated] " if simulated else ""
-                notices.notify(f"{mark}rack/{each.rack}", f"{mark}Rack {each.rack} needs a person: {why}", each=True)
+            with store.engine.transaction():  # no rack is held unless its mail waits
+                if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
+                    mark = "[simulated] " if simulated else ""
+                    sentence = f"{mark}Rack {each.rack} needs a person: {why}"
+                    notices.notify(f"{mark}rack/{each.rack}", sentence, each=True)
 
 
 def admit(key: RunKey) -> dict[str, Decision]:

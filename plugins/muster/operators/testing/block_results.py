@@ -14,6 +14,7 @@ from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
 from muster.rules.certificate import WATCHED
 from muster_criteria.cluster.plan import JOIN_TIMEOUT_S
+from muster_criteria.cluster.presence import MEMBER_MISSING
 from muster_criteria.model import EVIDENCE, Action, Evidence, FaultClass, Finding, Severity
 from muster_criteria.sku_files.model import Sku
 
@@ -25,6 +26,7 @@ STAGE = CLUSTER_STAGES[0]
 
 ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
 """Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
+VERSIONS_DIFFER = "versions_differ"
 NOT_AGAIN = "it was not measured again with the others: clear all instances of train"
 """Of a member whose job began before the others met: a person has cleared the tasks of these alone."""
 
@@ -85,11 +87,17 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
         if fault:
             why = f"a fault of the controller: {fault}"
         return Collected(why_missing=why, fault=fault or ("" if lost else left))
-    # Without its waivers: the records apply those that are valid now to the new verdict.
-    evidence = tuple(dataclasses.replace(each, waived="") for each in before.findings if each.metric == EVIDENCE)
+    # As it was established: the records give it an id, and apply the waivers that are valid now to the new verdict.
+    evidence = tuple(
+        dataclasses.replace(each, waived="", id="")
+        for each in before.findings
+        if each.metric == EVIDENCE and each.rule != VERSIONS_DIFFER
+    )
     if kept.result is None:
-        # The fault too: this task may have recorded the missing result before it was killed.
-        return Collected(attempts=kept.attempts, why_missing=before.reason, evidence=evidence, fault=fault)
+        # This task may have recorded the missing result before it was killed: the fault too, and why it is missing.
+        judged = (each.observed for each in before.findings if each.rule == MEMBER_MISSING)
+        why = next(judged, before.reason)
+        return Collected(attempts=kept.attempts, why_missing=why, evidence=evidence, fault=fault)
     return Collected(
         parse_result(kept.result), kept.result, kept.telemetry, kept.attempts, evidence=evidence, fault=fault
     )  # fmt: skip
@@ -121,7 +129,7 @@ def results(
 
     mixed = [
         evidence_finding(Evidence(
-            "versions_differ", f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
+            VERSIONS_DIFFER, f"{sentence[0].upper()}{sentence[1:]}.", fault_class=FaultClass.SOFTWARE,
             action=Action.FIX_SOFTWARE, severity=Severity.WARNING, expected="one version in a block",
         ))
         for sentence in differences([node.name for node in nodes if not collected[node.name].left_out])

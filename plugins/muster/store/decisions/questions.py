@@ -235,7 +235,7 @@ def _row(session: Session, key: RunKey, *, lock: bool = False) -> QuestionRow | 
 
 def _value(row: QuestionRow) -> Question:
     return Question(
-        dag_id=row.dag_id, run_id=row.run_id, node=row.node, asked_at=row.asked_at, about=row.about, option=row.option,
-        person=row.person, reason=row.reason, answered_at=row.answered_at, settled_at=row.settled_at,
-        subject=row.subject, options=tuple(row.options),
+        number=row.id, dag_id=row.dag_id, run_id=row.run_id, node=row.node, asked_at=row.asked_at, about=row.about,
+        option=row.option, person=row.person, reason=row.reason, answered_at=row.answered_at,
+        settled_at=row.settled_at, subject=row.subject, options=tuple(row.options),
     )  # fmt: skip

@@ -35,7 +35,13 @@ def proposals() -> list[Replacement]:
 
 def proposal_for(gone: str) -> Replacement | None:
     """Returns the replacement that is proposed for that node."""
-    return next((each for each in proposals() if each.gone.node == gone), None)
+    with reading() as session:
+        return proposed(session, gone)
+
+
+def proposed(session: Session, gone: str) -> Replacement | None:
+    """``proposal_for`` within the caller's transaction."""
+    return next((each for each in _proposals(session) if each.gone.node == gone), None)
 
 
 def fell() -> frozenset[str]:

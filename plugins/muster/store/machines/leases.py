@@ -108,6 +108,17 @@ def fenced_nodes() -> list[str]:
         return sorted(set(session.scalars(query)))
 
 
+def lock(key: RunKey) -> list[str]:
+    """Keep other transactions from the nodes that the run holds, until the caller's ends; returns their names."""
+    with writing() as session:
+        held = select(LeaseRow.node).where(
+            LeaseRow.dag_id == key.dag_id, LeaseRow.run_id == key.run_id, LeaseRow.released_at.is_(None)
+        )
+        names = sorted(session.scalars(held))
+        access.lock_nodes(session, names)
+        return [name for name in names if access.holds(session, name, key)]
+
+
 def release(key: RunKey, reason: str) -> list[str]:
     """Free every node that the run holds, because it is over; returns their names.
 

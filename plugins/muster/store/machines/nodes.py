@@ -121,8 +121,8 @@ def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | Non
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``transitions.steps`` is an event.
     What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
     recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
-    admit enters by a person's decision only, and not while a run holds it that is not the evidence's: it would serve
-    under the test's load.
+    admit enters by a person's decision only. None enters or comes back to registered by one while a run holds it that
+    is not the evidence's: it would serve under the test's load, or pass by what the run measured before the repair.
     Raises IllegalMove, NodeLeased, SameMachine (it comes back, and its machine has another name now), UnknownNode.
     """
     with writing() as session:
@@ -131,7 +131,7 @@ def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | Non
             raise SameMachine(f"{name} stays retired: its machine is {other} now, which has its host key")
         resting = evidence or Evidence(person=actor, reason=reason)
         decision = admission.decide(session, row) if to is State.PRODUCTION else None
-        if decision is not None and resting.person:
+        if to in (State.PRODUCTION, State.REGISTERED) and resting.person:
             access.refuse_leased(session, row, resting.run)
         proven = attested(session, row, resting)
         for state in (State(to),) if evidence else steps(State(row.state), State(to)):

@@ -97,7 +97,7 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
             parked=mails[1],
             changes=_waiting(session, PlaceRow.wanted_at, unconfirmed, PlaceRow.cluster, PlaceRow.wanted),
             differences=_waiting(session, _differs_since(), or_(PlaceRow.difference != "", PlaceRow.question != "")),
-            audit=tuple(audit.lags()),
+            audit=tuple(audit.of_session(session)),
             attention=tuple(attention),
             numbers=tuple(numbers.of_session(session)),
             ranks=rank_times.of_session(session, recent),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session
 
 from muster.model.queues import AuditEvent, AuditLag
 from muster.settings import settings
@@ -62,13 +63,18 @@ def failed(sink: str, error: str) -> None:
 
 def lags() -> list[AuditLag]:
     """What waits for each receiver of the settings."""
-    lags = []
     with reading() as session:
-        for sink in sorted(settings().audit_sinks):
-            row = session.get(AuditCursorRow, sink)
-            waits = select(func.count(), func.min(EventRow.at)).where(EventRow.id > (row.event if row else 0))
-            number, since = session.execute(waits).one()
-            lags.append(AuditLag(sink, number, since, row.last_error if row else ""))
+        return of_session(session)
+
+
+def of_session(session: Session) -> list[AuditLag]:
+    """``lags`` within the caller's transaction."""
+    lags = []
+    for sink in sorted(settings().audit_sinks):
+        row = session.get(AuditCursorRow, sink)
+        waits = select(func.count(), func.min(EventRow.at)).where(EventRow.id > (row.event if row else 0))
+        number, since = session.execute(waits).one()
+        lags.append(AuditLag(sink, number, since, row.last_error if row else ""))
     return lags
 
 

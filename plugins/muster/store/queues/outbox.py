@@ -27,6 +27,9 @@ RETRY_MAX = datetime.timedelta(hours=6)
 CLAIMED = datetime.timedelta(minutes=4)
 """For how long no other process sends what one has begun to send, which may have died."""
 
+SENDING = "its sending has begun"
+"""The last error of what a process has begun to send: an attempt that ended has recorded another."""
+
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
 LIST = "flood/"
@@ -39,7 +42,8 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
-    ``due``: it is not sent before. One that some recipients have goes to the others alone, by its new header.
+    ``due``: it is not sent before. One that some recipients have goes to the others alone, by its new header. One that
+    is being sent at this moment is not sent again before that has ended.
     """
     with writing() as session:
         row, new = _put(session, key, message, due)
@@ -53,7 +57,9 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
                 row.sent_at, row.parked_at, row.message = access.now(), None, b""
                 return "sent already"
             row.recipients = ",".join(left)
-        row.message, row.retry_at, row.parked_at, row.attempts = message, due, None, 0
+        if not _claimed(row):
+            row.retry_at = due
+        row.message, row.parked_at, row.attempts = message, None, 0
         row.due_at = due or row.created_at
         return "replaced"
 
@@ -257,7 +263,7 @@ def newest(prefix: str) -> str:
 
 
 def take(seen: OutboxMessage) -> bool:
-    """Claim a message for sending, for ``CLAIMED`` at most; False if it changed since it was ``seen``.
+    """Claim a message for sending, for ``CLAIMED`` at most; False if it is claimed, or changed since it was ``seen``.
 
     A sender that was held up finds by it what another has sent meanwhile, or sends at this moment.
     """
@@ -268,10 +274,17 @@ def take(seen: OutboxMessage) -> bool:
             or row.sent_at
             or row.parked_at
             or (row.attempts, row.retry_at) != (seen.attempts, seen.retry_at)
+            or _claimed(row)
         ):
             return False
-        row.retry_at = access.now() + CLAIMED
+        row.retry_at, row.last_error = access.now() + CLAIMED, SENDING
         return True
+
+
+def _claimed(row: OutboxRow) -> bool:
+    """Whether a process sends it at this moment. No claim of a clock that was ahead lasts longer than ``CLAIMED``."""
+    left = row.retry_at - access.now() if row.retry_at and row.last_error == SENDING else datetime.timedelta()
+    return datetime.timedelta() < left <= CLAIMED
 
 
 @contextlib.contextmanager
@@ -282,11 +295,15 @@ def _tried(message_id: int) -> Iterator[OutboxRow]:
         yield row if row is not None and row.sent_at is None else _made("", b"", None)
 
 
-def sent(message_id: int) -> None:
-    """Mark the mail as accepted by the mail server; its bytes, which are not read again, go."""
+def sent(message_id: int, message: bytes) -> None:
+    """Mark the mail as accepted by the mail server; its bytes, which are not read again, go.
+
+    One whose ``message`` was replaced while it was sent, or got a line, waits: it is sent as it is now.
+    """
     with _tried(message_id) as row:
-        row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
-        row.message = b""
+        if row.message == message:
+            row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
+            row.message = b""
 
 
 def unreachable(message_id: int, error: str) -> None:

@@ -58,14 +58,14 @@ def run(
             attached=attached,
             fabric=fabric,
             training=training,
-            replacement=_replacement(row),
+            replacement=_replacement(session, row),
             why_left=_why_left(session, run),
         )
 
 
-def _replacement(node: NodeRow) -> str:
+def _replacement(session: Session, node: NodeRow) -> str:
     """Which node is proposed for the place of one that left production; "" if none is."""
-    proposed = replacing.proposal_for(node.name) if State(node.state) in BROKEN else None
+    proposed = replacing.proposed(session, node.name) if State(node.state) in BROKEN else None
     return f"{proposed.spare} {proposed.sentence}. To let it: {proposed.command}" if proposed else ""
 
 

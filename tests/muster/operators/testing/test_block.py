@@ -53,6 +53,17 @@ def test_members_that_differ_are_named_before_they_train_and_in_the_verdict(
         assert [each.action for each in found] == [Action.FIX_SOFTWARE] * differ
 
 
+def test_a_block_that_is_judged_again_is_found_the_same() -> None:
+    for name, version in zip(NAMES, ("580.1", "590.1"), strict=True):
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name, environment={"driver": version})
+    block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
+    block.judge(RUN)
+    before = store.reporting.judgements(RUN, node=NAMES[0])
+    block.judge(RUN)
+    assert store.reporting.judgements(RUN, node=NAMES[0]) == before
+
+
 def test_a_fleets_own_programme_judges_the_block_and_is_cited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "programmes").mkdir()
     programme = yaml.safe_load((SHIPPED / "programmes" / "block.yaml").read_text())

@@ -259,7 +259,7 @@ def test_many_batches_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         store.outbox.add(f"run-{number}", b"mail")
     for message in store.outbox.pending():
-        store.outbox.sent(message.id)
+        store.outbox.sent(message.id, b"mail")
     assert store.retention.apply(days(31))["mails"] == 5
 
 
@@ -272,7 +272,7 @@ def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
     (waiting,) = store.outbox.pending()
     assert (waiting.attempts, waiting.last_error) == (1, "connection refused")
     assert store.retention.apply(days(36500))["mails"] == 0
-    store.outbox.sent(waiting.id)
+    store.outbox.sent(waiting.id, b"second")
     assert store.outbox.pending() == []
     assert store.outbox.message(waiting.id) == b""
     assert store.outbox.add("run", b"third") == "sent already"

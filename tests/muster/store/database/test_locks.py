@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from muster import store
 from muster.errors import DatabaseNotReady, IllegalMove
+from muster.integration import closing
 from muster.model.nodes import NewNode
 from muster.model.repairs import Bundle, Fault, Outcome
 from muster.model.runs import RunKey
@@ -131,3 +133,22 @@ def test_no_golden_is_withdrawn_while_one_is_promoted(monkeypatch: pytest.Monkey
         access.take_turns(promoting, "golden")
         with engine.hurried(), pytest.raises(DatabaseNotReady):
             store.goldens.withdraw("a golden", "Ada", "its kernel was wrong")
+
+
+def test_no_verdict_is_recorded_between_the_look_for_a_fail_and_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
+    store.nodes.add(fleet.new_node(NODE))
+    run, release = fleet.begin(NODE).key, store.leases.release
+    store.runs.begin_stage(run, "intake")
+
+    def fails() -> None:
+        with engine.hurried(), pytest.raises(DatabaseNotReady):
+            fleet.record(run, None, fleet.judgement("intake", Verdict.FAIL, findings=(fleet.finding(),)))
+
+    def late(key: RunKey, reason: str) -> list[str]:
+        with ThreadPoolExecutor(1) as another:  # a thread has transactions of its own
+            another.submit(fails).result()
+        return release(key, reason)
+
+    monkeypatch.setattr(store.leases, "release", late)
+    assert closing.release(run, "it was marked") == [NODE]

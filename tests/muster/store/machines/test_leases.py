@@ -179,3 +179,25 @@ class TestLeases:
             fleet.record(lease.key, parsed, fleet.judgement(), raw)
         store.runs.finish(lease.key, Verdict.FAIL, "too late")
         assert store.nodes.get("gpu-0001").state is State.REGISTERED
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
+@pytest.mark.parametrize("by", [State.QUARANTINE, State.REPAIR, State.RMA, State.RETIRED, None])
+def test_no_run_goes_on_past_a_repair(by: State | None) -> None:
+    """It would pass by what it measured before."""
+    store.nodes.add(fleet.new_node())
+    run = fleet.begin().key
+    for stage in ("intake", "burn_in"):
+        store.runs.begin_stage(run, stage)
+        fleet.record(run, None, fleet.judgement(stage, Verdict.PASS))
+    if by is not None:
+        store.nodes.move("gpu-0001", by, "Ada", "fan 3 stands still")
+    with pytest.raises(NodeLeased):
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "fan 3 is new")
+    assert store.nodes.get("gpu-0001").state is (by or State.BURN_IN)
+    store.leases.release(run, "over")
+    if by is not None:
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "fan 3 is new")
+    with pytest.raises(LeaseLost):
+        store.runs.begin_stage(run, "integrity")
