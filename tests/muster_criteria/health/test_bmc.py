@@ -81,6 +81,23 @@ def test_a_supply_that_is_not_listed_any_more_failed_unless_another_name_took_it
     assert bad(Shown((renamed,)), known) == [("psu_failed", "psu 2")]
 
 
+def test_supplies_that_are_renamed_while_a_log_is_in_error_have_not_failed() -> None:
+    before, after = ([Sensor("psu", f"psu {name}{each}", "ok") for each in range(6)] for name in ("PSU", "Supply "))
+    _, known = read(Shown(tuple(before)), Known(), POLICY)
+    _, known = read(Shown(tuple(after), trouble="it answers 500"), known, POLICY)
+    assert bad(Shown(tuple(after)), known) == []
+
+
+def test_a_supply_whose_document_is_missing_takes_no_other_ones_place() -> None:
+    """It has the name of its link, until its document is back."""
+    first, second, nameless = (Sensor("psu", *each) for each in (("PSU 0", "ok"), ("PSU 1", "ok"), ("1", None)))
+    _, known = read(Shown((first, second)), Known(), POLICY)
+    for _ in range(2):
+        assert bad(Shown((first, nameless)), known) == [("psu_failed", "PSU 1")]
+        _, known = read(Shown((first, nameless)), known, POLICY)
+    assert bad(Shown((first, second)), known) == []
+
+
 def test_what_a_log_held_at_first_is_not_new_and_what_follows_is_once() -> None:
     _, known = read(showing(ECC), Known(), POLICY)
     assert events(showing(ECC), Known()) == []
@@ -114,6 +131,13 @@ def test_a_reading_that_broke_off_forgets_no_entry_and_is_no_beginning() -> None
     assert [each.check for each in found if each.bad] == [SILENT]
     assert events(showing(ECC), after) == []
     assert read(showing(ECC, trouble="cut off", logs=()), Known(), POLICY)[1].logs == ()
+
+
+def test_a_log_that_was_long_once_has_begun_all_the_same() -> None:
+    _, known = read(showing(ECC), Known(), POLICY)
+    _, known = read(Shown(long=("SEL",)), known, POLICY)
+    later = dataclasses.replace(ECC, id="8", text="while it was long")
+    assert [each.value for each in events(showing(ECC, later), known)] == [later.text]
 
 
 def test_a_log_begins_when_it_is_read_whole_whatever_becomes_of_others() -> None:

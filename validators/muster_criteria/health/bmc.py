@@ -96,7 +96,7 @@ class Shown:
 @dataclasses.dataclass(frozen=True)
 class Known:
     """What earlier readings left. ``keys``: of the entries; ``logs``: those that were read whole once, and ``present``:
-    power supplies that were there once, since the node entered service.
+    power supplies that had a state once, since the node entered service.
     """
 
     keys: tuple[str, ...] = ()
@@ -110,8 +110,7 @@ NOTHING_KNOWN = Known()
 def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known]:
     """Returns what a reading shows, and what to remember of it."""
     found = [Reading(SILENT, "bmc", one_line(shown.trouble), bad=bool(shown.trouble))]
-    there = {each.device for each in shown.sensors if each.kind == "psu" and each.state != "absent"}
-    gone, present = _missed(shown, there, known)
+    gone, present = _missed(shown, known)
     sensors = (*shown.sensors, *(Sensor("psu", each, "absent") for each in gone))
     found += [each for sensor in sensors if (each := _of_sensor(sensor, known, policy)) is not None]
     if not shown.trouble or shown.long:
@@ -119,22 +118,24 @@ def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known
     entries = sorted(shown.entries, key=lambda each: each.created)[-KEYS_MAX:]
     begun = frozenset(known.logs)
     found += _of_log([each for each in entries if each.log in begun], frozenset(known.keys))
-    # With trouble, what is not shown may be there all the same.
-    before = known if shown.trouble else NOTHING_KNOWN
+    # With trouble, or of a log that is long, what is not shown may be there all the same.
+    before = known if shown.trouble or shown.long else NOTHING_KNOWN
     keys = _newest(before.keys, [each.key for each in entries], KEYS_MAX)
     return found, Known(keys, _newest(before.logs, shown.logs, LOGS_MAX), present)
 
 
-def _missed(shown: Shown, there: set[str], known: Known) -> tuple[list[str], tuple[str, ...]]:
+def _missed(shown: Shown, known: Known) -> tuple[list[str], tuple[str, ...]]:
     """(the supplies that were there and are not listed any more, those to be remembered). For each one of a new name,
-    another was renamed or replaced.
+    another was renamed or replaced. One without a state is neither: a supply without a document has no name of its own.
     """
-    listed = {each.device for each in shown.sensors if each.kind == "psu"}
-    # With trouble, what is not shown may be there all the same.
-    gone = [] if shown.trouble else [each for each in known.present if each not in listed]
+    supplies = [each for each in shown.sensors if each.kind == "psu"]
+    listed = {each.device for each in supplies}
+    there = {each.device for each in supplies if each.state not in (None, "absent")}
+    missing = [each for each in known.present if each not in listed]
     heirs = len(there.difference(known.present))
-    present = there.union(known.present).difference(gone[:heirs])
-    return gone[heirs:], tuple(sorted(present)[:PRESENT_MAX])
+    present = there.union(known.present).difference(missing[:heirs])
+    # With trouble, what is not shown may be there all the same.
+    return [] if shown.trouble else missing[heirs:], tuple(sorted(present)[:PRESENT_MAX])
 
 
 def _newest(before: Iterable[str], now: Sequence[str], most: int) -> tuple[str, ...]:
