@@ -16,7 +16,7 @@ POLICY = policy_file.parse(RepairPolicy, (SHIPPED / "policies" / f"{DEFAULT}.yam
 SEEN_AS = {
     "xid/*": "xid", "sxid/*": "xid", "kernel/*": "kernel_event", "gpu_missing": "gpu_count",
     "nvlink_down": "nvlink_active", "service/nvidia-fabricmanager": "fabric_manager",
-    "reboot_needed": "recovery_action",
+    "reboot_needed": "recovery_action", "peer_drain": "recovery_action",
     "unreachable": "boot_id",  # whatever is measured
     "hung/*": "recovery_action",  # what a driver that hangs gives no more, as each reading
 }  # fmt: skip

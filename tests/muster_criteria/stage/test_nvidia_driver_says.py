@@ -66,7 +66,7 @@ SEEN = {
     "none": None,
     "reset of the GPU": ("recovery_action", LEAVES, Rung.RESET_GPU),
     "reboot of the node": ("reboot_needed", LEAVES, Rung.REBOOT),
-    "drain of peer traffic": ("recovery_action", LEAVES, Rung.RESET_GPU),  # once the job has ended, if it says so still
+    "drain of peer traffic": ("peer_drain", NOTE, Rung.RESET_GPU),  # if it says so still when the traffic has ended
     "drain and reset": ("recovery_action", LEAVES, Rung.RESET_GPU),
     "recovery of the IMEX domain": ("imex_recovery", NOTE, None),  # of the rack, and it may pass
     "reset of the bus": ("recovery_action", LEAVES, Rung.RESET_GPU),

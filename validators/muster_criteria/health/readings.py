@@ -293,10 +293,11 @@ _STATED = frozenset({"recovery_action", "fabric_healthy"})
 """The other states of a GPU that say by themselves whether they are bad."""
 _RECOVERIES = {
     "recovery of the IMEX domain": "imex_recovery",
+    "drain of peer traffic": "peer_drain",
     "reboot of the node": "reboot_needed",
     "reboot of the system": "reboot_needed",
 }
-"""What a driver says that a GPU needs and no reset of it brings: a check of its own each."""
+"""What a driver says that a GPU needs and no reset of it brings, or not yet: a check of its own each."""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _SMART = frozenset({"nvme_warning", "nvme_media_errors", "nvme_used", "nvme_spare"})
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
