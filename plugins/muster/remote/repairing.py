@@ -19,7 +19,7 @@ from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
-from muster.remote.redfish_client import ROOT, BmcSilent, Client
+from muster.remote.redfish_client import ROOT, BmcSilent, Client, without_refused
 from muster.remote.redfish_documents import Document, linked, paths_of
 from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
@@ -229,9 +229,10 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
             system, reset = offers[0]
             offered = _offered(client, reset)
             off = system.get("PowerState") == "Off"
-            kind = next((each for each in _KINDS if each in offered and (off or each != "On")), None)
+            wanted = [each for each in _KINDS if off or each != "On"]
+            kind = next((each for each in wanted if each in offered), None)
             if kind is None:
-                return Done(Outcome.TRANSIENT, "the BMC offers neither PowerCycle nor ForceRestart")
+                return Done(Outcome.TRANSIENT, f"the BMC offers none of {', '.join(wanted)}")
             client.within(reset["target"])
             sent = True
             try:
@@ -268,10 +269,13 @@ def _reset_of(system: Document) -> Document:
 
 
 def _offered(client: Client, reset: Document) -> Sequence[object]:
-    """The kinds of reset that a BMC offers, by the action itself or by its ActionInfo, as OpenBMC's."""
+    """The kinds of reset that a BMC offers, by the action itself or by its ActionInfo, as OpenBMC's.
+
+    Where neither can be read: those that any BMC may have.
+    """
     lists = [reset.get("ResetType@Redfish.AllowableValues")]
     if not lists[0] and isinstance(path := reset.get("@Redfish.ActionInfo"), str):
-        parameters = (client.get(path) or {}).get("Parameters")
+        parameters = (without_refused(client.get, [])(path) or {}).get("Parameters")
         known = [each for each in parameters if isinstance(each, dict)] if isinstance(parameters, list) else []
         lists = [each.get("AllowableValues") for each in known if each.get("Name") == "ResetType"]
     return next((each for each in lists if isinstance(each, list) and each), ("On", "ForceRestart"))

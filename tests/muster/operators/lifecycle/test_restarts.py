@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 
@@ -161,6 +162,7 @@ BY_INFO, BY_LIST = "@Redfish.ActionInfo", "ResetType@Redfish.AllowableValues"
     (BY_LIST, ["PowerCycle"], "Off", "PowerCycle"),
     (BY_LIST, ["ForceRestart", "ForceOff"], "On", "ForceRestart"),
     (BY_LIST, None, "Off", "On"),
+    (BY_LIST, ["ForceOff"], "Off", None),
 ])  # fmt: skip
 def test_no_order_is_stronger_than_a_power_cycle_and_the_record_names_it(
     bench: Bench, orders: list[str], form: str, offers: object, power: str, ordered: str | None
@@ -174,6 +176,17 @@ def test_no_order_is_stronger_than_a_power_cycle_and_the_record_names_it(
     assert found.outcome is (Outcome.PERMANENT if ordered else Outcome.TRANSIENT)
     if ordered:
         assert repairing._KINDS[ordered] in found.detail
+    else:
+        named = {each for each in repairing._KINDS if re.search(rf"\b{each}\b", found.detail)}
+        assert named == set(repairing._KINDS) - ({"On"} if power == "On" else set())
+
+
+def test_kinds_of_reset_that_cannot_be_read_stop_no_restart(bench: Bench, orders: list[str]) -> None:
+    known = one_system({"target": "/reset", BY_INFO: "/info"})
+    with bmcs.answering(lambda path: (500, {}, b"") if path == "/info" else known(path)) as bmc:
+        with_bmc(bench, bmc.url)
+        bench.carry_out(Rung.POWER_CYCLE, limit_s=0.0)
+    assert orders == ["ForceRestart"]
 
 
 REFUSALS = [
