@@ -173,11 +173,11 @@ def _take_log(get: Get, service: dict[str, object], taken: _Taken) -> None:
         if taken.full(path):
             return
         taken.documents[path] = dict(page)
-        if isinstance(listed := page.get("Members"), list):
-            members, _ = redfish_logs.whole(page, get)
-            taken.documents[path] = {**page, "Members": members}
-            if left := len(listed) - len(members):
-                taken.left_out.append(f"{left} of the {len(listed)} entries of {path} were left out")
+        if isinstance(page.get("Members"), list):
+            kept, left_out, _ = redfish_logs.newer_end(page, get)
+            taken.documents[path] = {**page, "Members": [redfish_logs.fetched(each, get) for each in kept]}
+            if left_out:
+                taken.left_out.append(f"{left_out} of the {len(kept) + left_out} entries of {path} were left out")
         path = str(page.get("Members@odata.nextLink"))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
 from muster.remote.redfish_documents import Document, Get, linked, paths_of
@@ -20,8 +20,8 @@ HOLDERS = ("Systems", "Managers", "Chassis")
 HOLDERS_MAX, SERVICES_MAX = 64, 16
 """Members of one collection, and log services of one member, that are looked at."""
 PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
-"""Pages of one log that are read; entries after which one whose newest come first is left, and of one page that are
-read; entries of one page that are fetched one by one."""
+"""Pages of one log that are read; entries after which one whose newest come first, or whose order is not known, is
+left, and of one page that are read; entries of one page that are fetched one by one."""
 _SEVERITIES = {"Warning": "warning", "Critical": "critical"}
 TEXT_MAX = 300
 
@@ -58,33 +58,42 @@ def read(root: Document, get: Get, logs: Logs) -> None:
 
 
 def is_journal(service: str) -> bool:
-    """Whether a log service is OpenBMC's journal: what the BMC's own programs say, as of one that crashed."""
-    return service.rstrip("/").endswith("/Journal")
+    """Whether a log service of OpenBMC is a record of what programs say, not of faults: of those of the BMC itself, as
+    of one that crashed, of the host's console, of its firmware at each boot.
+    """
+    return service.rstrip("/").rpartition("/")[2] in ("Journal", "HostLogger", "PostCodes")
 
 
 def _read_one(first: Document, log: str, logs: Logs, get: Get) -> bool:
     """Adds a log's entries; returns whether the newest are certainly among them, else the log is long."""
-    times: list[str] = []
-    missed = False
+    found: list[Document] = []
+    begin, falling, missed, most = "", False, False, 0
     for number, page in enumerate(pages(first, get)):
-        members, newest = whole(page, get)
+        kept, left_out, newest = newer_end(page, get)
+        found += kept
         missed = missed or not newest
-        for member in members:
-            times.append(_text(member, "Created"))
-            severity = _SEVERITIES.get(_text(member, "Severity"))
-            if severity is not None:
-                entry = _entry(member, severity, log)
-                logs.entries.setdefault((log, entry.key), entry)
-        listed, more = page.get("Members"), isinstance(page.get("Members@odata.nextLink"), str)
-        falling = bool(times) and times[0] > times[-1]
-        cut = isinstance(listed, list) and len(members) < len(listed)
-        if more and (cut or number + 1 >= PAGES_MAX or (falling and len(times) >= ENTRIES_MAX)):
+        if found:
+            begin, end = (_text(fetched(each, get), "Created") for each in (found[0], found[-1]))
+            falling = begin > end
+        if left_out:
+            most = len(kept)
+        enough = bool(most) or len(found) >= ENTRIES_MAX
+        if isinstance(page.get("Members@odata.nextLink"), str) and (
+            missed or number + 1 >= PAGES_MAX or (enough and (falling or not begin))
+        ):
             missed = missed or not falling
             break
     if missed:
         logs.long.append(str(first.get("@odata.id")))
-        logs.entries = {place: entry for place, entry in logs.entries.items() if place[0] != log}
-    return not missed
+        return False
+    # Where the newest come last, those before what was left out are older than it; 0 is all.
+    for each in found if falling else found[-most:]:
+        member = fetched(each, get)
+        severity = _SEVERITIES.get(_text(member, "Severity"))
+        if severity is not None:
+            entry = _entry(member, severity, log)
+            logs.entries.setdefault((log, entry.key), entry)
+    return True
 
 
 def pages(page: Document, get: Get) -> Iterator[Document]:
@@ -99,8 +108,9 @@ def pages(page: Document, get: Get) -> Iterator[Document]:
         page = get(following) or {}
 
 
-def whole(page: Document, get: Get) -> tuple[list[Document], bool]:
-    """The entries of a page, of too many those at its newer end; and whether the newest are certainly among them.
+def newer_end(page: Document, get: Get) -> tuple[Sequence[Document], int, bool]:
+    """(the entries of a page, of too many those at its newer end; how many are left out; whether the newest are
+    certainly among them). ``fetched`` gives one whole.
 
     The older end is not read: as a full log drops its oldest, entries that were not read before would come into it.
     """
@@ -108,17 +118,18 @@ def whole(page: Document, get: Get) -> tuple[list[Document], bool]:
     listed = [each for each in members if isinstance(each, dict)] if isinstance(members, list) else []
     most = LINKS_MAX if any(map(_is_link, listed)) else ENTRIES_MAX
     if len(listed) <= most:
-        return [_fetched(each, get) for each in listed], True
-    begin, end = (_text(_fetched(each, get), "Created") for each in (listed[0], listed[-1]))
+        return listed, 0, True
+    begin, end = (_text(fetched(each, get), "Created") for each in (listed[0], listed[-1]))
     kept = listed[:most] if begin > end else listed[-most:]
-    return [_fetched(each, get) for each in kept], bool(begin and end) and begin != end
+    return kept, len(listed) - most, bool(begin and end) and begin != end
 
 
 def _is_link(member: Document) -> bool:
     return set(member) == {"@odata.id"} and isinstance(member["@odata.id"], str)
 
 
-def _fetched(member: Document, get: Get) -> Document:
+def fetched(member: Document, get: Get) -> Document:
+    """An entry whole, where it is a link alone."""
     return (get(member["@odata.id"]) or member) if _is_link(member) else member
 
 

@@ -83,9 +83,12 @@ def test_a_document_in_error_costs_no_other() -> None:
     assert board in piece.why
 
 
-@pytest.mark.parametrize("part", ["UpdateService/FirmwareInventory", "Systems/1/LogServices/Journal/Entries"])
+@pytest.mark.parametrize("part", [
+    "UpdateService/FirmwareInventory", "Systems/1/LogServices/Journal/Entries",
+    "Systems/1/LogServices/HostLogger/Entries",
+])  # fmt: skip
 def test_what_takes_all_the_time_is_taken_after_the_logs(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """As the firmware of a DGX H100 (two to three minutes), and the journal of OpenBMC."""
+    """As the firmware of a DGX H100 (two to three minutes), and OpenBMC's journal and record of the host's console."""
     monkeypatch.setattr(evidence, "BMC_LIMIT_S", 4.0)
     known, slow = documents(1, 1, links=False), f"/redfish/v1/{part}"
     if (journal := slow.removesuffix("/Entries")) != slow:

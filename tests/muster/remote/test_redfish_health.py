@@ -116,16 +116,17 @@ def test_a_log_without_end_is_named_if_its_newest_entries_come_last(step: int, m
     assert not found.trouble
 
 
-def paged(first: int, last: int, size: int) -> redfish_logs.Logs:
-    """What is read of a log in pages of ``size``, its newest entry last: each 1000th is critical."""
+def paged(first: int, last: int, size: int, *, links: bool = False) -> redfish_logs.Logs:
+    """What is read of a log in pages of ``size`` entries or links, its newest entry last: each 1000th is critical."""
     entries = [
         bmcs.entry(str(each), "Critical" if each % 1000 == 0 else "OK", f"{each}", created=f"2026-01-01T00:{each:06d}Z")
         for each in range(first, last)
     ]
-    pages: dict[str, Any] = {}
+    pages: dict[str, Any] = {f"/e/{each['Id']}": each for each in entries}
+    members = [link(path) for path in pages] if links else entries
     for at in range(0, len(entries), size):
         more = {"Members@odata.nextLink": f"/e?{at + size}"} if at + size < len(entries) else {}
-        pages[f"/e?{at}"] = {"Members": entries[at : at + size], **more}
+        pages[f"/e?{at}"] = {"Members": members[at : at + size], **more}
     return only_log("/e?0", pages)
 
 
@@ -155,6 +156,24 @@ def test_the_newest_of_a_log_in_pages_are_read_where_they_come_last() -> None:
     assert new_of([paged(0, 5000, 1000), paged(0, 5001, 1000), paged(700, 5002, 1000)]) == [[], ["5000"], []]
 
 
+@pytest.mark.parametrize(("spans", "new"), [
+    ([(600, 1000), (600, 1001), (601, 1002)], [[], ["1000"], []]),
+    ([(800, 1300), (801, 1301)], [[], []]),  # an old one comes to the newer end of its page
+    ([(850, 1051), (851, 1051)], [[], []]),  # the last page has one entry, then is no more
+])  # fmt: skip
+def test_the_newest_links_of_pages_that_are_too_long_are_read(
+    spans: list[tuple[int, int]], new: list[list[str]]
+) -> None:
+    assert new_of([paged(*span, redfish_logs.LINKS_MAX * 2, links=True) for span in spans]) == new
+
+
+def test_a_log_without_times_is_left_after_so_many_entries() -> None:
+    """The third page has no other."""
+    entries = [bmcs.entry("1", "OK", "boot") | {"Created": None}] * (redfish_logs.ENTRIES_MAX // 2)
+    pages = {f"/e{each}": {"Members": entries, "Members@odata.nextLink": f"/e{each + 1}"} for each in range(2)}
+    assert only_log("/e0", {**pages, "/e0": {**pages["/e0"], "@odata.id": "/e0"}}).long == ["/e0"]
+
+
 def test_a_log_whose_newest_are_not_reached_has_no_events() -> None:
     """Old entries come into what is read, as a full log drops its oldest."""
     longs = [paged(first, first + 30 * PAGES_MAX, 20) for first in (500, 700)]
@@ -163,9 +182,14 @@ def test_a_log_whose_newest_are_not_reached_has_no_events() -> None:
     assert new_of([*longs, paged(900, 1010, 20)])[-1] == [], "it begins when it is read whole"
 
 
-@pytest.mark.parametrize(("service", "entries"), [("/l/Journal", 0), ("/l/Journal/", 0), ("/l/SEL", 1)])
-def test_the_journal_of_openbmc_is_no_log_of_the_node(service: str, entries: int) -> None:
-    """Its shape: bmcweb, manager_logservices_journal.hpp. A daemon of the BMC that crashed is critical there."""
+@pytest.mark.parametrize(("service", "entries"), [
+    ("/l/Journal", 0), ("/l/Journal/", 0), ("/l/HostLogger", 0), ("/l/PostCodes", 0), ("/l/SEL", 1),
+])  # fmt: skip
+def test_what_programs_say_is_no_log_of_the_node(service: str, entries: int) -> None:
+    """Its shape: bmcweb, manager_logservices_journal.hpp. A daemon of the BMC that crashed is critical there.
+
+    The names of the others: systems_logservices_hostlogger.hpp and systems_logservices_postcodes.hpp.
+    """
     crashed = bmcs.entry("7", "Critical", "Process 214 (ipmid) dumped core") | {"OemRecordFormat": "BMC Journal Entry"}
     assert len(only_log("/e", {"/e": {"Members": [crashed]}}, service).entries) == entries
 
