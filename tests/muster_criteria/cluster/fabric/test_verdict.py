@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from muster_criteria.cluster.fabric.covered import count_rails
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.observed import Place, Port, round_result
@@ -15,7 +16,7 @@ from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
-from muster_criteria.cluster.fabric.verdict import count_rails, judge_fabric
+from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.stage.coverage import Tally
