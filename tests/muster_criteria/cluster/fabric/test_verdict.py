@@ -76,6 +76,17 @@ def test_of_a_rail_that_names_no_gpu_the_one_is_charged_that_was_measured(
     assert [each.device for each in block.findings[world.topology.nodes[5]]] == [device]
 
 
+@pytest.mark.parametrize(("share", "together"), [(0.5, 1.0), (0.0, 1.0), (1.0, 0.5), (1.0, 0.0)])
+def test_what_the_tool_said_is_quoted_of_a_part_over_which_nothing_went(share: float, together: float) -> None:
+    """A part that is slow may have failed once for another reason."""
+    world, block = Small(fabric(4, 4), {Part(PartKind.NIC, 5, rail=1): share}), BlockFindings()
+    world.together_on = {(5, 1): together}
+    results = tuple(dataclasses.replace(each, troubles={(5, 1): "no GID"}) for each in world.isolate()[0])
+    judge_fabric(Rounds(world.topology, places(world.topology), results), block)
+    ((finding,),) = block.findings.values()
+    assert ("no GID" in finding.summary) is (share * together == 0.0)
+
+
 @pytest.mark.parametrize(
     "part",
     [Part(PartKind.LEAF, 1, rail=2), Part(PartKind.UPLINK, 1, rail=2), Part(PartKind.PATH, 0, 2, rail=1)],

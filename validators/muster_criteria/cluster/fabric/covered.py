@@ -107,6 +107,12 @@ def notes(rounds: Rounds, diagnosis: Diagnosis, by_sockets: Collection[tuple[str
         )
     if noisy := too_noisy(diagnosis):
         found.append(f"{noisy[0].upper()}{noisy[1:]}. Test again on idle nodes.")
+    if diagnosis.not_together:
+        nodes = [topology.nodes[node] for node in sorted({node for node, _ in diagnosis.not_together})]
+        found.append(
+            f"Rates with all rails at once are not judged for {listed(nodes, most=6)}: they scatter too much, or too "
+            "few of them can be compared."
+        )
     if diagnosis.uncovered:
         some = [
             f"{topology.leaves[a]} – {topology.leaves[b]} on {topology.rails[r]}" for a, b, r in diagnosis.uncovered

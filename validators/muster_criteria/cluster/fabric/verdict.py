@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.causes import goes_over, stops
+from muster_criteria.cluster.fabric.causes import carries_nothing, goes_over, stops
 from muster_criteria.cluster.fabric.covered import notes, too_noisy
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
@@ -67,6 +67,9 @@ def judge_fabric(
         elif _is_undecided(part.kind, part.touches):
             doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
+        elif part.symptom is Symptom.TOGETHER and carries_nothing(part):
+            # As of what is dead: nothing is known of what each node itself carries with all rails at once.
+            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}")
     carried = _carried(rounds)
     _never_carried(rounds, parts, carried, block)
     _unexplained(rounds, diagnosis.named, carried, block)
@@ -134,7 +137,9 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
     """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
     what is low only with all rails at once, or what an unevenly slow leaf switch may have caused."""
     uneven = any(_may_cause(each, part) for each in parts)
-    why = f"{part.title}: {part.observed}{_said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))}"
+    why = f"{part.title}: {part.observed}"
+    if carries_nothing(part):
+        why += _said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))
     software, together = _carries_tcp(part, rounds), part.symptom is Symptom.TOGETHER
     if together:
         why += "; each rail alone is good, so look at what they share first: PCIe switch, NUMA node, PFC, routing"
@@ -278,7 +283,7 @@ def _unexplained(
         over = [each for each in named if goes_over(rounds.topology, each, nodes, at, together=together)]
         # A port that is slow most of the time may also fail: another partner shows that it does.
         failing = (each.part.kind in OF_THE_NODE and len(failed_with[each.part.a, at]) > 1 for each in over)
-        if any(failing) or any(stops(each.symptom, wrong) for each in over):
+        if any(failing) or any(stops(each.symptom, wrong) or (together and carries_nothing(each)) for each in over):
             continue
         if all((node, at) in carried for node in nodes):
             names = [rounds.topology.nodes[node] for node in nodes]
