@@ -53,7 +53,8 @@ def _quiet(cells: Cells) -> Flags:
     """Which rounds show what is slow, shape (rounds, 1, 1): none where half of them scatter too much, since of so few
     cells one may look quiet by chance."""
     quiet: Flags = np.array([each.noise <= NOISE_MAX for each in cells.levels])
-    return (quiet & (2 * quiet.sum() > len(quiet)))[:, None, None]
+    quiet &= 2 * quiet.sum() > len(quiet)
+    return quiet[:, None, None]
 
 
 def low_together(cells: Cells, is_named: Callable[[Evidence], bool]) -> list[Evidence]:
