@@ -265,6 +265,16 @@ def test_of_ports_that_are_in_use_the_members_meet_at_the_next_one(start: Start)
         assert not any(lot.end(name)["missing"] for name in NAMES)
 
 
+def test_the_master_looks_for_its_hub_at_no_port_of_another_program(start: Start) -> None:
+    """One that says nothing would keep it for as long as a member may be silent."""
+    with socket.create_server(("", 0)) as silent:
+        lot = start("n0", limits={"join_timeout_s": 2.0, "master_ports": [silent.getsockname()[1], free_port()]})
+        assert set(lot.end("n0")["missing"]) == {"n1", "n2"}
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
 def test_a_port_in_use_is_reported_and_the_others_name_the_master(start: Start) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))

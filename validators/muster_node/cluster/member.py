@@ -13,7 +13,7 @@ import itertools
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 from muster_node.cluster.block import Block, check_same
@@ -159,11 +159,14 @@ class Member:
     def run(self, work: Callable[[PeerGroup], None]) -> ExitStatus:
         """Takes part in the block from joining to its end. Raises OSError where the master cannot listen."""
         hub: Hub | None = None
+        ports: Sequence[int] = self._block.master_ports
         if self._block.rank == 0:
-            hub = Hub(self._block, self._session, self._clock, listen(self._block.master_ports))
+            listener = listen(ports)
+            ports = [listener.getsockname()[1]]  # at the others another program may listen
+            hub = Hub(self._block, self._session, self._clock, listener)
             hub.start()
         try:
-            exit_status = self._join() or self._participate(work)
+            exit_status = self._join(ports) or self._participate(work)
         finally:
             self.group.responses.put(None)
             self.group.close()
@@ -176,13 +179,13 @@ class Member:
             raise RuntimeError(f"the hub of the block failed: {hub.error}") from hub.error
         return exit_status
 
-    def _join(self) -> ExitStatus | None:
+    def _join(self, ports: Sequence[int]) -> ExitStatus | None:
         """Connects to the hub; returns None once this member is admitted."""
         begun = self._clock.now()
-        why, ports = "no answer", itertools.cycle(self._block.master_ports)
+        why, untried = "no answer", itertools.cycle(ports)
         while self._clock.now() - begun < self._block.join_timeout_s:
             try:
-                self._link = self._connect(next(ports))
+                self._link = self._connect(next(untried))
                 self._message_at = self._clock.now()
                 self._progress(f"joined at {self._block.master}, waiting for the others")
                 return None

@@ -238,7 +238,7 @@ def _missed(
     key: RunKey, topology: Topology, sides: Mapping[int, Mapping[str, Side]], held: Collection[str]
 ) -> dict[str, list[Missed]]:
     """{node: its rounds that show less than was planned}: the pair was prevented, or broke, or a side is unknown, or
-    another run has ``held`` the node since.
+    a rail could not be tried, or another run has ``held`` the node since.
     """
     from muster_criteria.cluster.fabric.made import Missed
 
@@ -248,15 +248,27 @@ def _missed(
         known = sides.get(planned.number, {})
         for pair in planned.pairs:
             across = leaves[pair[0]] != leaves[pair[1]]
-            said = "; ".join(f"{name}: {known[name].why}" for name in pair if name in known and known[name].why)
-            said = said or "its task ended before it began"
-            why = f"the pair {' – '.join(pair)} was not measured to its end ({said})"
+            what = _is_short(known, pair)
             for name in pair:
                 if name in held:
                     found.setdefault(name, []).append(Missed(planned.number, HELD_SINCE, across))
-                elif not _is_whole(known, pair):
+                elif what:
+                    why = f"the pair {' – '.join(pair)} {what}"
                     found.setdefault(name, []).append(Missed(planned.number, why, across))
     return found
+
+
+def _is_short(sides: Mapping[str, Side], pair: tuple[str, str]) -> str:
+    """What of a pair shows less than was planned, as a clause; "" where nothing does."""
+    from muster_criteria.cluster.fabric.observed import untried
+
+    known = [name for name in pair if name in sides]
+    if not _is_whole(sides, pair):
+        said = "; ".join(f"{name}: {sides[name].why}" for name in known if sides[name].why)
+        return f"was not measured to its end ({said or 'its task ended before it began'})"
+    left = {each: why for name in known for each, why in untried(sides[name].figures).items()}
+    said = "; ".join(f"rail {rail} {mode}{why and f': {why}'}" for (rail, mode), why in sorted(left.items()))
+    return said and f"was not measured over all rails ({said})"
 
 
 def _is_whole(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:

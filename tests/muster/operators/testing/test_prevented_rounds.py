@@ -299,3 +299,29 @@ def test_why_a_rail_was_not_tried_is_in_the_gap() -> None:
     (stage,) = store.reporting.run(RUN, node=names[0]).stages
     missing = [gap.why for gap in stage.judgement.coverage.missing if gap.what.startswith("pair_bandwidth")]
     assert missing == ["no right to eth1"]
+
+
+@pytest.mark.parametrize("mode", ["alone", "together"])
+def test_a_rail_that_could_not_be_tried_again_is_a_gap_of_its_node_and_made_up_for_by_its_partners(mode: str) -> None:
+    """Such as one whose NIC fell off the bus after the first round."""
+    names = enrol(16, rails="r0@10.1.0.{at} r1@10.2.0.{at}", leaf="leaf{leaf}")
+    claim(names)
+    while rounds.next_round(RUN):
+        planned = store.rounds.planned(RUN)[-1]
+        for pair in planned.pairs:
+            lost = planned.number > 1 and names[0] in pair
+            for name, other in (pair, pair[::-1]):
+                rows = [
+                    row.model_copy(update={"labels": {**row.labels, "mode": each}})
+                    for each in ("alone", "together")
+                    for row in figures(other, {"r0": 100.0, "r1": 100.0})
+                ]
+                rows = [
+                    row.model_copy(update={"value": None, "note": "no mlx5_1"})
+                    if lost and row.labels["rail"] == "r1" and row.labels["mode"] == mode
+                    else row
+                    for row in rows
+                ]
+                store.rounds.record(RUN, planned.number, Side(name, Outcome.MEASURED, "", tuple(rows)))
+    block.judge(RUN)
+    assert [bool(gaps(name)) for name in names] == [True, *[False] * 15]

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.pairing import screening
@@ -73,22 +74,55 @@ def test_a_rail_that_is_slower_for_all_with_all_rails_at_once_is_nobodys() -> No
     assert (found.parts, block.findings, block.suspected) == ((), {}, {})
 
 
-def test_a_leaf_that_is_slow_with_all_rails_at_once_costs_no_node_anything() -> None:
+@pytest.mark.parametrize("share", [0.6, 0.0])
+def test_a_leaf_that_is_low_with_all_rails_at_once_costs_only_nodes_something_over_which_nothing_arrives(
+    share: float,
+) -> None:
     world = Small(fabric(4, 4), {})
-    world.together_on = {(node, 2): 0.6 for node in world.topology.members[1]}
+    world.together_on = {(node, 2): share for node in world.topology.members[1]}
     found, block = judged(world.topology, world.isolate()[0])
     assert [(each.kind, each.symptom) for each in found.parts] == [(PartKind.LEAF, Symptom.TOGETHER)]
+    held = set() if share else {world.topology.nodes[node] for node in world.topology.members[1]}
+    assert (block.findings, set(block.suspected)) == ({}, held)
+
+
+@pytest.mark.parametrize("topology", [fabric(8, 2), fabric(5, 3), fabric(4, 4)])
+def test_congestion_at_a_leaf_is_nobodys_however_small_the_leaf_is(topology: Topology) -> None:
+    world = Small(topology, {})
+    world.together = dict.fromkeys(topology.members[1], 0.5)
+    found, block = judged(topology, world.isolate()[0])
+    small = len(topology.members[1]) < 4
+    assert {each.kind for each in found.parts} == {PartKind.CONGESTION if small else PartKind.LEAF}
     assert (block.findings, block.suspected) == ({}, {})
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_rates_that_scatter_with_all_rails_at_once_show_nothing(seed: int) -> None:
-    """As one process shares its CPUs among many streams of TCP."""
-    world, draw = Small(fabric(4, 4), {}), np.random.default_rng(seed)
-    results = list[RoundResult]()
+def scattered(result: RoundResult, seed: int) -> RoundResult:
+    assert result.together is not None
+    draw = np.random.default_rng(seed)
+    noise = np.clip(1.0 + 0.3 * draw.standard_normal(result.wrong.shape), 0.1, None)
+    return dataclasses.replace(result, together=result.together * noise)
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_one_round_that_scatters_hides_no_rail_that_the_others_show(number: int) -> None:
+    world, results = Small(fabric(4, 4), {}), list[RoundResult]()
+    world.together_on = {(NODE, 1): 0.3}
     while (plan := next_round(world.topology, results, 0)) is not None:
         result = world.measure(plan)
-        scattered = 100.0 * np.clip(1.0 + 0.3 * draw.standard_normal(result.wrong.shape), 0.1, None)
-        results.append(dataclasses.replace(result, together=scattered))
+        results.append(scattered(result, 0) if plan.number == number else result)
+    found, block = judged(world.topology, results)
+    name = world.topology.nodes[NODE]
+    assert [(each.kind, each.node, each.confirmed) for each in found.parts] == [(PartKind.NIC, name, True)]
+    assert (set(block.suspected), found.notes) == ({name}, ())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rates_that_scatter_with_all_rails_at_once_show_nothing_and_are_noted(seed: int) -> None:
+    """As one process shares its CPUs among many streams of TCP."""
+    world, results = Small(fabric(4, 4), {}), list[RoundResult]()
+    while (plan := next_round(world.topology, results, 0)) is not None:
+        results.append(scattered(world.measure(plan), 10 * seed + plan.number))
     found, block = judged(world.topology, results)
     assert (found.parts, block.findings, block.suspected) == ((), {}, {})
+    assert decode(world.topology, results).not_together == {(node, rail) for node in range(16) for rail in range(4)}
+    assert len(found.notes) == 1

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from muster_criteria.cluster.fabric.covered import count_rails
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.observed import Place, Port, round_result
@@ -15,7 +16,7 @@ from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
-from muster_criteria.cluster.fabric.verdict import count_rails, judge_fabric
+from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.stage.coverage import Tally
@@ -73,6 +74,17 @@ def test_of_a_rail_that_names_no_gpu_the_one_is_charged_that_was_measured(
     unnamed = Place("10.0.0.1", tuple(Port("10.0.0.1", gpu=at, named=False) for at in range(4)))
     judge_fabric(Rounds(world.topology, dict.fromkeys(world.topology.nodes, unnamed), results), block)
     assert [each.device for each in block.findings[world.topology.nodes[5]]] == [device]
+
+
+@pytest.mark.parametrize(("share", "together"), [(0.5, 1.0), (0.0, 1.0), (1.0, 0.5), (1.0, 0.0)])
+def test_what_the_tool_said_is_quoted_of_a_part_over_which_nothing_went(share: float, together: float) -> None:
+    """A part that is slow may have failed once for another reason."""
+    world, block = Small(fabric(4, 4), {Part(PartKind.NIC, 5, rail=1): share}), BlockFindings()
+    world.together_on = {(5, 1): together}
+    results = tuple(dataclasses.replace(each, troubles={(5, 1): "no GID"}) for each in world.isolate()[0])
+    judge_fabric(Rounds(world.topology, places(world.topology), results), block)
+    ((finding,),) = block.findings.values()
+    assert ("no GID" in finding.summary) is (share * together == 0.0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from muster_criteria.cluster.fabric.covered import count_rails
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.found import FabricJudgement
 from muster_criteria.cluster.fabric.made import Rounds
@@ -14,7 +15,6 @@ from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind, Symp
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
-from muster_criteria.cluster.fabric.verdict import count_rails
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack
 from muster_criteria.stage.coverage import Tally

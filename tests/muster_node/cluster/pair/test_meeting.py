@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from muster_demo.services import free_port
+from muster_node.cluster.hub import HELLO_S
 from muster_node.cluster.pair import tcp
 from muster_node.cluster.pair.backend import Rail
 from muster_node.cluster.pair.meeting import Meeting, join, serve
+from muster_node.cluster.wire import line_of
 from muster_node.hardware.seam import RealClock
 from tests.muster_node.cluster.pair.pairs import both, sides
 
@@ -62,3 +64,35 @@ def test_a_rail_without_addresses_is_the_network_over_which_the_pair_met(
     for rows in both(given, tmp_path):
         assert [row["note"] for row in rows if row["metric"] == "pair_bandwidth"] == [""]
     assert bound == {(served, joins_from), (joins_from, served)}
+
+
+class Jumping(RealClock):
+    """A second passes with each look; at ``at`` the event is set."""
+
+    def __init__(self, at: float) -> None:
+        self._now, self._at, self.reached = 0.0, at, threading.Event()
+
+    def now(self) -> float:
+        self._now += 1.0
+        if self._now >= self._at:
+            self.reached.set()
+        return self._now
+
+
+def test_a_partner_that_stands_still_is_not_left_with_a_connection_that_was_given_up() -> None:
+    clock, took = Jumping(4 * HELLO_S), list[socket.socket]()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def late() -> None:
+            took.append(listener.accept()[0])
+            clock.reached.wait(30)
+            took[0].sendall(line_of("welcome"))
+
+        serving = threading.Thread(target=late, daemon=True)
+        serving.start()
+        join("127.0.0.1", [listener.getsockname()[1]], "secret", 20 * HELLO_S, 20 * HELLO_S, clock).close()
+        serving.join()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    took[0].close()

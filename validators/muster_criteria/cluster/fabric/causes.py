@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster_criteria.cluster.fabric.found import FaultyPart
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, PartKind, Symptom
 from muster_criteria.cluster.fabric.topology import Topology
 
@@ -30,3 +31,8 @@ def stops(symptom: Symptom, wrong: bool) -> bool:
     """Whether a part that fails so may let nothing through, or with ``wrong`` may be why wrong bytes arrived. What is
     slow does carry something, and carries it unchanged."""
     return symptom is Symptom.CORRUPTS or (symptom is Symptom.DEAD and not wrong)
+
+
+def carries_nothing(found: Evidence | FaultyPart) -> bool:
+    """Whether nothing goes over the part: at all, or with all rails at once."""
+    return found.symptom is Symptom.DEAD or (found.symptom is Symptom.TOGETHER and found.share == 0.0)

@@ -43,7 +43,7 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
     uncovered = paths.uncovered(cells, {each.part for each in found})
     found += paths.low_paths(cells)
     at_once = together.laid_out_at_once(topology, results, cells)
-    compared = _compared(cells, found)
+    compared, not_judged = _compared(cells, found), together.not_judged(at_once, results, cells)
     found += together.low_together(at_once, is_named)
     found += _silent(cells, results)
     once = cells.open_low() & (cells.partner > np.arange(len(topology.nodes))[None, :])[:, :, None]
@@ -53,7 +53,7 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
         max(each.noise for each in cells.levels), compared,
         {each.number: each.threshold for each in cells.levels},
-        {each.number: each.threshold for each in at_once.levels},
+        {each.number: each.threshold for each in at_once.levels}, not_judged,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,15 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
         plan, rates[ALONE], wrong, together, crossed, frozenset(silent), replaced, host > 0, usual, gpus, troubles,
         fallbacks,
     )  # fmt: skip
+
+
+def untried(figures: Iterable[Measured]) -> dict[tuple[str, str], str]:
+    """{(rail, mode): why} of what was not tried over any flow, alone or with all rails at once: a NIC that is gone has
+    no rate, not even 0. ``figures``: one node's of a round."""
+    rates = [row for row in figures if row.metric == "pair_bandwidth" and row.labels.get("mode") in (ALONE, TOGETHER)]
+    by_flow = [((row.labels.get("rail", ""), row.labels["mode"]), row) for row in rates]
+    tried = {at for at, row in by_flow if row.value is not None}
+    return {at: row.note for at, row in by_flow if at not in tried}
 
 
 def _backend(sides: Sequence[Sequence[Measured]]) -> str:

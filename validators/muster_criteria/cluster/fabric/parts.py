@@ -90,7 +90,8 @@ class Diagnosis:
     three others to compare with. ``compared``: (node, rail) that had as many, and was good or is touched by a part.
     ``noise``: the relative
     standard deviation of a cell in the noisiest round. ``thresholds``: the share below which a cell is low, by the
-    round's number; ``together``: the same with all rails at once.
+    round's number; ``together``: the same with all rails at once. ``not_together``: (node, rail) that was compared
+    alone, and carried something with all rails at once that could not be compared.
     """
 
     named: tuple[Evidence, ...]
@@ -102,6 +103,7 @@ class Diagnosis:
     compared: frozenset[tuple[int, int]] = frozenset()
     thresholds: Mapping[int, float] = dataclasses.field(default_factory=dict)
     together: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    not_together: frozenset[tuple[int, int]] = frozenset()
 
     def least(self, evidence: Evidence) -> float:
         """The share that cells of a part had to reach, in the strictest of its rounds."""

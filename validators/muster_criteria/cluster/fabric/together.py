@@ -17,21 +17,44 @@ from muster_criteria.cluster.fabric import nodes, shared, switches
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
 from muster_criteria.cluster.fabric.levels import NOISE_MAX, level
 from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
-from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 
 
 def laid_out_at_once(topology: Topology, results: Sequence[RoundResult], alone: Cells) -> Cells:
-    """The cells with all rails at once. None is low that a part explains that was found ``alone``; where rates scatter
-    too much to show what is slow, only those are that carried nothing.
+    """The cells with all rails at once. None is low that a part explains that was found ``alone``; in a round whose
+    rates scatter too much to show what is slow, only those are that carried nothing, and none is good, unless all
+    rounds are so: then what carries most of the usual rate clears what once carried nothing.
 
     Each rail is compared with itself on other nodes: together, rails may be uneven by design.
     """
     rails = range(len(topology.rails))
     cells = laid_out(topology, [level(topology, each.all_at_once(), rails) for each in results])
-    noisy = max(each.noise for each in cells.levels) > NOISE_MAX
-    low = cells.low & (cells.share == 0.0) if noisy else cells.low
-    return dataclasses.replace(cells, low=low & ~alone.explained)
+    quiet = _quiet(cells)
+    low = cells.low & (quiet | (cells.share == 0.0)) & ~alone.explained
+    return dataclasses.replace(cells, low=low, good=cells.good & (quiet | ~quiet.any()))
+
+
+def not_judged(cells: Cells, results: Sequence[RoundResult], alone: Cells) -> frozenset[tuple[int, int]]:
+    """(Node, rail) that carried something with all rails at once, and of which no round shows whether that is slow,
+    though what it carried ``alone`` was compared. ``cells``: of ``laid_out_at_once``, before parts are looked for."""
+    carried: Flags = np.zeros(cells.good.shape[1:], dtype=bool)
+    for each in results:
+        if each.together is not None:
+            for row, pair in enumerate(each.round.pairs):
+                carried[list(pair)] |= each.together[row] > 0.0
+    quiet = _quiet(cells)
+    judged = ((cells.low | cells.good | alone.explained) & quiet).any(axis=0)
+    found = np.argwhere(carried & (alone.low | alone.good).any(axis=0) & ~judged)
+    return frozenset((int(node), int(rail)) for node, rail in found)
+
+
+def _quiet(cells: Cells) -> Flags:
+    """Which rounds show what is slow, shape (rounds, 1, 1): none where half of them scatter too much, since of so few
+    cells one may look quiet by chance."""
+    quiet: Flags = np.array([each.noise <= NOISE_MAX for each in cells.levels])
+    quiet &= 2 * quiet.sum() > len(quiet)
+    return quiet[:, None, None]
 
 
 def low_together(cells: Cells, is_named: Callable[[Evidence], bool]) -> list[Evidence]:
@@ -48,7 +71,12 @@ def low_together(cells: Cells, is_named: Callable[[Evidence], bool]) -> list[Evi
     for each in nodes.low_rails(cells, everywhere):
         by_node[each.part.a].append(each)
     for node, rails in by_node.items():
+        share = float(np.median([each.share for each in rails]))
         first = rails[0] if len(rails) == 1 else dataclasses.replace(rails[0], part=Part(PartKind.NODE, node))
-        of_nodes.append(dataclasses.replace(first, share=float(np.median([each.share for each in rails]))))
+        measured = (cells.low | cells.good)[:, node].any(axis=0).sum()
+        if share > 0.0 and 2 * len(rails) > measured:  # all nodes of a small leaf, which ``low_nodes`` leaves out
+            found.append(dataclasses.replace(first, part=Part(PartKind.CONGESTION, node), share=share))
+        else:
+            of_nodes.append(dataclasses.replace(first, share=share))
     found += shared.grouped(cells, of_nodes, everywhere, is_named)
     return [dataclasses.replace(each, symptom=Symptom.TOGETHER) for each in found]

@@ -8,27 +8,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.causes import goes_over, stops
+from muster_criteria.cluster.fabric.causes import carries_nothing, goes_over, stops
+from muster_criteria.cluster.fabric.covered import notes, too_noisy
 from muster_criteria.cluster.fabric.decode import decode
 from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
 from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
-from muster_criteria.cluster.fabric.levels import NOISE_MAX, OTHERS_MIN
-from muster_criteria.cluster.fabric.made import Rounds, unmade
+from muster_criteria.cluster.fabric.made import Rounds
 from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.observed import PROBE
 from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
-from muster_criteria.model import Action, Extent, FaultClass, Finding, Gap, Lack, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.stage.coverage import Tally
 from muster_criteria.words import listed
 
 SOURCE = "docs/science.md#isolation-in-the-fabric"
-
-NODES_MIN = 2 * (OTHERS_MIN + 1)
-"""Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
 
 UNEVEN_MAX = 0.30
 """How much less than to most a slow leaf switch may leave to a node of its leaf; a port that is lower still is at fault
@@ -72,6 +67,9 @@ def judge_fabric(
         elif _is_undecided(part.kind, part.touches):
             doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
+        elif part.symptom is Symptom.TOGETHER and carries_nothing(part):
+            # As of what is dead: nothing is known of what each node itself carries with all rails at once.
+            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}")
     carried = _carried(rounds)
     _never_carried(rounds, parts, carried, block)
     _unexplained(rounds, diagnosis.named, carried, block)
@@ -81,11 +79,11 @@ def judge_fabric(
 
     by_floor = judge_floors(rounds.topology, rounds.results, floors or {}, left, block)
     names, rails = rounds.topology.nodes, rounds.topology.rails
-    noisy = _too_noisy(diagnosis)
+    noisy = too_noisy(diagnosis)
     compared = set() if noisy else {(names[node], rails[rail]) for node, rail in diagnosis.compared}
     by_sockets = frozenset(without_rdma(rounds.topology, rounds.results, floors or {}))
-    notes = tuple(_notes(rounds, diagnosis, by_sockets))
-    return FabricJudgement(tuple(parts), notes, frozenset(compared | by_floor), noisy, by_sockets)
+    said = tuple(notes(rounds, diagnosis, by_sockets))
+    return FabricJudgement(tuple(parts), said, frozenset(compared | by_floor), noisy, by_sockets)
 
 
 def _is_undecided(kind: PartKind, touches: Collection[object]) -> bool:
@@ -107,79 +105,6 @@ def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partne
     cells = [(node, partner) for partner in partners]
     over = [each for each in diagnosis.named if all(goes_over(topology, each, cell, rail) for cell in cells)]
     return min((each.share for each in over if not holds(each)), default=1.0)
-
-
-def count_rails(
-    rounds: Rounds, member: str, counted: Tally, found: FabricJudgement, *, simulated: bool = False
-) -> None:
-    """Counts one required measurement for each rail of a member: measured with one partner at least, and judged.
-
-    Rates of ``simulated`` members are a host's and need no judgement.
-    """
-    node = rounds.topology.index.get(member)
-    for each in unmade(rounds, member):
-        counted.miss(Gap(Lack.NOT_REPORTED, each.why, f"round {each.number} of {PROBE}"))
-    for at, rail in enumerate(rounds.topology.rails):
-        seen = any(
-            node in pair and not np.isnan(result.alone[row, at]).all()
-            for result in rounds.results
-            for row, pair in enumerate(result.round.pairs)
-        )
-        if seen:
-            counted.required += 1
-            what = f"pair_bandwidth[rail={rail}] of {PROBE}"
-            if not simulated and (member, rail) in found.without_rdma:
-                counted.unjudged.append(Gap(Lack.NO_RDMA, _no_rdma(rounds, node), what))
-            elif not simulated and (member, rail) not in found.judged:
-                counted.unjudged.append(Gap(Lack.NOT_COMPARED, _not_compared(rounds, found.noisy), what))
-        else:
-            why = _replaced(rounds, node) or rounds.why_unmet.get(member, "no pair of it was measured")
-            counted.miss(Gap(Lack.NOT_REPORTED, why, f"pair_bandwidth[rail={rail}] of {PROBE}"))
-
-
-def _not_compared(rounds: Rounds, noisy: str) -> str:
-    """Why a rate was compared with nothing."""
-    nodes = len(rounds.topology.nodes)
-    too_small = f"{nodes} nodes, needs {NODES_MIN}" if nodes < NODES_MIN else ""
-    why = noisy or too_small or f"fewer than {OTHERS_MIN} other pairs of its kind a round, or none was good"
-    return f"not compared: {why}, and the SKU file has no floor (block_limits) for what the pairs were measured with"
-
-
-def _no_rdma(rounds: Rounds, node: int | None) -> str:
-    """With what a node's rails were measured where RDMA was owed, and why."""
-    used, topology = listed(_backends(rounds)) or "a backend that no node names", rounds.topology
-    ports = [
-        (name, rail) for name in topology.nodes
-        for rail, port in zip(topology.rails, rounds.places[name].ports, strict=False) if not port.device
-    ]  # fmt: skip
-    said = next((why for each in rounds.results for at, why in each.fallbacks.items() if at == node), "")
-    why = f"label rails of {ports[0][0]} names no RDMA device for rail {ports[0][1]}" if ports else said
-    return f"measured with {used}, not by RDMA: {why or 'the programme asks for nothing else'}"
-
-
-def _backends(rounds: Rounds) -> list[str]:
-    return sorted({each.backend for each in rounds.results} - {""})
-
-
-def _too_noisy(diagnosis: Diagnosis) -> str:
-    """Why the rounds show of no rail that it is good, "" if they do: a median of slow cells clears slow ones too."""
-    if diagnosis.noise <= NOISE_MAX:
-        return ""
-    return (
-        f"rates differed by {diagnosis.noise:.0%} among healthy pairs of a round (standard deviation), or most nodes "
-        f"are slow: above {NOISE_MAX:.0%} what is slow cannot be distinguished"
-    )
-
-
-def _replaced(rounds: Rounds, node: int | None) -> str:
-    """Which backend the pairs of a node were measured with instead of the usual one, "" if with that."""
-    names = {result.replaced[node] for result in rounds.results if node is not None and node in result.replaced}
-    if not names:
-        return ""
-    return (
-        f"its pairs were measured with {listed(sorted(names))} and most others were not, so the rates cannot be "
-        "compared: install on this node what the others measure with"
-    )
 
 
 def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: bool) -> FaultyPart:
@@ -212,7 +137,9 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
     """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
     what is low only with all rails at once, or what an unevenly slow leaf switch may have caused."""
     uneven = any(_may_cause(each, part) for each in parts)
-    why = f"{part.title}: {part.observed}{_said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))}"
+    why = f"{part.title}: {part.observed}"
+    if carries_nothing(part):
+        why += _said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))
     software, together = _carries_tcp(part, rounds), part.symptom is Symptom.TOGETHER
     if together:
         why += "; each rail alone is good, so look at what they share first: PCIe switch, NUMA node, PFC, routing"
@@ -356,7 +283,7 @@ def _unexplained(
         over = [each for each in named if goes_over(rounds.topology, each, nodes, at, together=together)]
         # A port that is slow most of the time may also fail: another partner shows that it does.
         failing = (each.part.kind in OF_THE_NODE and len(failed_with[each.part.a, at]) > 1 for each in over)
-        if any(failing) or any(stops(each.symptom, wrong) for each in over):
+        if any(failing) or any(stops(each.symptom, wrong) or (together and carries_nothing(each)) for each in over):
             continue
         if all((node, at) in carried for node in nodes):
             names = [rounds.topology.nodes[node] for node in nodes]
@@ -364,30 +291,3 @@ def _unexplained(
             what += " with all rails at once" if together else ""
             where = f"between {' and '.join(names)} over rail {rail} in round {result.round.number}"
             block.suspect(names, Lack.UNDECIDED, f"{what} {where}, and no other pair tells whose fault it is")
-
-
-def _notes(rounds: Rounds, diagnosis: Diagnosis, by_sockets: Collection[tuple[str, str]]) -> list[str]:
-    topology = rounds.topology
-    found = [f"The rails were measured with {listed(used)}."] if (used := _backends(rounds)) else []
-    if by_sockets:
-        nodes = [name for name in topology.nodes if any(name == each for each, _ in by_sockets)]
-        why = _no_rdma(rounds, topology.index[nodes[0]])
-        found.append(f"RDMA was not tested on {listed(nodes, most=6)}: {why}.")
-    if diagnosis.unjudged:
-        found.append(
-            f"Cells that are not judged: {diagnosis.unjudged}. A cell is compared with {OTHERS_MIN} others of its "
-            f"round and rail or more, which takes a block of {NODES_MIN} nodes."
-        )
-    if noisy := _too_noisy(diagnosis):
-        found.append(f"{noisy[0].upper()}{noisy[1:]}. Test again on idle nodes.")
-    if diagnosis.uncovered:
-        some = [
-            f"{topology.leaves[a]} – {topology.leaves[b]} on {topology.rails[r]}" for a, b, r in diagnosis.uncovered
-        ]
-        rest = f" and {len(some) - 5} more" if len(some) > 5 else ""
-        found.append(f"Not covered, since another fault lies on the way: {', '.join(some[:5])}{rest}.")
-    if diagnosis.once:
-        found.append(f"{diagnosis.once} cells were low and no part explains them: passing hot spots.")
-    if not topology.known and len(topology.nodes) > 2:
-        found.append("Nothing is known of leaves: leaf switches and uplinks cannot be distinguished from paths.")
-    return found

@@ -118,7 +118,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def receive(self, rail: Rail, step: Step) -> Receiver:
-        """Opens the receiving end. Raises NotSent."""
+        """Opens the receiving end; of several rails in a thread each. Raises NotSent."""
 
     @abc.abstractmethod
     def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:

@@ -103,11 +103,16 @@ class Pair:
     ) -> list[int]:  # fmt: skip
         receivers: dict[int, Receiver] = {}
         found: dict[int, Transfer] = {}
-        for place, rail in zip(at, used):
+
+        def receive(place: int) -> None:
             try:
-                receivers[place] = opened.enter_context(contextlib.closing(backend.receive(rail, step)))
+                receivers[place] = backend.receive(used[at.index(place)], step)
             except NotSent as error:
                 found[place] = _nothing(error)
+
+        _at_once(receive, at)
+        for receiver in receivers.values():
+            opened.enter_context(contextlib.closing(receiver))
         self.meeting.tell("open", ends={place: receiver.endpoint for place, receiver in receivers.items()})
 
         def take(place: int) -> None:

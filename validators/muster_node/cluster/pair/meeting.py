@@ -123,6 +123,8 @@ def _knows(caller: Link, secret: str) -> bool | None:
 def join(address: str, ports: Sequence[int], secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
     """Joins the partner, which may start later, on any of these ports. Raises PartnerLost."""
     until, why, untried = clock.now() + join_s, "it was not tried", itertools.cycle(ports)
+    # The partner may stand still for a while, and take a connection that was given up for this node's.
+    patience_s = max(HELLO_S, join_s / (len(ports) + 1))
     while clock.now() < until:
         port = next(untried)
         try:
@@ -133,7 +135,7 @@ def join(address: str, ports: Sequence[int], secret: str, join_s: float, limit_s
             meeting = Meeting(Link(connection, UNKNOWN_PEER_LINE_MAX), limit_s, clock)
             try:
                 meeting.tell("hello", secret=secret)
-                meeting.hear("welcome", min(limit_s, HELLO_S))
+                meeting.hear("welcome", min(limit_s, patience_s, max(HELLO_S, until - clock.now())))
             except PartnerLost as error:
                 meeting.close()
                 why = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Sequence
@@ -40,13 +41,12 @@ class IbWrite(Backend):
         if shutil.which("ib_write_bw") is None:
             raise NoBackend("ib_write_bw is not installed")
         self._context, self._words = context, words_of(context.params.get("perftest", ""))
-        self._next = _FIRST_PORT
+        self._ports = itertools.count(_FIRST_PORT + 1)
 
     def receive(self, rail: Rail, step: Step) -> Receiver:
         """Starts the server."""
-        self._next += 1
-        command = _command(rail, self._next, step, self._words)
-        return _Server(self._context, command, rail.device, step, self._next)
+        port = next(self._ports)  # of rails that are opened at once each gets its own
+        return _Server(self._context, _command(rail, port, step, self._words), rail.device, step, port)
 
     def send(self, rail: Rail, endpoint: Endpoint, step: Step) -> float | None:
         """Runs the client."""
