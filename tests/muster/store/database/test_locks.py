@@ -127,6 +127,27 @@ def test_of_two_mails_of_one_key_at_once_the_later_replaces_the_other(monkeypatc
     assert [store.outbox.message(each.id) for each in store.outbox.pending()] == [b"second"]
 
 
+def test_no_line_comes_to_a_list_between_the_look_at_it_and_the_note_that_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
+    same, now = outbox._same, store.clock.now()
+
+    def gather(line: str) -> None:
+        store.outbox.gather("flood", line, line, lambda lines: " ".join(lines).encode(), now)
+
+    def late(*args: Any) -> bool:
+        with engine.hurried(), pytest.raises(DatabaseNotReady):
+            gather("two")
+        return same(*args)
+
+    gather("one")
+    (waiting,) = store.outbox.pending()
+    monkeypatch.setattr(outbox, "_same", late)
+    store.outbox.sent(waiting.id, b"one")
+    assert store.outbox.pending() == []
+
+
 def test_no_golden_is_withdrawn_while_one_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
     with engine.writing() as promoting:
