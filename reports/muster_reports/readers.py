@@ -47,7 +47,12 @@ def _devices(report: RunReport) -> set[str]:
 
 def unnamed(words: str, others: Collection[str]) -> str:
     """The text with "another node" for each name of others, in whatever case and domain, and for each id of a run that
-    begins with one."""
+    begins with one; for each IPv6 address of others first, since no name has a colon."""
+    lower = words.lower()
+    addresses = sorted((each for each in others if ":" in each and each in lower), key=len, reverse=True)
+    if addresses:
+        either = "|".join(map(re.escape, addresses))
+        words = re.sub(f"(?<![0-9a-z])({either})(?![0-9a-z])", ANOTHER, words, flags=re.IGNORECASE)
 
     def shown(found: re.Match[str]) -> str:
         called = {form.partition(end)[0] for form in (found[0], found[0].lower()) for end in ("__", ".")}

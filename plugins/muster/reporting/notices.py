@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from muster import store
-from muster.errors import MusterError
+from muster.errors import DatabaseNotReady, MusterError
 from muster.reporting import dispatch, mail_rules
 from muster.settings import settings
 from muster_reports import text
@@ -20,11 +20,14 @@ def notify(about: str, sentence: str, *, each: bool = False, lines: Sequence[str
     """Queue ``sentence``, at most once a day for what it is ``about`` ("drained again/gpu-0001").
 
     ``lines``: a list below it. ``each``: another sentence about it is queued too, on the same day. MUSTER_MAIL_TO gets
-    it, and the rules with ``notices``. Raises nothing: what it reports comes first.
+    it, and the rules with ``notices``. Raises DatabaseNotReady alone: what it reports comes first, but after that
+    PostgreSQL undoes the transaction of both without a word.
     """
     which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:
         _queue(f"notice/{about}{which}/{store.clock.now():%Y-%m-%d}", sentence, lines)
+    except DatabaseNotReady:
+        raise
     except Exception:
         log.exception("nothing can be queued about: %s", sentence)
 

@@ -74,8 +74,10 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
                     continue
                 refusal = _send(hook, message, each.recipients)
         except (AirflowException, OSError) as error:
-            failed = store.outbox.failed if connected else store.outbox.unreachable
-            failed(each.id, str(error)[:500])
+            if connected:
+                store.outbox.failed(each.id, message, str(error)[:500])
+            else:
+                store.outbox.unreachable(each.id, str(error)[:500])
             log.warning("mail cannot be sent now (%s); it is kept and sent by the housekeeping DAG", error)
             break
         except Exception as error:  # one that cannot be read or encoded keeps no other waiting
@@ -113,7 +115,7 @@ def _settle(tried: OutboxMessage, message: bytes, refusal: Refusal | None) -> bo
         # Until it is recorded, this process alone knows of it, and the mail would be sent again.
         store.patience.outlasting(functools.partial(store.outbox.sent, tried.id, message))
         return True
-    store.outbox.failed(tried.id, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
+    store.outbox.failed(tried.id, message, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
     then = "it is parked" if refusal.permanent else "it is tried again later"
     log.warning("%s was not accepted (%s); %s", tried.key, refusal.reason, then)
     return False

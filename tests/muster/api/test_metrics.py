@@ -97,7 +97,7 @@ def test_they_show_the_records(client: TestClient) -> None:
     store.outbox.add("a/b", b"mail")
     store.outbox.add("a/c", b"mail")
     first = store.outbox.pending()[0]
-    store.outbox.failed(first.id, "550 no", park=True)
+    store.outbox.failed(first.id, b"mail", "550 no", park=True)
     seen = read(client)
     assert seen["muster_nodes"]["false", "cpu-generic", "qualified"] == 1
     assert seen["muster_nodes"]["false", "cpu-generic", "quarantine"] == 1
@@ -252,7 +252,7 @@ def test_a_mail_waits_from_when_it_was_due(client: TestClient, monkeypatch: pyte
         return read(client)["muster_mails_oldest_timestamp_seconds"][()]
 
     assert oldest() == pytest.approx((now - datetime.timedelta(minutes=5)).timestamp())
-    store.outbox.failed(store.outbox.pending()[0].id, "greylisted")
+    store.outbox.failed(store.outbox.pending()[0].id, b"mail", "greylisted")
     assert oldest() == pytest.approx((now - datetime.timedelta(minutes=5)).timestamp()), "it was tried once"
 
 

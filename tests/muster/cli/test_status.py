@@ -185,7 +185,7 @@ def test_a_repaired_node_that_was_not_tested_again_is_named(muster: Muster, held
 def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db: str) -> None:
     for key, parked in ((f"{fleet.DAG}/a__new/1", True), (f"{fleet.DAG}/b__new/2", False)):
         store.outbox.add(key, b"x")
-        store.outbox.failed(store.outbox.pending()[-1].id, "554 message too large", park=parked)
+        store.outbox.failed(store.outbox.pending()[-1].id, b"x", "554 message too large", park=parked)
     shown = json.loads(muster("status", "--json")[1])["mails"]
     assert [(each["key"], each["last_error"]) for each in shown["parked"]] == [
         (f"{fleet.DAG}/a__new/1", "554 message too large")
@@ -210,7 +210,7 @@ def test_mails_that_the_mail_server_refused_are_shown(muster: Muster, sqlite_db:
 )
 def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, key: str, run: str) -> None:
     store.outbox.add(key, b"x")
-    store.outbox.failed(store.outbox.pending()[0].id, "554 no", park=True)
+    store.outbox.failed(store.outbox.pending()[0].id, b"x", "554 no", park=True)
     out = muster("status")[1]
     printed = out.partition("`muster mail drop ")[2].partition("`")[0]
     assert shlex.split(printed)[0] == key, "the command can be pasted"
@@ -220,7 +220,7 @@ def test_only_a_mail_about_a_run_leads_to_one(muster: Muster, sqlite_db: str, ke
 def test_an_unsent_mail_is_sent_again_or_dropped(muster: Muster, sqlite_db: str) -> None:
     for key in ("a", "b"):
         store.outbox.add(key, b"x")
-        store.outbox.failed(store.outbox.pending()[-1].id, "550 no", park=True, recipients=["gone@example.org"])
+        store.outbox.failed(store.outbox.pending()[-1].id, b"x", "550 no", park=True, recipients=["gone@example.org"])
     assert json.loads(muster("mail", "list", "--json")[1])["parked"][0]["recipients"] == ["gone@example.org"]
     why = ("--reason", "the server is mended", "--as", "Ada")
     assert muster("mail", "resend", "a", *why)[0] == 0
@@ -237,7 +237,7 @@ def test_a_long_list_of_unsent_mails_is_not_cut_unseen(muster: Muster, sqlite_db
     assert muster("mail", "list")[1].splitlines()[-1].startswith("and 3 more")
     assert len(json.loads(muster("mail", "list", "--json")[1])["waiting"]) == 103
     for mail in store.outbox.pending(limit=103):
-        store.outbox.failed(mail.id, "554 no", park=True)
+        store.outbox.failed(mail.id, b"x", "554 no", park=True)
     assert "and 3 more not sent" in muster("status")[1]
     assert len(json.loads(muster("status", "--json")[1])["mails"]["parked"]) == 103
     assert sending.deliver_mail() == (0, 0, 103)

@@ -74,6 +74,16 @@ def test_no_node_leaves_service_without_its_mail(monkeypatch: pytest.MonkeyPatch
     assert waiting == [1]
 
 
+@pytest.mark.usefixtures("serving")
+def test_a_scheduler_that_has_not_got_the_drain_is_mailed_after_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    monkeypatch.setattr(service, "carry_out", lambda _node: "slurmctld-down")
+    (done,) = sweep.act()
+    _left, waits = (store.outbox.message(each.id) for each in store.outbox.pending())
+    assert "slurmctld-down" in done
+    assert b"slurmctld-down" in waits
+
+
 def test_no_rack_is_held_without_its_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     state = RackState("r1", (NODE,), ((Trouble.IMEX, "IMEX is not up"),), whole=True, held=(NODE,))
 

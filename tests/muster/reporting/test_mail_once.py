@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from muster.model.queues import OutboxMessage, Refusal
 from muster.reporting import notifying, sending
 from muster.store.database.engine import writing
 from muster.store.database.outgoing import OutboxRow
+from muster_reports.mail import build_notice
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -52,7 +54,7 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
     for key in ("fresh", "failed", "abandoned"):
         store.outbox.add(key, key.encode())
     waiting = {mail.key: mail.id for mail in store.outbox.pending()}
-    store.outbox.failed(waiting["failed"], "connection refused")
+    store.outbox.failed(waiting["failed"], b"failed", "connection refused")
     long_ago = datetime.datetime.now(datetime.UTC) - 2 * sending.FRESH
     with writing() as session:
         session.execute(update(OutboxRow).where(OutboxRow.key == "abandoned").values(created_at=long_ago))
@@ -64,7 +66,7 @@ def test_housekeeping_sends_what_failed_and_what_was_abandoned_but_nothing_fresh
 def test_a_mail_that_was_tried_waits_for_its_time_when_it_is_made_again(taken) -> None:
     store.outbox.add("run-1", b"one")
     (tried,) = store.outbox.pending(due=True)
-    store.outbox.failed(tried.id, "450 later")
+    store.outbox.failed(tried.id, b"one", "450 later")
     monday = store.clock.now() + datetime.timedelta(days=2)
     store.outbox.add("run-1", b"after the quiet hours", monday)
     assert store.outbox.pending(due=True) == []
@@ -165,11 +167,18 @@ def test_records_that_stay_away_are_reported(taken, monkeypatch) -> None:
         sending.deliver_mail("run-1")
 
 
-@pytest.mark.parametrize("made_again", [b"To: a@example.org\n\none", b"To: a@example.org\n\nanother"])
+def made(sentence: str) -> bytes:
+    """A mail whose bytes are others each time, as those of a report."""
+    mail = build_notice("run-1", sentence, "muster@example.org", ["a@example.org"], ())
+    mail.add_attachment(b"{}", "application", "json")
+    return mail.as_bytes()
+
+
+@pytest.mark.parametrize("sentence", ["one", "another"])
 def test_a_mail_that_is_made_again_while_it_is_sent_goes_once_and_another_version_of_it_later(
-    taken, monkeypatch, made_again: bytes
+    taken, monkeypatch, sentence: str
 ) -> None:
-    first = b"To: a@example.org\n\none"
+    first, made_again = made("one"), made(sentence)
     store.outbox.add("run-1", first)
 
     def slow(_hook: object, raw: bytes, _recipients: object) -> None:
@@ -182,11 +191,47 @@ def test_a_mail_that_is_made_again_while_it_is_sent_goes_once_and_another_versio
     monkeypatch.setattr(sending, "_send", slow)
     sending.deliver_mail("run-1")
     assert taken == [first]
-    with writing() as session:
-        session.execute(update(OutboxRow).values(retry_at=None))  # the claim is over
     sending.deliver_mail("run-1")
-    assert taken == list(dict.fromkeys([first, made_again]))
+    assert taken == [first, made_again][: 1 + (sentence != "one")]
     assert store.outbox.pending() == []
+
+
+def test_a_notification_that_is_made_again_while_it_is_sent_goes_once(monkeypatch) -> None:
+    sent: list[str] = []
+
+    def slow(key: str, *_: object) -> None:
+        sent.append(key)
+        store.outbox.notify("chat", "run-1", {"headline": "one"})
+
+    monkeypatch.setattr(notifying, "send", slow)
+    key = store.outbox.notify("chat", "run-1", {"headline": "one"})
+    assert [sending.deliver_mail(key).sent for _ in range(2)] == [1, 0]
+    assert sent == [key]
+
+
+def test_a_server_that_another_process_cannot_reach_ends_no_claim() -> None:
+    store.outbox.add("run-1", b"one")
+    (seen,) = store.outbox.pending()
+    assert store.outbox.take(seen)
+    store.outbox.unreachable(seen.id, "connection refused")
+    assert store.outbox.pending() == [seen]
+    assert not store.outbox.take(seen)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_how_an_attempt_ended_says_nothing_of_what_replaced_the_mail_meanwhile(accepted: bool) -> None:
+    store.outbox.add("run-1", first := made("one"))
+    (seen,) = store.outbox.pending()
+    assert store.outbox.take(seen)
+    due = store.clock.now() + datetime.timedelta(hours=8)
+    store.outbox.add("run-1", made("another"), due)
+    if accepted:
+        store.outbox.sent(seen.id, first)
+    else:
+        store.outbox.failed(seen.id, first, "550 no such user", park=True, recipients=["a@example.org"])
+    (waiting,) = store.outbox.pending()
+    assert waiting == dataclasses.replace(seen, retry_at=due)
+    assert store.outbox.take(waiting)
 
 
 def test_no_line_of_a_list_is_lost_that_comes_while_it_is_sent() -> None:

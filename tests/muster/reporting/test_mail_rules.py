@@ -85,6 +85,14 @@ def test_a_flood_becomes_one_list_at_the_end_of_the_hour(monkeypatch: pytest.Mon
     assert len(queued()) == 4, "the next hour has its own mails"
 
 
+def test_a_rule_that_is_called_as_lists_are_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {"name": "flood", "to": ["team@x.org"], "an_hour": 1})
+    Clock(monkeypatch)
+    for number in range(3):
+        report_of(f"n{number}")
+    assert len(store.outbox.pending()) == 2
+
+
 @pytest.mark.both_dialects
 @pytest.mark.parametrize("rule", [{"to": ["team@x.org"]}, {"notifier": "a.b"}])
 def test_the_list_of_a_flood_has_each_report_that_it_replaces_once_whenever_its_run_ended(

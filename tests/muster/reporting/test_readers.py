@@ -74,6 +74,7 @@ def test_a_rule_with_labels_gets_no_other_node_that_a_report_or_a_digest_names(m
     [
         (f"{THEIRS}.example.org:25478", True), (f"{THEIRS}-ib0", True), (THEIRS.upper(), True), ("10.1.0.2", True),
         (f"{THEIRS}.ib.example.org", True), ("10.1.0.5", False), ("login.example.org", False), ("10.1.0.20", False),
+        ("[FD00::2]:29500", True), ("fd00::2:29500", True), ("fd00::20", False),
     ],
 )  # fmt: skip
 def test_another_node_is_hidden_by_whatever_name_a_program_gives_it(
@@ -83,7 +84,7 @@ def test_another_node_is_hidden_by_whatever_name_a_program_gives_it(
     use(monkeypatch, {"name": "team", "to": ["team@x.org"], "labels": {"team": "a"}})
     shared = "login.example.org"  # both are reached through it
     for name, owner, host, address in (
-        (OURS, "a", shared, "10.1.0.5"), (THEIRS, "b", shared, f"{THEIRS}-ib0"), ("x", "b", "10.1.0.2", "x"),
+        (OURS, "a", shared, "10.1.0.5"), (THEIRS, "b", shared, f"{THEIRS}-ib0"), ("x", "b", "10.1.0.2", "fd00::2"),
     ):  # fmt: skip
         store.nodes.add(fleet.new_node(name, host=host, labels={"team": owner, "block_address": address}))
     lease = fleet.begin(OURS, "again")

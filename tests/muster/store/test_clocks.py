@@ -307,6 +307,6 @@ def test_a_mail_that_was_added_ahead_fills_no_hour_and_waits_no_longer_than_othe
         store.outbox.add("digest/weekly/1", b"")
         (mail,) = store.outbox.pending(due=True)
         assert store.outbox.take(mail)
-        store.outbox.failed(mail.id, "try again later")
+        store.outbox.failed(mail.id, b"", "try again later")
     assert store.outbox.added("digest/weekly/", now() - AHEAD) == 0
     assert [each.key for each in store.outbox.pending(due=True)] == ["digest/weekly/1"]

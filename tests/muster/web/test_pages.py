@@ -356,7 +356,7 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
     for number in range(101):
         store.outbox.add(f"{number}", b"")
     for each in store.outbox.pending(101):
-        store.outbox.failed(each.id, "554 no such user", park=True)
+        store.outbox.failed(each.id, b"", "554 no such user", park=True)
     assert ["101"] in notices(page(client, "/"))
 
 

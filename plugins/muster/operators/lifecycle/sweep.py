@@ -221,7 +221,10 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
             held[error.code, node.simulated].append((seen, sentence))
         return
     if trouble := service.carry_out(node.name):
-        log.warning("%s: its scheduler gets the change later: %s", node.name, trouble)
+        later = f"its scheduler gets the change later: {trouble}"
+        log.warning("%s: %s", node.name, later)
+        notices.notify(f"observed/{node.name}/waits", f"{simulated}{node.name} left service, and {later}")
+        sentence += f"; {later}"
     yield sentence
 
 

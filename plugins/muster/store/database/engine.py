@@ -123,7 +123,8 @@ def dispose() -> None:
 def reading() -> Iterator[Session]:
     """A short session that only reads."""
     if (whole := _joined.get()) is not None:
-        yield whole
+        with translated():
+            yield whole
         return
     with translated(), _Session(_ready(), expire_on_commit=False) as session:
         yield session
@@ -137,8 +138,9 @@ def writing() -> Iterator[Session]:
     another writer, but would fail at once.
     """
     if (whole := _joined.get()) is not None:
-        yield whole
-        whole.flush()
+        with translated():
+            yield whole
+            whole.flush()
         return
     bound = _ready().execution_options(muster_writes=True)
     with translated(), _Session(bound, expire_on_commit=False) as session, session.begin() as transaction:

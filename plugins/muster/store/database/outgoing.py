@@ -14,8 +14,9 @@ from muster.store.database.base import Base, BigId
 class OutboxRow(Base):
     """A mail to be sent: one per key, whatever is retried. ``due_at``: when it was to be sent first. ``retry_at``: not
     tried again before. ``parked_at``: since when it is not tried any more: the mail server refused it for good.
-    ``recipients``: those that have not got it, with commas, once the mail server refused some; "": all of its header
-    ``To``. ``lines``: of a list that grows while it waits, by what each is about.
+    ``claimed_until``: one process at a time sends it. ``recipients``: those that have not got it, with commas, once the
+    mail server refused some; "": all of its header ``To``. ``lines``: of a list that grows while it waits, by what each
+    is about.
     """
 
     __tablename__ = "outbox"
@@ -32,6 +33,7 @@ class OutboxRow(Base):
     sent_at: Mapped[datetime.datetime | None]
     retry_at: Mapped[datetime.datetime | None]
     parked_at: Mapped[datetime.datetime | None]
+    claimed_until: Mapped[datetime.datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
     last_error: Mapped[str] = mapped_column(default="")
     recipients: Mapped[str] = mapped_column(default="")

@@ -27,13 +27,10 @@ RETRY_MAX = datetime.timedelta(hours=6)
 CLAIMED = datetime.timedelta(minutes=4)
 """For how long no other process sends what one has begun to send, which may have died."""
 
-SENDING = "its sending has begun"
-"""The last error of what a process has begun to send: an attempt that ended has recorded another."""
-
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
 LIST = "flood/"
-"""Stands in the key of each list, before the hour."""
+"""Begins the key of each list of mails; in that of a list of notifications it stands behind the rule."""
 NOTIFICATION_AGE = datetime.timedelta(hours=24)
 """How long one is tried: a later one would report what is over."""
 
@@ -57,9 +54,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
                 row.sent_at, row.parked_at, row.message = access.now(), None, b""
                 return "sent already"
             row.recipients = ",".join(left)
-        if not _claimed(row):
-            row.retry_at = due
-        row.message, row.parked_at, row.attempts = message, None, 0
+        row.message, row.retry_at, row.parked_at, row.attempts = message, due, None, 0
         row.due_at = due or row.created_at
         return "replaced"
 
@@ -246,7 +241,8 @@ def due_in(prefix: str, begin: datetime.datetime, span: datetime.timedelta, othe
     without lists and the one of key ``other_than``.
     """
     within = OutboxRow.due_at >= begin, OutboxRow.due_at < begin + span
-    return _count(prefix, *within, OutboxRow.key != other_than, ~OutboxRow.key.contains(f"/{LIST}", autoescape=True))
+    single = OutboxRow.key != other_than, ~OutboxRow.key.startswith(prefix + LIST, autoescape=True)
+    return _count(prefix, *within, *single)
 
 
 def _count(prefix: str, *which: ColumnElement[bool]) -> int:
@@ -277,47 +273,73 @@ def take(seen: OutboxMessage) -> bool:
             or _claimed(row)
         ):
             return False
-        row.retry_at, row.last_error = access.now() + CLAIMED, SENDING
+        row.claimed_until = access.now() + CLAIMED
         return True
 
 
 def _claimed(row: OutboxRow) -> bool:
     """Whether a process sends it at this moment. No claim of a clock that was ahead lasts longer than ``CLAIMED``."""
-    left = row.retry_at - access.now() if row.retry_at and row.last_error == SENDING else datetime.timedelta()
+    left = row.claimed_until - access.now() if row.claimed_until else datetime.timedelta()
     return datetime.timedelta() < left <= CLAIMED
 
 
 @contextlib.contextmanager
-def _tried(message_id: int) -> Iterator[OutboxRow]:
-    """The row of a message that was tried; one that is not stored if it waits no longer: a person has dropped it."""
+def _tried(message_id: int, message: bytes) -> Iterator[OutboxRow]:
+    """The row of what was tried as ``message``, claimed no more; one that is not stored if the attempt says nothing of
+    what waits: a person has dropped it, or it says something else by now.
+    """
     with writing() as session:
-        row = session.get(OutboxRow, message_id)
-        yield row if row is not None and row.sent_at is None else _made("", b"", None)
+        row = session.get(OutboxRow, message_id, with_for_update=True)
+        if row is not None:
+            row.claimed_until = None
+        same = row is not None and row.sent_at is None and _same(row.key, row.message, message)
+        yield row if row is not None and same else _made("", b"", None)
+
+
+def _same(key: str, one: bytes, other: bytes) -> bool:
+    """Whether two messages say the same: made again, one has another date, other boundaries, or ends later."""
+    return one == other or _content(key, one) == _content(key, other)
+
+
+def _content(key: str, message: bytes) -> object:
+    if key.startswith(NOTIFICATION):
+        return json.loads(message)["known"]
+    mail = email.message_from_bytes(message)
+    parts = [(part.get_content_type(), part.get_payload(decode=True)) for part in mail.walk()]
+    return mail["To"], mail["Subject"], parts
 
 
 def sent(message_id: int, message: bytes) -> None:
     """Mark the mail as accepted by the mail server; its bytes, which are not read again, go.
 
-    One whose ``message`` was replaced while it was sent, or got a line, waits: it is sent as it is now.
+    One whose ``message`` was replaced while it was sent by one that says something else, or got a line, waits: it is
+    sent as it is now.
     """
-    with _tried(message_id) as row:
-        if row.message == message:
-            row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
-            row.message = b""
+    with _tried(message_id, message) as row:
+        row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
+        row.message = b""
 
 
 def unreachable(message_id: int, error: str) -> None:
-    """Record that the mail server could not be reached: the mail is due at the next delivery again."""
-    with _tried(message_id) as row:
-        row.attempts, row.last_error = row.attempts + 1, error
+    """Record that the mail server could not be reached: the mail is due at the next delivery again.
+
+    Not of one that another process, which has reached it, sends at this moment.
+    """
+    with writing() as session:
+        row = session.get(OutboxRow, message_id, with_for_update=True)
+        if row is not None and row.sent_at is None and not _claimed(row):
+            row.attempts, row.last_error = row.attempts + 1, error
 
 
-def failed(message_id: int, error: str, *, park: bool = False, recipients: Collection[str] = ()) -> None:
+def failed(
+    message_id: int, message: bytes, error: str, *, park: bool = False, recipients: Collection[str] = ()
+) -> None:
     """Record that the server refused the mail, and why: it waits twice as long as before, or is parked.
 
-    ``recipients``: those that were refused, where the others were accepted; only they are tried from now on.
+    ``message``: as of ``sent``. ``recipients``: those that were refused, where the others were accepted; only they are
+    tried from now on.
     """
-    with _tried(message_id) as row:
+    with _tried(message_id, message) as row:
         row.retry_at = access.now() + min(RETRY_FIRST * 2 ** min(row.attempts, 10), RETRY_MAX)
         row.parked_at = access.now() if park else None
         row.attempts, row.last_error = row.attempts + 1, error

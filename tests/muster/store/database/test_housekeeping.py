@@ -248,7 +248,7 @@ def test_events_are_kept_for_a_year_at_least(days_kept: str, monkeypatch: pytest
 
 def test_a_parked_mail_goes_after_its_time() -> None:
     store.outbox.add("run", b"mail")
-    store.outbox.failed(store.outbox.pending()[0].id, "554", park=True)
+    store.outbox.failed(store.outbox.pending()[0].id, b"mail", "554", park=True)
     assert store.retention.apply(days(29))["mails"] == 0
     assert store.retention.apply(days(31))["mails"] == 1
 
@@ -268,7 +268,7 @@ def test_a_mail_waits_until_it_is_sent_and_is_sent_once() -> None:
     assert store.outbox.add("run", b"second") == "replaced"
     (waiting,) = store.outbox.pending()
     assert store.outbox.message(waiting.id) == b"second"
-    store.outbox.failed(waiting.id, "connection refused")
+    store.outbox.failed(waiting.id, b"second", "connection refused")
     (waiting,) = store.outbox.pending()
     assert (waiting.attempts, waiting.last_error) == (1, "connection refused")
     assert store.retention.apply(days(36500))["mails"] == 0

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select
 from sqlalchemy.orm import Session
 
 from muster import store
@@ -17,6 +17,7 @@ from muster.model.nodes import NewNode
 from muster.model.repairs import Bundle, Fault, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.reporting import notices
 from muster.store.database import access, engine
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import OutboxRow
@@ -125,6 +126,46 @@ def test_of_two_mails_of_one_key_at_once_the_later_replaces_the_other(monkeypatc
     monkeypatch.setattr(outbox, "_made", late)
     assert store.outbox.add("digest", b"second") == "replaced"
     assert [store.outbox.message(each.id) for each in store.outbox.pending()] == [b"second"]
+
+
+def test_no_line_comes_to_a_list_between_the_look_at_it_and_the_note_that_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
+    same, now = outbox._same, store.clock.now()
+
+    def gather(line: str) -> None:
+        store.outbox.gather("flood", line, line, lambda lines: " ".join(lines).encode(), now)
+
+    def late(*args: Any) -> bool:
+        with engine.hurried(), pytest.raises(DatabaseNotReady):
+            gather("two")
+        return same(*args)
+
+    gather("one")
+    (waiting,) = store.outbox.pending()
+    monkeypatch.setattr(outbox, "_same", late)
+    store.outbox.sent(waiting.id, b"one")
+    assert store.outbox.pending() == []
+
+
+def test_nothing_is_committed_without_its_mail_that_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL commits nothing of a transaction after such an error, and says nothing."""
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 10)
+    monkeypatch.setenv("MUSTER_MAIL_TO", "ops@example.org")
+    store.nodes.add(fleet.new_node(NODE))
+    notices.notify("smoke", "it smokes")
+
+    def withdraw() -> None:
+        with engine.hurried(), engine.transaction():
+            store.nodes.move(NODE, State.QUARANTINE, "Ada", "it smokes")
+            notices.notify("smoke", "it smokes")
+
+    with engine.writing() as another:
+        another.execute(select(OutboxRow).with_for_update())
+        with pytest.raises(DatabaseNotReady):
+            withdraw()
+    assert store.nodes.get(NODE).state is State.REGISTERED
 
 
 def test_no_golden_is_withdrawn_while_one_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:

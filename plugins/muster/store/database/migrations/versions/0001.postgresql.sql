@@ -83,6 +83,7 @@ CREATE TABLE outbox (
 	sent_at TIMESTAMP WITH TIME ZONE,
 	retry_at TIMESTAMP WITH TIME ZONE,
 	parked_at TIMESTAMP WITH TIME ZONE,
+	claimed_until TIMESTAMP WITH TIME ZONE,
 	attempts INTEGER NOT NULL,
 	last_error TEXT NOT NULL,
 	recipients TEXT NOT NULL,

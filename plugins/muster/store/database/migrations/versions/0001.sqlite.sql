@@ -82,6 +82,7 @@ CREATE TABLE outbox (
 	sent_at DATETIME,
 	retry_at DATETIME,
 	parked_at DATETIME,
+	claimed_until DATETIME,
 	attempts INTEGER NOT NULL,
 	last_error TEXT NOT NULL,
 	recipients TEXT NOT NULL,
