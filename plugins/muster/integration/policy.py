@@ -40,7 +40,9 @@ PRELOAD = (
     "asyncssh",
     "muster.store",
     "muster_criteria.stage.judge",
+    "muster_criteria.context.alike",
     "muster_reports.mail",
+    "muster_reports.page",
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
