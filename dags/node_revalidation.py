@@ -41,13 +41,13 @@ with DAG(
     render_template_as_native_obj=True,
     **forms.DAG_DEFAULTS,
 ):
-    # One XCom for each task: a dictionary is not taken apart into one for each of its keys.
-    @task(multiple_outputs=False)
+    # No XComs: each is a request of the task, no one takes anything from them, and what is returned stands in the log.
+    @task(do_xcom_push=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
         return revalidation.claim(RunKey.of(dag_run), params, dag_run.triggering_user_name, dag_run.run_after)
 
-    @task(trigger_rule=TriggerRule.ALL_DONE, multiple_outputs=False)
+    @task(trigger_rule=TriggerRule.ALL_DONE, do_xcom_push=False)
     def conclude(dag_run: Any = None) -> dict[str, str]:
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(RunKey.of(dag_run))

@@ -95,7 +95,8 @@ def test_airflow_loads_our_policy_by_its_entry_point_which_preloads_where_it_is_
 def test_a_celery_worker_imports_the_tasks_modules_before_it_forks() -> None:
     code = "import sys; sys.argv = ['airflow', 'celery', 'worker']; import airflow; from celery import signals; "
     code += "from airflow.settings import get_policy_plugin_manager; get_policy_plugin_manager(); "
-    code += "signals.worker_init.send(sender=None); print('WARM', 'muster.integration.warm' in sys.modules)"
+    code += "signals.worker_init.send(sender=None); "
+    code += "print('WARM', {'muster.integration.warm', 'airflow.dag_processing.dagbag'} <= set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "WARM True" in done.stdout
 

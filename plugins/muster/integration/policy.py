@@ -40,7 +40,9 @@ PRELOAD = (
     "asyncssh",
     "muster.store",
     "muster_criteria.stage.judge",
+    "muster_criteria.context.alike",
     "muster_reports.mail",
+    "muster_reports.page",
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
@@ -49,13 +51,14 @@ WARM = "muster.integration.warm"
 
 
 def dag_modules() -> list[str]:
-    """Modules that our DAG files import, which import Airflow: for once it is there, and no process is forked yet.
+    """Modules that our DAG files import, which import Airflow, and what Airflow reads them with: for once it is there,
+    and no process is forked yet.
 
     Those of the DAG processor and of tasks each read such a file.
     """
     operators = importlib.import_module("muster.operators")  # a layer above: by name only
     found = pkgutil.walk_packages(operators.__path__, "muster.operators.")
-    return [*(each.name for each in found), "muster.reporting.sending"]
+    return [*(each.name for each in found), "muster.reporting.sending", "airflow.dag_processing.dagbag"]
 
 
 def forks_tasks(argv: Sequence[str], executors: str) -> bool:

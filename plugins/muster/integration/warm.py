@@ -1,6 +1,6 @@
 """Importing this module does, before task processes are forked, what each of them would do again for itself.
 
-Great Expectations is set up, SKU files are parsed, templates compiled, fonts read: a second of
+Great Expectations is set up, SKU files are parsed, the node side packed, templates compiled, fonts read: a second of
 CPU, of which a task needs a part. It uses no network and no database. The overhead bar needs it
 (``python -m tests.bench.overhead``).
 """
@@ -14,6 +14,7 @@ import threading
 
 from tqdm import tqdm
 
+from muster.remote import zipapp
 from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.sku_files.model import SkuError
@@ -46,6 +47,7 @@ def warm() -> None:
         environment=(), stages=(StageReport(judgement, now, 1.0, (), lines),),
     )  # fmt: skip
     mail.build_message(mail.render(report), "muster@localhost", ["nobody@localhost"])
+    zipapp.packed()
 
 
 _RESULT = {

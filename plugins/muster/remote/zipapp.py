@@ -6,6 +6,7 @@ Stored without compression, so that bytes and hash do not depend on the controll
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import io
@@ -49,8 +50,7 @@ def build_agent(cache_dir: Path) -> AgentFile:
     Safe to call from many processes at once. Raises ControllerFault if ``cache_dir`` cannot be written.
     """
     try:
-        # Packing takes 9 ms, and needs no record of what the sources were when they were packed last.
-        data = _pack(_sources())
+        data = packed()
         sha256 = hashlib.sha256(data).hexdigest()
         path = cache_dir / f"{sha256}.pyz"
         if not path.exists() or path.read_bytes() != data:
@@ -63,16 +63,18 @@ def build_agent(cache_dir: Path) -> AgentFile:
         ) from error
 
 
-def _sources() -> dict[str, str]:
+@functools.cache
+def packed() -> bytes:
+    """The zipapp's bytes. A process and its forks keep the node side of the sources that they run themselves."""
+    return _pack(_sources())
+
+
+def _sources() -> dict[str, Path]:
     """Name in the archive → file."""
-    # Each begin of a stage comes here: as Path objects, listing these files took longer than the hash of the archive.
-    package = str(_origin("muster_node").parent)
-    found = {"pynvml.py": str(_origin("pynvml"))}
-    for folder, folders, files in os.walk(package):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        place = f"muster_node{folder.removeprefix(package)}".replace(os.sep, "/")
-        found |= {f"{place}/{name}": os.path.join(folder, name) for name in files if not name.endswith(".pyc")}
-    return dict(sorted(found.items()))
+    package = _origin("muster_node").parent
+    files = [file for file in package.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    found = {f"muster_node/{file.relative_to(package).as_posix()}": file for file in files if file.suffix != ".pyc"}
+    return dict(sorted({**found, "pynvml.py": _origin("pynvml")}.items()))
 
 
 def _origin(module: str) -> Path:
@@ -82,13 +84,13 @@ def _origin(module: str) -> Path:
     return Path(spec.origin)
 
 
-def _pack(sources: dict[str, str]) -> bytes:
+def _pack(sources: dict[str, Path]) -> bytes:
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_entry("__main__.py"), _MAIN)
         for name, path in sources.items():
-            archive.writestr(_entry(name), Path(path).read_bytes())
+            archive.writestr(_entry(name), path.read_bytes())
     return buffer.getvalue()
 
 

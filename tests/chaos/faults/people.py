@@ -99,13 +99,18 @@ def triggered_twice(world: World, dice: random.Random) -> Iterator[str]:
 
 @fault(0, 1)
 def xcom_edited(world: World, dice: random.Random) -> Iterator[str]:
-    """The lease's token and the node's name, or the names of a block, as the task ``claim`` returned them."""
+    """The lease's token and the node's name, which no task hands on so, or the names of a block, which ``claim_block``
+    returned.
+    """
     run = _run(world, dice, "running")
     other = dice.choice(world.fleet.names)
     alone = {"node": other, "sku": "fleet-node", "level": "demo", "token": 1, "simulated": False}
     task, value = ("claim_block", [other]) if run["dag_id"] == CLUSTER_QUALIFICATION else ("claim", alone)
-    path = f"{_path(run)}/taskInstances/{task}/xcomEntries/return_value"
-    answer = world.client._request("PATCH", path, json={"value": value}, expected=(200, 404))
+    path = f"{_path(run)}/taskInstances/{task}/xcomEntries"
+    answer = world.client._request("PATCH", f"{path}/return_value", json={"value": value}, expected=(200, 404))
+    if answer.status_code == 404:
+        forged = {"key": "return_value", "value": value}
+        answer = world.client._request("POST", path, json=forged, expected=(201, 404))
     if answer.status_code == 404:
         raise NotNow
     yield f"{run['dag_run_id']} as if of {other}"

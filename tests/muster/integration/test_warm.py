@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 from matplotlib import font_manager
 
+from muster.remote import zipapp
 from muster.store.database.models import Base
 from muster_criteria.sku_files import skus
 from muster_criteria.stage import suite
@@ -33,8 +34,10 @@ def test_importing_it_makes_ready_what_each_task_would_set_up_for_itself(warm: M
     suite._frames.cache_clear()
     skus._parsed_policy.cache_clear()
     fonts.cache_clear()
+    zipapp.packed.cache_clear()
     importlib.reload(warm)
     assert suite._frames.cache_info().currsize, "Great Expectations sets itself up at the first verdict"
     assert skus._parsed_policy.cache_info().currsize, "the kernel policy is parsed with the first SKU"
+    assert zipapp.packed.cache_info().currsize
     assert all(mapper.configured for mapper in Base.registry.mappers), "tables are mapped at the first query"
     assert fonts.cache_info().currsize, "fonts are read when the first chart is drawn"

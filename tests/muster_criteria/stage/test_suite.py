@@ -62,6 +62,12 @@ def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:
     assert written == [(rule.column, severities[rule.breach], rule.claim) for rule in RULES]
 
 
+def test_a_frame_that_breaks_no_rule_is_one_expectation(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "build_suite", None)
+    whole = case("performance").judge(evaluate=unexpected_rows)
+    assert (whole.verdict, whole.coverage.missing) == (case("performance").judge().verdict, ())
+
+
 def test_no_rules_need_no_great_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "great_expectations", None)
     suite._frames.cache_clear()
@@ -83,10 +89,24 @@ def test_a_column_that_is_not_there_is_an_error_not_a_pass(case: MakeCase, monke
 
 def test_an_answer_that_is_left_out_is_an_error_not_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster_criteria.stage.suite.build_suite", lambda rules, name: build_suite(rules[:1], name))
-    frame = pd.DataFrame({rule.column: [1.0] for rule in RULES[:2]})
+    frame = pd.DataFrame({rule.column: [-1.0] for rule in RULES[:2]})
 
     with pytest.raises(SuiteError, match=f"no answer for {RULES[1].column}"):
         unexpected_rows(frame, RULES[:2])
+
+
+def test_answers_that_contradict_each_other_are_an_error_not_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = suite._results
+
+    def contradicted(*asked: Any) -> dict[str, Any]:
+        found = answers(*asked)
+        if suite.LEAST in found:
+            found[suite.LEAST].success = False
+        return found
+
+    monkeypatch.setattr(suite, "_results", contradicted)
+    with pytest.raises(SuiteError):
+        unexpected_rows(pd.DataFrame({RULES[0].column: [1.0]}), RULES[:1])
 
 
 def test_great_expectations_that_raises_makes_the_verdict_inconclusive(

@@ -92,6 +92,7 @@ def test_changed_sources_give_another_file(tmp_path: Path, monkeypatch: pytest.M
     changed.write_text("x = 1\n")
     sources = agentfile._sources()
     monkeypatch.setattr(agentfile, "_sources", lambda: {**sources, "muster_node/extra.py": changed})
+    monkeypatch.setattr(agentfile, "packed", agentfile.packed.__wrapped__)  # as in a process that starts now
     second = build_agent(tmp_path / "cache")
     assert second.sha256 != first.sha256
     assert first.path.exists()

@@ -103,8 +103,6 @@ class MusterStageOperator(RemoteJobOperator):
         return outcome.state_after(end.kind, judgement.verdict, repeat=bool(judgement.repeat))
 
     def _finish(self, context: Context, attempt: Attempt, recorded: Judgement, job_end: str) -> Any:
-        # Pushed rather than returned: a failing task returns nothing.
-        context["ti"].xcom_push(key="verdict", value=_summary(recorded))
         context["verdict"] = str(recorded.verdict)  # type: ignore[typeddict-unknown-key]
         self.log.info("%s %s: %s", self.stage, recorded.verdict, recorded.reason)
         for finding in recorded.findings:
@@ -133,19 +131,6 @@ def _earlier(run: Run, sku: Sku, stage: str) -> list[tuple[str, Verdict | None, 
     return [(name, judged.get(name), programme.blocking(sku, name)) for name in before if name in run.required_stages]
 
 
-def _summary(judgement: Judgement) -> dict[str, Any]:
-    """The verdict as it is kept in XCom."""
-    coverage = judgement.coverage
-    return {
-        "verdict": str(judgement.verdict),
-        "reason": judgement.reason,
-        "coverage": {"required": coverage.required, "measured": coverage.measured, "judged": coverage.judged},
-        "findings": [finding.summary for finding in judgement.findings[:20]],
-        "simulated": judgement.simulated,
-        "sku": f"{judgement.sku} {judgement.sku_version}",
-    }
-
-
 def tasks(first: str, *others: str, pool: str = "default_pool") -> list[MusterStageOperator]:
     """Returns the tasks of these stages, to be wired in this order. ``pool``: whose slots they take.
 
@@ -158,13 +143,13 @@ def tasks(first: str, *others: str, pool: str = "default_pool") -> list[MusterSt
     ]
 
 
-@task
+@task(do_xcom_push=False)
 def report(dag_run: Any = None) -> str:
     """Mail the report; if mail is down, it is sent later."""
     return qualification.report(RunKey.of(dag_run))
 
 
-@task
+@task(do_xcom_push=False)
 def release(dag_run: Any = None) -> list[str]:
     """Release the run's nodes."""
     return qualification.release(RunKey.of(dag_run))

@@ -219,7 +219,7 @@ def test_a_sku_file_that_changed_while_its_probes_ran_is_no_fault_of_the_node(
     found = (Evidence("corrupt", "It corrupts data."),) if corrupt else ()
     monkeypatch.setattr(MusterStageOperator, "_evidence", lambda *_: found)
     named = {"dag_id": RUN.dag_id, "run_id": RUN.run_id}
-    instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8, xcom_push=lambda **_: None)
+    instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8)
     context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
     with pytest.raises(ends):
         MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
