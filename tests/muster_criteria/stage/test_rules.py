@@ -81,6 +81,8 @@ def edge(limit: Limit) -> tuple[list[Row], list[Row]]:
         good = {r"\S": "x", "^(ok|warning)$": "warning"}.get(value, value.strip("^$"))
         good = "none" if good.startswith("(none|") else good
         return [row(limit, device, good)], [row(limit, device, " ")]
+    if limit.key == "one_of":
+        return [row(limit, device, value[0])], [row(limit, device, f"{value[0]}d")]
     if isinstance(value, str):
         return [row(limit, device, value)], [row(limit, device, f"{value}d")]
     if limit.key in ("exactly", "equals"):
