@@ -107,7 +107,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
     except Exception as error:  # one odd node stops no other
         if fault := own_fault(error):
             return Answer(node, trouble=str(fault), ours=True)
-        return Answer(node, trouble=one_line(str(error))[:200] or type(error).__name__)
+        return Answer(node, trouble=one_line(str(error))[:600] or type(error).__name__)
 
 
 async def _read_twice(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:

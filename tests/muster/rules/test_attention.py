@@ -211,7 +211,7 @@ def test_paused_tests_are_ended_by_a_person_before_anything_else() -> None:
 
 @pytest.mark.parametrize("held", [None, RunKey("dag", "run")])
 def test_a_pause_hides_no_decision_that_a_person_is_asked_for(held: RunKey | None) -> None:
-    asked = Question(dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
+    asked = Question(1, dags.ADMISSION, "r1", "n1", NOW - HOUR, "", "", "", "", None, None, "Admit n1?", ("Admit",))
     seen = after("n1", State.QUALIFIED, Verdict.WARN, held_run=held)
     paused = dataclasses.replace(seen, paused_until=NOW + 24 * HOUR)
     question = [(asked, NOW + HOUR)]
