@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_the_longest_that_is_uncertified_counts_since_its_certificate_ended(
     assert read(client)[metric] == {("false",): end.timestamp(), ("true",): 0}
 
 
+def due_and_stale(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, since: datetime.datetime, days: float
+) -> tuple[float, float]:
+    """Of how many nodes a test is due, and the whole one for too long, so many days later."""
+    monkeypatch.setattr(access, "now", lambda: since + datetime.timedelta(days=days))
+    shown = read(client)
+    return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
+
+
 def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_one(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,11 +68,7 @@ def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_o
     store.nodes.move("a", State.PRODUCTION, "Ada", "needed now")
     passed = store.clock.now()
 
-    def seen(days: float) -> tuple[float, float]:
-        monkeypatch.setattr(access, "now", lambda: passed + datetime.timedelta(days=days))
-        shown = read(client)
-        return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
-
+    seen = functools.partial(due_and_stale, client, monkeypatch, passed)
     assert [seen(1), seen(5), seen(41)] == [(0, 0), (1, 0), (1, 0)]
     fleet.qualify("a", "short", stages=("intake", "performance"))
     shown = read(client)["muster_node_last_pass_timestamp_seconds"]["a", "", "production"]
@@ -83,11 +89,7 @@ def test_a_node_without_tests_is_stale_so_long_after_it_entered_service_and_not_
     store.adoption.adopt(["a"], "Ada", "it served before")
     entered = store.clock.now()
 
-    def seen(days: float) -> tuple[float, float]:
-        monkeypatch.setattr(access, "now", lambda: entered + datetime.timedelta(days=days))
-        shown = read(client)
-        return shown["muster_nodes_test_due"]["false",], shown["muster_nodes_stale"]["false",]
-
+    seen = functools.partial(due_and_stale, client, monkeypatch, entered)
     assert [seen(1), seen(41), seen(43)] == [(1, 0), (1, 0), (1, 1)]
     store.pauses.pause("a", entered + datetime.timedelta(days=50), "Ada", "ticket 4711")
     assert [seen(49), seen(51)] == [(0, 0), (1, 1)]

@@ -40,8 +40,10 @@ def test_rails_that_are_low_only_together_are_a_part_of_their_node_which_neither
     (part,) = found.parts
     assert (part.kind, part.node, part.symptom, part.confirmed) == (kind, name, Symptom.TOGETHER, True)
     assert part.share < part.least
-    assert {who: [each.severity for each in each] for who, each in block.findings.items()} == {name: [Severity.WARNING]}
-    assert {who: [gap.code for gap in gaps] for who, gaps in block.suspected.items()} == {name: [Lack.UNDECIDED]}
+    assert {node: [each.severity for each in found] for node, found in block.findings.items()} == {
+        name: [Severity.WARNING]
+    }
+    assert {node: [gap.code for gap in gaps] for node, gaps in block.suspected.items()} == {name: [Lack.UNDECIDED]}
 
 
 def test_a_node_of_which_nothing_arrives_with_all_rails_at_once_is_no_congestion() -> None:
@@ -66,7 +68,7 @@ def test_a_pair_over_which_nothing_went_once_with_all_rails_is_held() -> None:
     }
 
 
-def test_a_rail_that_is_slower_for_all_with_all_rails_at_once_is_nobodys() -> None:
+def test_a_rail_that_is_slower_for_all_with_all_rails_at_once_is_no_parts_fault() -> None:
     """Such as one that shares a PCIe switch by design."""
     world = Small(fabric(4, 4), {})
     world.together_on = {(node, 2): 0.6 for node in range(16)}
@@ -87,7 +89,7 @@ def test_a_leaf_that_is_low_with_all_rails_at_once_costs_only_nodes_something_ov
 
 
 @pytest.mark.parametrize("topology", [fabric(8, 2), fabric(5, 3), fabric(4, 4)])
-def test_congestion_at_a_leaf_is_nobodys_however_small_the_leaf_is(topology: Topology) -> None:
+def test_congestion_at_a_leaf_is_no_parts_fault_however_small_the_leaf_is(topology: Topology) -> None:
     world = Small(topology, {})
     world.together = dict.fromkeys(topology.members[1], 0.5)
     found, block = judged(topology, world.isolate()[0])

@@ -26,7 +26,7 @@ class PartKind(enum.StrEnum):
     """One rail, or all, of nodes whose leaves are not known: a switch that they share, or a fault of each. Of a node
     whose leaf has no other that is good: its leaf's switch or uplinks, or the node's own fault."""
     CONGESTION = "congestion"
-    """Most rails of a node, good alone and slow together: congestion or routing, nobody's fault."""
+    """Most rails of a node, good alone and slow together: congestion or routing, no part's fault."""
 
 
 OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})

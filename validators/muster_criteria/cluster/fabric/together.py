@@ -1,7 +1,7 @@
 """What is low only with all rails at once: no test of one rail shows what the rails of a node share.
 
 A rail that is good alone and low together with every partner is a part of its node, and two of them are the node's; if
-most are, it is congestion or routing, nobody's fault, unless nothing arrives. No such part fails its node: the cause
+most are, it is congestion or routing, no part's fault, unless nothing arrives. No such part fails its node: the cause
 may lie in what it shares with others.
 """
 
