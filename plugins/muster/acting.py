@@ -10,9 +10,12 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
 
 _LOGIN: ContextVar[str] = ContextVar("login", default="")
 _COMMAND = "os:"
+_SESSION = Path("/proc/self/loginuid")
+_NO_SESSION = 2**32 - 1
 
 
 def current() -> str:
@@ -38,12 +41,30 @@ def by_command() -> bool:
 
 
 def os_login() -> str:
-    """Returns the login of this process's user, by its id: LOGNAME and USER are texts that anyone may set."""
-    uid = os.getuid()
+    """Returns the login of this process's user, or of the one who started it by sudo; behind root, of the session.
+
+    All by their ids: LOGNAME and USER are texts that anyone may set. SUDO_UID is what sudo sets, whatever its caller
+    has set; without sudo, a text of one who runs as this user, and so may write the records by other means too.
+    """
+    caller = os.environ.get("SUDO_UID", "")
+    uid = int(caller) if caller.isdecimal() else os.getuid()
+    if uid == 0:
+        uid = _session()
     try:
         return f"{_COMMAND}{pwd.getpwuid(uid).pw_name}"
     except KeyError:  # a container may run under an id without a name
         return f"{_COMMAND}{uid}"
+
+
+def _session() -> int:
+    """The user who logged in, whom no sudo changes; root's id where that is not known. For root alone: while it is
+    not set, any process may set its own.
+    """
+    try:
+        uid = int(_SESSION.read_text())
+    except OSError:  # a kernel without audit
+        return 0
+    return 0 if uid == _NO_SESSION else uid
 
 
 def airflow_login(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets."""
+"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets.
+
+And how a new one gets its name.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,24 @@ def give(path: Path) -> None:
     if os.geteuid() == 0 and settings().home.exists():
         owner = settings().home.stat()
         os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def give_name(draft: Path, file: Path) -> None:
+    """Never over another, and whole from the first moment where there are hard links. The draft may remain.
+
+    Raises FileExistsError, OSError.
+    """
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        raise
+    except OSError:  # as on some shares
+        file.touch(mode=0o600, exist_ok=False)
+        try:
+            draft.replace(file)
+        except OSError:
+            file.unlink()
+            raise
 
 
 def foreign() -> str:

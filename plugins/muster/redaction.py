@@ -13,7 +13,8 @@ from typing import Any
 
 MASK = "********"
 
-_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)")
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)|(?<=url: )/\S+")
+"""Or the path alone, which urllib3 names apart from its host: "Max retries exceeded with url: /T0/k"."""
 _SECRET = re.compile(
     r"(?i)^(env|headers?)$"
     r"|(passw(or)?d|pwd|passphrase|secret|token|auth|authorization|cred|credential)s?$|access[_-]?key[_-]?id$"
@@ -28,7 +29,12 @@ _GIVEN = re.compile(r"(?P<name>--?[\w-]+[= ]|[A-Za-z_][\w.-]*=)(?P<value>\S+)")
 
 def of_text(text: str) -> str:
     """Returns ``text`` with each address in it shortened to where it leads."""
-    return _ADDRESS.sub(lambda found: f"{found['scheme']}://{_place(found['scheme'], found['rest'])}", text)
+    return _ADDRESS.sub(_shortened, text)
+
+
+def _shortened(found: re.Match[str]) -> str:
+    scheme = found["scheme"]
+    return f"{scheme}://{_place(scheme, found['rest'])}" if scheme else "/…"
 
 
 def _place(scheme: str, rest: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from muster import acting
 from tests.docs.quickstart import ROOT, replaced
 from tests.muster_node.agent.test_privilege import USER, as_user
 
@@ -88,6 +89,12 @@ def test_who_acts_is_the_callers_own_and_stands_in_no_argument(opt: Path) -> Non
     assert {**environment, **own} == environment
     assert "MUSTER_HOME" not in environment
     assert secret not in environment["SUDO_COMMAND"]
+
+
+def test_the_login_is_the_callers_whatever_they_set(opt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, (user, *_) = called(opt / "muster", SUDO_UID="0", SUDO_USER="root", MUSTER_PERSON="root")
+    monkeypatch.setattr(os, "environ", environment)
+    assert (user, acting.os_login()) == (COMPONENTS_USER, f"os:{USER}")
 
 
 def test_no_other_variable_reaches_the_components_user(opt: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
+from json import loads
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,9 +58,9 @@ def verify(
     try:
         public = store.signing.read_public(key) if key else store.certificates.key_of(certificate.signed_by(document))
         content = certificate.verify(document, public, datetime.datetime.now(datetime.UTC))
+        revocation = _revocation(content, theirs=key is None)
     except BadCertificate as error:
         raise BadCertificate(f"{file} is not valid: {error}") from None
-    revocation = _revocation(content["node"], content["id"])
     if json:
         show.as_json({**content, "revocation": revocation})
         return
@@ -68,19 +70,27 @@ def verify(
     show.facts({"certificate": f"valid by its signature{of}", "revoked": revocation, **facts, "stages": passed})
 
 
-def _revocation(node: str, number: str) -> str:
-    """Whether the records that are reachable from here show it revoked, as words. Raises BadCertificate if so."""
+def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
+    """Whether the records that are reachable from here show it revoked, as words. Raises BadCertificate if so, and if
+    they did not issue it though its key is ``theirs``: a thief signs with it too.
+    """
     from muster import store
 
     try:
-        found = store.certificates.get(number)
+        found = store.certificates.get(str(content.get("id")))
     except MusterError as error:
         return f"not asked, and it may be: {error}"
+    if found is None and theirs:
+        raise BadCertificate(
+            "these records hold its key and did not issue it: it is forged, unless they came back from an older "
+            "back-up; in that case --key checks its signature alone"
+        )
     if found is None:
         return "not asked, and it may be: the records that are reachable from here do not hold it"
+    if loads(found.document)["certificate"] != content:
+        raise BadCertificate("it is forged: these records issued another one under its id")
     if found.revoked:
-        when = show.when(found.revoked_at)
-        raise BadCertificate(f"certificate {number} of {node} was revoked {when}: {found.revoked}")
+        raise BadCertificate(f"it was revoked {show.when(found.revoked_at)}: {found.revoked}")
     return "no, by the records"
 
 

@@ -6,10 +6,10 @@ import datetime
 import errno
 import hashlib
 import io
-import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
@@ -65,10 +65,10 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
 
     Raises ControllerFault if it cannot be written.
     """
-    path = _unused(path_of(incident))
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    path = path_of(incident)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     taken_at = datetime.datetime.now(datetime.UTC)
-    folder, missing, files = path.name.removesuffix(SUFFIX), [], []
+    folder, missing, files = f"{path.name.removesuffix(SUFFIX)}_{taken_at:%Y%m%dT%H%M%SZ}", [], []
     mark = {"simulated": incident.simulated} if incident.simulated else {}
     try:
         ownership.folder(path.parent)
@@ -100,7 +100,7 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
                 add("manifest.json", json.dumps(manifest, indent=1).encode())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(draft, path)
+        path = _named(draft, path)
         whole = path.read_bytes()
     except OSError as error:
         raise ControllerFault(
@@ -111,11 +111,17 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
     return Bundle(str(path), hashlib.sha256(whole).hexdigest(), len(whole), tuple(missing[:LIST_MAX]))
 
 
-def _unused(path: Path) -> Path:
-    """The path, with a number where there is a file: an earlier bundle may have what no later one can."""
-    stem = path.name.removesuffix(SUFFIX)
-    others = (path.with_name(f"{stem}-{number}{SUFFIX}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], others) if not each.exists())
+def _named(draft: Path, path: Path) -> Path:
+    """Give the draft the path, with a number where there is a file: another bundle may have what this one has not."""
+    stem, number, free = path.name.removesuffix(SUFFIX), 1, path
+    while True:
+        try:
+            ownership.give_name(draft, free)
+        except FileExistsError:
+            number += 1
+            free = path.with_name(f"{stem}-{number}{SUFFIX}")
+        else:
+            return free
 
 
 def _records(records: Mapping[str, Any]) -> Piece:

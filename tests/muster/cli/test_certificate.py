@@ -11,6 +11,7 @@ from sqlalchemy import inspect, select
 
 from muster import store
 from muster.model.states import State
+from muster.rules import certificate
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from tests.muster import fleet
@@ -59,6 +60,27 @@ def test_one_of_an_earlier_key_is_verified_by_records_that_were_restored(
     assert muster("certificate", "verify", str(document))[0] == 1
     document.write_text("{}")
     assert muster("certificate", "verify", str(document))[0] == 1
+
+
+@pytest.mark.parametrize("number", ["theirs", "another"])
+def test_what_a_stolen_key_signed_is_not_valid_where_the_records_are(
+    number: str, muster: Muster, sqlite_db: str, tmp_path: Path
+) -> None:
+    store.nodes.add(fleet.new_node("a"))
+    lives.in_production("a")
+    issued = json.loads(muster("certificate", "show", "a")[1])
+    stolen = store.signing.signing_key(create=False)
+    store.signing.key_path().unlink()
+    store.signing.replace_key("Ada", "it was stolen")
+    document, public = tmp_path / "a.json", tmp_path / "key.pub"
+    public.write_text(store.signing.public_text(stolen))
+    document.write_text(json.dumps(issued))
+    assert muster("certificate", "verify", str(document))[0] == 0
+    content = issued["certificate"] | {"node": "b"} | ({} if number == "theirs" else {"id": number})
+    document.write_text(certificate.sign(content, stolen))
+    assert muster("certificate", "verify", str(document))[0] == 1
+    by_key = muster("certificate", "verify", str(document), "--key", str(public))[0]
+    assert by_key == (1 if number == "theirs" else 0)
 
 
 @pytest.mark.parametrize("simulated", [True, False])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import pwd
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from muster import store
+from muster import acting, store
 from muster.integration.airflow_api import AirflowClient
 from muster.model.dags import ADMISSION
 from muster.model.repairs import Fault
@@ -157,11 +155,11 @@ def failed() -> str:
 def test_the_login_is_recorded_beside_the_name_that_is_typed(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's LOGNAME is as easily typed as a name."""
     store.nodes.add(fleet.new_node())
+    login = acting.os_login()
     for name in ("LOGNAME", "USER", "MUSTER_PERSON"):
         monkeypatch.setenv(name, "mallory")
     assert muster("node", "move", NODE, "retired", *WHY)[0] == 0
     event = store.nodes.events(NODE)[-1]
-    login = f"os:{pwd.getpwuid(os.getuid()).pw_name}"
     assert (event.actor, event.login) == ("Ada", login)
     assert f"\tAda\t{login}\t" in muster("node", "history", NODE)[1]
 

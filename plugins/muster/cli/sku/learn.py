@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def learn(
             f"floors of {name} were learned at level {level}, as revision {revision}",
             {"sku": name, "level": level, "revision": revision, "file": str(path)},
         )
-        os.link(part, path)  # whole from the first moment, and after its event
+        ownership.give_name(part, path)  # after its event
     if in_force([folder], name)[1][0] not in load_sku(name, settings().sku_folders).learned:
         typer.echo(f"{path} is not in force: add {folder} to MUSTER_SKU_PATH, first")
         return

@@ -94,7 +94,7 @@ def _write(key: Ed25519PrivateKey) -> Path:
         part.touch(mode=0o600)
         part.write_bytes(_secret(key))
         ownership.give(part)
-        os.link(part, path)  # of two processes, one makes the key, and it is whole from the first moment
+        ownership.give_name(part, path)  # of two processes, one makes the key
     except FileExistsError:
         raise ControllerFault(f"there is a signing key already: {path}; move it away first") from None
     finally:

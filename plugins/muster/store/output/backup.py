@@ -38,6 +38,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, NoSuchTableError
 from sqlalchemy.types import UserDefinedType
 
 import muster
+from muster import ownership
 from muster.errors import BadBackup, first_line
 from muster.settings import settings
 from muster.store.database import access, engine
@@ -112,7 +113,7 @@ def save(file: Path) -> Backup:
                 "key": secret,
             }
             into.execute(text(f"INSERT INTO {_ABOUT} VALUES (:version, :at, :nodes, :rows, :key)"), about)
-        _give_name(part, file)
+        ownership.give_name(part, file)
     except FileExistsError:
         raise BadBackup(f"the back-up {file} exists already: name a new file") from None
     except OSError as error:
@@ -120,21 +121,6 @@ def save(file: Path) -> Backup:
     finally:
         part.unlink(missing_ok=True)
     return done
-
-
-def _give_name(part: Path, file: Path) -> None:
-    """Never over another, and whole from the first moment where there are hard links. Raises FileExistsError."""
-    try:
-        os.link(part, file)
-    except FileExistsError:
-        raise
-    except OSError:  # as on some shares
-        file.touch(mode=0o600, exist_ok=False)
-        try:
-            part.replace(file)
-        except OSError:
-            file.unlink()
-            raise
 
 
 def restore(file: Path) -> Backup:
