@@ -15,6 +15,7 @@ import tarfile
 import yaml
 
 from muster import store
+from muster.model.health import observation_of
 from muster.model.names import SPARE_LABEL
 from muster.model.nodes import NewNode
 from muster.model.states import SERVING, State
@@ -67,11 +68,11 @@ def aftermath(fault: Planted) -> Aftermath:
     """What became of the fault, from the records and the archive."""
     events = store.nodes.events(fault.node)
     causes = [
-        each.evidence.get("observed", "")
+        observation_of(each.evidence)
         for each in events
         if each.from_state in SERVING and each.to_state is State.QUARANTINE
     ]
-    seen = {f"health/{each.id}": f"{each.check} on {each.device}" for each in store.health.of_node(fault.node)}
+    seen = {each.id: f"{each.check} on {each.device}" for each in store.health.of_node(fault.node)}
     left_for = seen.get(causes[-1], "another reason than the sweep's") if causes else ""
     incidents = [each for each in store.repairs.find(fault.node) if each.fault.device == fault.device]
     if not incidents:

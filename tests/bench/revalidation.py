@@ -77,10 +77,10 @@ def plan_seconds(nodes: int, seed: int) -> tuple[float, float]:
                                              rng.random(nodes) < FAILED, strict=True) if failed
     ]  # fmt: skip
     began = time.process_time()
-    _, learned = risk_of(fleet, failures, NOW)
+    _, learned = risk_of(fleet, dict.fromkeys(passes, came), failures, NOW)
     learning = time.process_time() - began
     began = time.process_time()
-    risk, _ = risk_of(fleet, failures, NOW, Learned.from_json(learned.to_json()))
+    risk, _ = risk_of(fleet, dict.fromkeys(passes, came), failures, NOW, Learned.from_json(learned.to_json()))
     limits = Limits(share=SHARE, minutes=MINUTES)
     tests, passed_over = forecast(Known(fleet, NOW, idle, passes, limits, risk=risk))
     took = time.process_time() - began

@@ -15,7 +15,7 @@ import pytest
 from muster.settings import Settings
 from muster_criteria.health import readings
 from muster_node import sweep
-from muster_node.hardware.host import disks, kernel_log
+from muster_node.hardware.host import clocks, disks, kernel_log
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact
@@ -149,10 +149,10 @@ def test_the_wall_clock_is_read_after_the_gpus_have_woken(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("source", "own"), [("tsc", True), ("", True), ("hpet", False)])
 def test_the_clock_of_the_kernel_log_is_the_processors_own(tmp_path: Path, source: str, own: bool) -> None:
-    path = tmp_path / sweep.CLOCK_SOURCE.lstrip("/")
+    path = tmp_path / clocks.CLOCK_SOURCE.lstrip("/")
     path.parent.mkdir(parents=True)
     path.write_text(source + "\n")
-    assert (sweep.log_clock(Files(tmp_path)) is not None) is own
+    assert (clocks.log_clock(Files(tmp_path)) is not None) is own
 
 
 def test_a_sensor_that_hangs_is_named_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

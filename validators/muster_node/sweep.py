@@ -22,7 +22,7 @@ from typing import Any, Callable
 from muster_node.agent import jobdir
 from muster_node.bounded import Hung, bounded
 from muster_node.hardware import events as device_events
-from muster_node.hardware.host import disks, fabric, inventory, kernel_events
+from muster_node.hardware.host import clocks, disks, fabric, inventory, kernel_events
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import Fact, Hardware
@@ -54,9 +54,6 @@ COUNTERS = frozenset({
     "nvlink_errors", "edac_corrected", "edac_uncorrected", "machine_checks",
     "machine_checks_corrected", "ib_errors",
 })  # fmt: skip
-CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-STEERED = ("hpet", "acpi_pm", "refined-jiffies", "jiffies")
-"""Sources to which the kernel falls back from a processor's counter that is unfit."""
 SERVICES = ("slurmd", "kubelet")
 """Services that a node may need, apart from its GPU vendor's. The controller knows which of them ran before."""
 
@@ -82,8 +79,8 @@ def sweep(
     readings: dict[str, Callable[[], Any]] = {}
     if hardware is None or not hardware.simulated:  # what is not behind the hardware seam is the host's, and real
         readings = {
-            "uptime": lambda: uptime(files),
-            "log_clock": lambda: log_clock(files),
+            "uptime": lambda: clocks.uptime(files),
+            "log_clock": lambda: clocks.log_clock(files),
             "clock": lambda: [inventory.clock_fact()],
             "space": lambda: list(_space()),
             "services": lambda: list(_services()),
@@ -232,21 +229,6 @@ def _name_devices(found: dict[str, Any], hardware: Hardware) -> None:
         return _not_read(found, "inventory", error)
     for each in messages:
         each["device"] = devices.get(each["pci"], "")
-
-
-def uptime(files: Files) -> float | None:
-    """Seconds since boot."""
-    words = files.text("/proc/uptime").split()
-    return float(words[0]) if words else None
-
-
-def log_clock(files: Files) -> float | None:
-    """Seconds since boot by a clock that runs as the stamps of the kernel log do: NTP steers neither, and at 30 ppm
-    they are minutes from the uptime after half a year. None where the processor's counter is unfit: then NTP steers the
-    stamps too.
-    """
-    steered = files.text(CLOCK_SOURCE).strip() in STEERED
-    return None if steered else time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
 
 def _space() -> Iterator[Fact]:

@@ -194,7 +194,7 @@ def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
     if kept := store.risk_models.of_day(now.date()):
         with contextlib.suppress(ValueError):  # another version kept it
             today = Learned.from_json(kept)
-    risk, learned = risk_of(nodes, store.failures.since(now - HORIZON), now, today)
+    risk, learned = risk_of(nodes, store.failures.served(now), store.failures.since(now - HORIZON), now, today)
     if today is None:
         store.risk_models.keep(now.date(), learned.to_json())
     return risk

@@ -40,7 +40,7 @@ def spares(
     now = store.clock.now()
     chosen = [node for node in nodes if node.simulated == simulated]
     failed = store.failures.since(now - rules.PERIOD, former=True)
-    pools = rules.pools(chosen, store.failures.served(now), fell, failed, now, days)
+    pools = rules.pools(chosen, store.failures.served(now, former=True), fell, failed, now, days)
     asked = [
         (pool, rates, size, rules.needed(size, rates, days)) for pool, rates in pools for size in job or [pool.service]
     ]

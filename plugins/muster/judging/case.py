@@ -114,6 +114,7 @@ def _case(
         # A repeat measures a part of the stage: alone, it would pass with that part.
         replanned=collected.replanned or (repeats.ALONE if measured.repeat else ""),
         running=store.running.versions(sku.name, node.name, fleet_parts, simulated=simulated, before=before),
+        repaired_for=store.device_events.repaired_for(node.name, before),
         previous_faults=store.past_faults.previous(result, node.name, run.run_id, before=before),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
+from typing import Any
 
 from muster_criteria.health.bmc import NOTHING_KNOWN, Known
 from muster_criteria.health.policy import HealthAction
@@ -19,6 +21,17 @@ ACTOR = "health"
 
 OF_PLACE = "a person was notified of its place"
 """What was done for an event that is its place's, until it is seen again."""
+
+
+def cited(observation: int) -> str:
+    """How the event with which a node left service cites the observation that caused it."""
+    return f"health/{observation}"
+
+
+def observation_of(evidence: Mapping[str, Any]) -> int | None:
+    """The observation that an event's evidence cites, None if it cites none."""
+    kind, _, number = str(evidence.get("observed", "")).partition("/")
+    return int(number) if kind == "health" and number.isdecimal() else None
 
 
 @dataclasses.dataclass(frozen=True)

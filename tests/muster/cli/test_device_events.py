@@ -286,13 +286,19 @@ def test_what_came_before_a_person_repaired_the_node_does_not_count(
     result, _ = stored("b-3", xid(109))
     policies = load_sku("h100-sxm-8").event_policies
     assert returning_events("gpu-0001", result, policies), "no repair is over yet"
+    assert store.device_events.repaired_for("gpu-0001") is None
+    unrepaired = store.clock.now()
     store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "gpu3 was exchanged")
+    assert store.device_events.repaired_for("gpu-0001") is not None
+    assert store.device_events.repaired_for("gpu-0001", unrepaired) is None
     assert returning_events("gpu-0001", result, policies) == ()
     record("b-3", xid(109))
     assert [each[-1][1] for each in changed_responses(muster, escalating(boots=2), "--all")] == [0, 2, 0]
     record("b-4", xid(109))
     result, _ = stored("b-5", xid(109))
     assert returning_events("gpu-0001", result, policies)
+    store.adoption.replace("gpu-0001", "Ada", "another machine", host_key=fleet.host_key("other"))
+    assert store.device_events.repaired_for("gpu-0001") is None
 
 
 @pytest.mark.usefixtures("node")
@@ -305,6 +311,7 @@ def test_a_restart_by_a_program_is_no_repair_after_which_errors_count_from_zero(
     with writing() as session:
         for step in (State.REPAIR, State.REGISTERED):
             access.move(session, access.node_row(session, "gpu-0001"), step, "muster-repair", "reboot", by_itself)
+    assert store.device_events.repaired_for("gpu-0001") is None
     result, _ = stored("b-3", xid(109))
     assert returning_events("gpu-0001", result, load_sku("h100-sxm-8").event_policies)
 

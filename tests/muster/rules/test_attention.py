@@ -154,6 +154,10 @@ def test_each_state_out_of_service_has_its_turn(seen: FleetRow, cause: Cause, tu
     assert (found.cause, found.turn, found.serving) == (cause, turn, False)
 
 
+def test_a_machine_that_its_vendor_has_comes_back_as_the_same_one_first() -> None:
+    assert only(attention([row("n1", state=State.RMA)])).command.startswith("muster node move n1 registered ")
+
+
 def test_a_person_s_reason_stands_before_the_last_verdict() -> None:
     found = only(attention([after("n1", State.QUARANTINE, Verdict.PASS, moved_for="smells of smoke")]))
     assert f"{found.command.removesuffix('…')}'why'" in way_to_test("n1", found.state)

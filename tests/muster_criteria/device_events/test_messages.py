@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from muster_criteria import policy_file
+from muster_criteria.device_events.judge import judge_events
 from muster_criteria.device_events.policy import EventPolicy
 from muster_criteria.model import Action, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
@@ -158,6 +159,35 @@ def test_before_the_stage_it_counts_less(
     judgement = logged(case("thermal"), log, began=9_000.0).judge()
     assert judgement.verdict is verdict, judgement.reason
     assert [each.severity for each in judgement.findings] == severities
+
+
+SWAPPED = ["<6>[ 86400.1] pcieport 0000:64:02.0: pciehp: Slot(5): Link Down"]
+BERT = ["<2>[ 5.1] [Hardware Error]: event severity: fatal"]
+
+
+@pytest.mark.parametrize("log", [SWAPPED, BERT])
+@pytest.mark.parametrize(
+    ("began", "repaired_for", "severity"),
+    [
+        (90_000.0, 300.0, Severity.INFO),
+        (90_000.0, 90_060.0, Severity.CRITICAL),
+        (90_000.0, None, Severity.CRITICAL),
+        (1.0, 300.0, Severity.CRITICAL),
+    ],
+)
+def test_what_was_logged_before_a_person_repaired_the_node_informs(
+    case: MakeCase, log: list[str], began: float, repaired_for: float | None, severity: Severity
+) -> None:
+    """A part that is swapped while the kernel runs is lost from PCIe until the next boot."""
+    made = logged(case("thermal"), log, began=began).add("device_events", "kernel_log_clock", "node", 90_060.0, "s")
+    found = judge_events(made.result(), made.sku.event_policies, repaired_for).findings
+    assert [each.severity for each in found] == [severity]
+
+
+def test_a_node_that_does_not_say_what_its_logs_clock_is_shows_nothing_from_before_its_repair(case: MakeCase) -> None:
+    made = logged(case("thermal"), SWAPPED, began=90_000.0)
+    found = judge_events(made.result(), made.sku.event_policies, 300.0).findings
+    assert [each.severity for each in found] == [Severity.CRITICAL]
 
 
 HEALTHY = yaml.safe_load((Path(__file__).parent / "data" / "healthy_boots.yaml").read_text(encoding="utf-8"))

@@ -25,6 +25,7 @@ def test_every_message_has_device_priority_and_times(run_probe):
     assert found == [("gpu3", "3", "10.500000", "20.500000", 2), ("node", "3", "40.000000", "40.000000", 1)]
     assert run.one("kernel_event_total").value == 3
     assert run.one("kernel_log_begin").value == 10.5
+    assert run.one("kernel_log_clock").value > 0.0
 
 
 def test_a_drivers_error_carries_code_device_time_and_text(run_probe):

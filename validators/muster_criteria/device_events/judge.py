@@ -3,13 +3,16 @@
 When it happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
 warning, and whatever needs a restart is critical. Before it, the log shows other users' jobs: an application's error
 is information; one that needed a reset warns, since the reset may have been done; one that needed a reboot or an
-inspection is critical, since a reboot would have emptied the log. What only matters during a stage says so (``when``):
-at boot, firmware makes kernels print errors on sound machines.
+inspection is critical, since a reboot would have emptied the log, unless a person repaired the node since then: a part
+that is swapped while the kernel runs is lost from PCIe, and firmware repeats after the boot what a processor that is
+gone reported. What only matters during a stage says so (``when``): at boot, firmware makes kernels print errors on
+sound machines.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,8 +49,10 @@ CODED, PLAIN = "xid", "kernel_event"
 EVENTS = (CODED, PLAIN)
 TOTALS = {"xid_total": CODED, "kernel_event_total": PLAIN}
 BEGAN, OLDEST, PLACE = "kernel_log_time", "kernel_log_begin", "pci_address"
+CLOCK = "kernel_log_clock"
 """Metrics: one message, with a code or only with its text; the number of either; times in the kernel's log of the
-newest line when the stage began, and of the oldest line at its end; and the PCI address of each GPU."""
+newest line when the stage began, and of the oldest line at its end; the PCI address of each GPU; and the log's clock
+when it was read."""
 
 BOOT_S = 60.0
 """A log whose oldest line is from later after the boot has lost its beginning: kernels print from the boot on."""
@@ -67,6 +72,18 @@ DURING = {
 BEFORE = DURING | {EventSeverity.RESET: Severity.WARNING, EventSeverity.MONITOR: Severity.INFO}
 
 
+class _When(enum.Enum):
+    DURING = "during this stage"
+    BEFORE = "before this stage"
+    REPAIRED = "before the node was repaired"
+
+
+SEVERITY: dict[_When, dict[EventSeverity, Severity]] = {
+    _When.DURING: DURING, _When.BEFORE: BEFORE, _When.REPAIRED: {},
+}  # fmt: skip
+"""A missing one informs."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Judged:
     event: DeviceEvent
@@ -74,34 +91,47 @@ class _Judged:
     reference: str
 
 
-def judge_events(result: StageResult, policies: Sequence[EventPolicy]) -> PartJudgement:
-    """Judges every message of a stage.
+def judge_events(
+    result: StageResult, policies: Sequence[EventPolicy], repaired_for: float | None = None
+) -> PartJudgement:
+    """Judges every message of a stage. ``repaired_for``: as of ``Case``; what was logged before that repair informs.
 
     Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted more
     messages than it reported, or whose log was overwritten or became unreadable meanwhile, and for each kind that no
     policy judges; at intake, a note where the log does not reach back to the boot.
     """
-    began = next((each.value for each in result.measurements if each.metric == BEGAN and each.value is not None), None)
+    began, clock = _time(result, BEGAN), _time(result, CLOCK)
+    repaired = clock - repaired_for if clock is not None and repaired_for is not None else -math.inf
     groups: dict[tuple[Any, ...], list[_Judged]] = {}
     unjudged: dict[tuple[str, str], Gap] = {}
     messages = [each for each in result.measurements if each.metric in EVENTS]
     for event, measured in zip(events_of(result.measurements), messages, strict=True):
-        policy, during = policy_of(policies, event.kind), event.after(began)
+        policy, when = policy_of(policies, event.kind), _when(event, began, repaired)
         if policy is None:
             why = f"no policy of the SKU judges {event.kind} events"
             unjudged[event.device, event.kind] = Gap(Lack.UNJUDGED, why, "device events", event.device)
             continue
-        response = response_to(event, policy, during)
-        key = (event.device, event.pci, event.kind, response.name, response.severity, during)
+        response = response_to(event, policy, when is _When.DURING)
+        key = (event.device, event.pci, event.kind, response.name, response.severity, when)
         groups.setdefault(key, []).append(_Judged(event, response, _reference(measured)))
     found = [
-        (group[0].event.at or 0.0, _finding(group, during))
-        for (*_, severity, during), group in groups.items()
+        (group[0].event.at or 0.0, _finding(group, when))
+        for (*_, severity, when), group in groups.items()
         if severity is not EventSeverity.IGNORE
     ]
     findings = tuple(finding for _, finding in sorted(found, key=lambda each: _gravest_first(*each)))
     missing = (*_unreported(result), *_overwritten(result, began), *_unread(result, began), *unjudged.values())
     return PartJudgement(findings, missing, tuple(_not_since_boot(result)))
+
+
+def _time(result: StageResult, metric: str) -> float | None:
+    return next((each.value for each in result.measurements if each.metric == metric and each.value is not None), None)
+
+
+def _when(event: DeviceEvent, began: float | None, repaired: float) -> _When:
+    if event.after(began):
+        return _When.DURING
+    return _When.BEFORE if event.after(repaired) else _When.REPAIRED
 
 
 def events_of(measurements: Iterable[Measured]) -> tuple[DeviceEvent, ...]:
@@ -226,11 +256,10 @@ def _reference(message: Measured) -> str:
     return measurement_reference(message.probe, message.metric, message.device, labels)
 
 
-def _finding(group: Sequence[_Judged], during: bool) -> Finding:
+def _finding(group: Sequence[_Judged], when: _When) -> Finding:
     event, response = group[0].event, group[0].response
     count = sum(each.event.count for each in group)
     times = f", {count} times" if count > 1 else ""
-    when = "during this stage" if during else "before this stage"
     where = f"PCI {event.pci}" if event.pci else "no device named"
     since = "" if event.at is None else f", {event.at:.0f} s after boot"
     name = name_of(event, response)
@@ -239,14 +268,14 @@ def _finding(group: Sequence[_Judged], during: bool) -> Finding:
         rule=DEVICE_EVENT,
         metric=CODED if event.code is not None else PLAIN,
         device=event.device,
-        severity=(DURING if during else BEFORE)[response.severity],
+        severity=SEVERITY[when].get(response.severity, Severity.INFO),
         fault_class=response.fault,
         action=response.action,
         observed=f"{name}{times} ({where}{since}): {_texts(group)}",
         expected="no message graver than IGNORE",
         source=response.source,
-        summary=f"{event.device} logged {name} {when}{times} ({meaning}): {response.severity}.",
-        labels=(("kind", event.kind), ("code", response.name), ("when", "during" if during else "before"),
+        summary=f"{event.device} logged {name} {when.value}{times} ({meaning}): {response.severity}.",
+        labels=(("kind", event.kind), ("code", response.name), ("when", "during" if when is _When.DURING else "before"),
                 *((("pci", event.pci),) if event.pci and event.device == NO_GPU else ())),
         measurements=tuple(dict.fromkeys(each.reference for each in group)),
     )  # fmt: skip

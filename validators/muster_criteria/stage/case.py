@@ -33,6 +33,7 @@ class Case:
         repeats: The readings in ``others``.
         running: The versions of drivers and firmware on the other nodes of the SKU.
         replanned: Why other parameters than the SKU's measured the result, which then passes nothing; "" if not.
+        repaired_for: Seconds since a person repaired the node last, None if none did.
         previous_faults: {device: number of earlier runs in which the part that sits there failed}.
     """
 
@@ -49,4 +50,5 @@ class Case:
     repeats: pd.DataFrame | None = None
     running: Running = dataclasses.field(default_factory=dict)
     replanned: str = ""
+    repaired_for: float | None = None
     previous_faults: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -259,7 +259,7 @@ def _one(
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
     repeats = [each for each in case.others if each.repeat]
-    events = _events(result, repeats, sku)
+    events = _events(result, repeats, sku, case.repaired_for)
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
@@ -312,14 +312,14 @@ def _in_a_repeat(finding: Finding) -> Finding:
     return dataclasses.replace(finding, observed=f"{finding.observed} (in a repeat)")
 
 
-def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku) -> PartJudgement:
+def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku, repaired_for: float | None) -> PartJudgement:
     """Device events of the result, and what only its repeats logged, or logged more gravely: their log begins with what
     was logged before, and one code may be of several severities.
     """
-    own = judge_events(result, sku.event_policies)
+    own = judge_events(result, sku.event_policies, repaired_for)
     findings, missing = list(own.findings), list(own.missing)
     for repeat in repeats:
-        again = judge_events(repeat, sku.event_policies)
+        again = judge_events(repeat, sku.event_policies, repaired_for)
         known = {(each.metric, each.device, each.labels, each.severity) for each in findings}
         for each in again.findings:
             during = tuple((key, "during" if key == "when" else label) for key, label in each.labels)

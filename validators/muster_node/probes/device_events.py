@@ -7,7 +7,9 @@ judges.
 from __future__ import annotations
 
 from muster_node.hardware import events as errors
+from muster_node.hardware.host import clocks
 from muster_node.hardware.host import kernel_events as messages
+from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import NO_PRIVILEGE
 from muster_node.probe import Context, Metric, Probe
 
@@ -28,11 +30,14 @@ class DeviceEvents(Probe):
         ),
         "kernel_event_total": Metric("count", "such messages and records in the kernel log"),
         "kernel_log_begin": Metric("s", "time since boot of the oldest line that the kernel log still has"),
+        "kernel_log_clock": Metric("s", "time since boot by the clock of the kernel log when it was read"),
     }
 
     def run(self, context: Context) -> None:
         """Report every event; an unreadable log has no totals, never zero."""
-        log = context.hardware.kernel_log()
+        log, files = context.hardware.kernel_log(), Files()
+        if not context.hardware.simulated and (now := clocks.log_clock(files) or clocks.uptime(files)) is not None:
+            context.emit("kernel_log_clock", "node", value=now)
         if log is None:
             for total in ("xid_total", "kernel_event_total"):
                 context.emit(total, "node", note=f"the kernel log cannot be read: {NO_PRIVILEGE}")

@@ -17,7 +17,7 @@ from muster.errors import IllegalMove, MusterError, Refusal, apart
 from muster.integration import closing, logins, runid
 from muster.judging import policies
 from muster.model import dags
-from muster.model.health import Observation
+from muster.model.health import Observation, observation_of
 from muster.model.nodes import Node
 from muster.model.repairs import NOTHING_READ, Attempt, Fault, Incident, Outcome
 from muster.model.runs import RunKey
@@ -293,9 +293,8 @@ def _ask(found: Incident, why: str) -> None:
 def _why_withdrawn(node: Node) -> Observation | None:
     """The observation for which the node is in the state in which it is; None if it is there for another reason."""
     moves = [each for each in store.nodes.events(node.name, EVENTS_MAX) if each.from_state != each.to_state]
-    cause = moves[-1].evidence.get("observed", "") if moves else ""
-    kind, _, number = cause.partition("/")
-    return store.health.of_id(node.name, int(number)) if kind == "health" and number.isdecimal() else None
+    number = observation_of(moves[-1].evidence) if moves else None
+    return None if number is None else store.health.of_id(node.name, number)
 
 
 def _last_boot(found: Incident) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -81,12 +81,15 @@ TABLES = ("base", "since_any", "since_same", "since_swap", "neighbours")
 
 
 def risk_of(
-    nodes: Sequence[Node], failures: Sequence[Failure], now: datetime.datetime, learned: Learned | None = None
-) -> tuple[Risk, Learned]:
+    nodes: Sequence[Node], served: Mapping[str, datetime.datetime], failures: Sequence[Failure], now: datetime.datetime,
+    learned: Learned | None = None,
+) -> tuple[Risk, Learned]:  # fmt: skip
     """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
 
-    SKU and batch (label ``batch``) may make nodes alike.
+    SKU and batch (label ``batch``) may make nodes alike. ``served``: when each node's machine first entered production:
+    only from then on can it fail in service. One that never did says nothing.
     """
+    nodes = [node for node in nodes if node.name in served]
     zero = now - HORIZON
     hour = HORIZON.total_seconds() / 3600.0
     number = {node.name: place for place, node in enumerate(nodes)}
@@ -102,7 +105,7 @@ def risk_of(
         return np.inf if at is None else max((at - zero).total_seconds() / 3600.0, 0.0)
 
     each = np.arange(len(nodes), dtype=np.int64)
-    start = np.array([hours(node.machine_since) if node.machine_since else hour for node in nodes])
+    start = np.array([hours(served[node.name]) for node in nodes])
     labels = np.column_stack([_numbered(values, of) for values, of in zip(kinds, names, strict=True)])
     units = Units(
         start=np.minimum(start, hour), end=np.full(len(nodes), hour), part=each, place=each, rack=racks, labels=labels

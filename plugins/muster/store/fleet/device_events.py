@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from muster.model.states import State
@@ -19,6 +19,13 @@ from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, MeasurementRow, NodeRow, RunRow, StageRow
 from muster_criteria.device_events.judge import BEGAN, EVENTS, event_of
 from muster_criteria.device_events.policy import DeviceEvent
+
+REPAIRED = (
+    EventRow.from_state.in_([State.REPAIR, State.RMA]),
+    EventRow.to_state == State.REGISTERED,
+    EventRow.evidence["person"].as_string().is_not(None),
+)
+"""A person had a node repaired. A program's repair is a restart, and whether restarts help is the question."""
 
 
 def recorded(*, node: str = "") -> list[RecordedEvent]:
@@ -35,6 +42,17 @@ def standing(node: str, within: datetime.timedelta) -> list[RecordedEvent]:
         repaired = max(_repairs(session, node).get(node, ()), default=0)
         here = RunRow.machine == NodeRow.machine, StageRow.origin > repaired
         return _recorded(session, node, *here, StageRow.recorded_at >= access.now() - within)
+
+
+def repaired_for(node: str, moment: datetime.datetime | None = None) -> float | None:
+    """Seconds from when a person had the node's machine repaired last until then (None: now), None if none did."""
+    with reading() as session:
+        until = moment or access.now()
+        query = select(func.max(EventRow.at)).join(NodeRow, NodeRow.name == EventRow.node).where(*REPAIRED)
+        at = session.scalar(
+            query.where(EventRow.node == node, EventRow.at <= until, EventRow.id > NodeRow.machine_event)
+        )
+    return None if at is None else (until - at).total_seconds()
 
 
 def _recorded(session: Session, node: str, *which: ColumnElement[bool]) -> list[RecordedEvent]:
@@ -55,16 +73,8 @@ def _recorded(session: Session, node: str, *which: ColumnElement[bool]) -> list[
 
 
 def _repairs(session: Session, node: str) -> dict[str, list[int]]:
-    """{node: the last stage that was recorded before each time that a person had it repaired}, of ``node`` or of all.
-
-    A program's repair is a restart, and whether restarts help is the question.
-    """
-    repaired = (
-        select(EventRow.node, EventRow.after)
-        .where(EventRow.from_state.in_([State.REPAIR, State.RMA]), EventRow.to_state == State.REGISTERED)
-        .where(EventRow.evidence["person"].as_string().is_not(None))
-        .order_by(EventRow.after)
-    )
+    """{node: the last stage before each time that a person had it repaired}, of ``node`` or of all."""
+    repaired = select(EventRow.node, EventRow.after).where(*REPAIRED).order_by(EventRow.after)
     found: dict[str, list[int]] = collections.defaultdict(list)
     for name, after in session.execute(repaired.where(EventRow.node == node) if node else repaired):
         found[name].append(after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import fnmatch
 import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,10 +14,12 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
+from muster.model.health import observation_of
 from muster.model.states import BROKEN, SERVING, State
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
+from muster.store.database.health import HealthRow
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, StageRow
 from muster_criteria.devices import kind_of
 from muster_criteria.model import FaultClass, Severity
@@ -27,6 +30,29 @@ GROUP_OF = {
     FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
 }  # fmt: skip
 """The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
+
+
+def _xids(*codes: int) -> tuple[str, ...]:
+    return tuple(f"xid/{code}" for code in codes)
+
+
+CHECKS_OF = {
+    "corruption": ("corrupted_results",),
+    "memory": ("row_remap_*", "channel_repair_pending", "retired_pages_pending", "unrepairable_memory", "ecc_*",
+               "sram_threshold_exceeded", "edac_*", "kernel/memory-*", "kernel/amdgpu-uncorrectable",
+               *_xids(48, 63, 64, 92, 94, 95, 140, 160, 161, 168)),
+    "links": ("nvlink_*", "port_down", "all_ports_down", "ib_errors*", "pcie_*", "fabric_*", "imex_*", "peer_drain",
+              "service/nvidia-fabricmanager", "kernel/pcie-*", "kernel/network", "sxid/*",
+              *_xids(74, 79, 136, *range(144, 151), 155, 167)),
+    "power": ("psu_failed", *_xids(54)),
+    "cooling": ("fan_failed", "leak", "inlet_hot", "throttled*", "kernel/overheated"),
+    "compute": ("gpu_*", "tpc_repair_pending", "recovery_action", "reboot_needed", "machine_checks*", "kernel/gpu-*",
+                "kernel/machine-check", "kernel/amdgpu-deferred", "kernel/amdgpu-reset",
+                *_xids(46, 62, 109, 110, 119, 120, 143, 154, 156, 158, 159, 169)),
+}  # fmt: skip
+"""The same of what is observed between tests, by patterns; a driver's and the kernel's errors as in their policies."""
+NO_PART = ("node", "pci")
+"""Kinds of devices that name no part: a GPU that no longer answers is known by its address alone."""
 
 
 def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
@@ -44,7 +70,8 @@ def within(session: Session, moment: datetime.datetime, node: str = "", *, forme
 
     Read are those moves alone by which a node leaves service or enters it: tests in service make many more.
     """
-    columns = (EventRow.id, EventRow.node, EventRow.at, EventRow.after, EventRow.from_state, EventRow.to_state)
+    when = EventRow.id, EventRow.node, EventRow.at, EventRow.after
+    columns = (*when, EventRow.from_state, EventRow.to_state, EventRow.evidence)
     moves = (
         select(*columns)
         .join(NodeRow, NodeRow.name == EventRow.node)
@@ -67,14 +94,18 @@ def within(session: Session, moment: datetime.datetime, node: str = "", *, forme
     return _failures(session, found)
 
 
-def served(until: datetime.datetime) -> dict[str, datetime.datetime]:
-    """Returns when each node, whichever machine had its name, first entered production, for those that had by then."""
+def served(until: datetime.datetime, *, former: bool = False) -> dict[str, datetime.datetime]:
+    """Returns when each node first entered production, for those that had by then: the present machine, or with
+    ``former`` whichever had its name.
+    """
     entered = (
         select(EventRow.node, func.min(EventRow.at))
+        .join(NodeRow, NodeRow.name == EventRow.node)
         .where(EventRow.to_state == State.PRODUCTION, EventRow.from_state != EventRow.to_state)
         .where(EventRow.at < until)
         .group_by(EventRow.node)
     )
+    entered = entered if former else entered.where(EventRow.id > NodeRow.machine_event)
     with reading() as session:
         return {row[0]: row[1] for row in session.execute(entered)}
 
@@ -101,21 +132,30 @@ def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
     by_node: dict[str, list[_Spell]] = collections.defaultdict(list)
     for spell in spells:
         by_node[spell.left.node].append(spell)
+    seen = _observed(session, spells)
     made: list[Failure] = []
     for some in batches(by_node):
         entries, findings, placed = _entries(session, some), _findings(session, some), _placed(session, some)
         for name in some:
-            made += [_failure(each, entries[name], findings[name], placed[name]) for each in by_node[name]]
+            for each in by_node[name]:
+                cause = seen.get(observation_of(each.left.evidence))
+                made.append(_failure(each, cause, entries[name], findings[name], placed[name]))
     return made
 
 
-def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
+def _failure(spell: _Spell, cause: Any, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
+    """``cause``: what was observed between tests, and the node left for, None for a test's finding or a person."""
     left, back = spell.left, spell.back
     entered = max((each.after for each in entries if each.id < left.id), default=0)
     own = [each for each in findings if each.id > entered and (back is None or each.id <= back.after)]
+    groups = [_group(each.fault_class, each.stage) for each in own]
     devices = {each.device for each in own}
-    replaced = back is not None and bool(_removed(placed, devices, left.after, back.after))
-    groups = (_group(each.fault_class, each.stage) for each in own)
+    if cause is not None:
+        groups.insert(0, group_seen(cause.check))
+        devices.add(cause.device)
+    # Of a fault that names no part, such as a crash, whatever was replaced may have been the part.
+    slots = {each for each in devices if kind_of(each) not in NO_PART} or {each.slot for each in placed}
+    replaced = back is not None and bool(_removed(placed, slots, left.after, back.after))
     group = next((group for group in groups if group != "unknown"), "unknown")
     gone = spell.over.at if spell.over is not None and back is None else None
     return Failure(left.node, group, left.at, back.at if back else None, replaced, gone)
@@ -136,6 +176,13 @@ def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, lis
     for row in session.execute(query):
         found[row.node].append(row)
     return found
+
+
+def _observed(session: Session, spells: Sequence[_Spell]) -> dict[int | None, Any]:
+    ids = [number for each in spells if (number := observation_of(each.left.evidence)) is not None]
+    columns = HealthRow.id, HealthRow.check, HealthRow.device
+    found = (session.execute(select(*columns).where(HealthRow.id.in_(some))) for some in batches(ids))
+    return {row.id: row for rows in found for row in rows}
 
 
 def _entries(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
@@ -163,3 +210,9 @@ def _group(fault_class: str, stage: str) -> str:
     if stage == "integrity" and fault_class == FaultClass.GPU:
         return "corruption"
     return GROUP_OF.get(FaultClass(fault_class), "unknown")
+
+
+def group_seen(check: str) -> str:
+    """Returns the group of what was observed between tests."""
+    of = (group for group, checks in CHECKS_OF.items() if any(fnmatch.fnmatchcase(check, each) for each in checks))
+    return next(of, "unknown")

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from muster.errors import IllegalMove, Refusal, UnknownNode
 from muster.model.events import Evidence
-from muster.model.health import ACTOR, OF_PLACE, Cursor, Observation, Report, Track
+from muster.model.health import ACTOR, OF_PLACE, Cursor, Observation, Report, Track, cited
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Urgent
@@ -353,7 +353,7 @@ def withdraw(observation: Observation, why: str) -> Node:
         held = breaker_now(session, simulated=node.simulated, deciding=True)
         if held.open and not node.shadow:
             raise IllegalMove(f"{node.name} stays in service: {held.why}", Refusal.BREAKER)
-        evidence = Evidence(observed=f"health/{row.id}", reason=why)
+        evidence = Evidence(observed=cited(row.id), reason=why)
         access.move(session, node, State.QUARANTINE, ACTOR, why, evidence)
         row.acted = "withdrawn"
         return access.to_node(node)

@@ -163,7 +163,8 @@ def _check_other_machine(session: Session, row: NodeRow, host_key: str, serials:
     if host_key == row.host_key and all(known.get(slot) == serial for slot, serial in serials.items()):
         raise BadNode(
             f"{row.name} has this host key{' and these serials' if serials else ''} already: nothing differs; if "
-            "another machine has its disks, give the serial that differs: "
+            f"the same machine came back repaired, `muster node move {row.name} registered --reason …`; if another "
+            "machine has its disks, give the serial that differs: "
             f"`muster node replace {row.name} --serial SLOT=SERIAL --reason …`"
         )
     if other := bearer(session, host_key, row.name):

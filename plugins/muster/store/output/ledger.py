@@ -70,7 +70,7 @@ def _lives(
             if labels.items() <= row.labels.items()
         }  # fmt: skip
         moves = _moves(session, since, until)
-    served = {name: at for name, at in failures.served(until).items() if name in nodes}
+    served = {name: at for name, at in failures.served(until, former=True).items() if name in nodes}
     delivered = {name: at for name, at in served.items() if since <= at}
     adopted = _adopted(delivered)
     delivered = {name: at for name, at in delivered.items() if name not in adopted}

@@ -76,7 +76,7 @@ def comparisons(key: RunKey) -> dict[str, Any]:
         alike = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
         nodes = [access.to_node(row) for row in session.scalars(alike)]
     failed = failures.since(now - spares.PERIOD, former=True)
-    rates = spares.rates_of(nodes, failures.served(now), failed, now)
+    rates = spares.rates_of(nodes, failures.served(now, former=True), failed, now)
     return _kept(run.sku, rate_of(rates, simulated=run.simulated), earlier)
 
 

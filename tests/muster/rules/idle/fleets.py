@@ -49,11 +49,16 @@ def failure(name: str, group: str = "memory", days: float = 5.0, *, replaced: bo
     return Failure(name, group, back - datetime.timedelta(days=1), back, replaced)
 
 
+def served(nodes: Sequence[Node]) -> dict[str, datetime.datetime]:
+    """They served since their machines came."""
+    return {each.name: each.machine_since for each in nodes if each.machine_since}
+
+
 def at_risk(nodes: Sequence[Node], *failures: Failure) -> Known:
     """All nodes are idle, and took the whole test 30 hours ago."""
     names = [each.name for each in nodes]
     idle, passes = dict.fromkeys(names, IDLE), dict.fromkeys(names, passed(30))
-    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, failures, NOW)[0])
+    return Known(nodes, NOW, idle, passes, ALL, risk=risk_of(nodes, served(nodes), failures, NOW)[0])
 
 
 LEASED = (State.PRODUCTION, IDLE, None, True, "")

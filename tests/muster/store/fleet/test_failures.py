@@ -10,12 +10,18 @@ from sqlalchemy import event
 
 from muster import store
 from muster.admission.entry import move
+from muster.judging import policies
 from muster.model.failures import Failure
+from muster.model.health import Report
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.machines import parts
+from muster_criteria import policy_file
+from muster_criteria.device_events.policy import EventPolicy, EventSeverity
+from muster_criteria.health.readings import Reading
 from muster_criteria.model import FaultClass, Verdict
+from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import copied, fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -92,6 +98,59 @@ def test_a_gpu_that_left_the_bus_for_a_while_was_not_replaced(back: dict[str, st
     sits(back)
     repaired("reset")
     assert [each.replaced for each in failures()] == [replaced]
+
+
+def leaves(check: str, slot: str) -> None:
+    """The sweep sees it, and the node leaves service."""
+    seen = Report(NODE, "sweep", (Reading(check, slot, severity="REBOOT"),), "boot")
+    (observation,) = store.health.record([seen], policies.health())
+    store.health.withdraw(observation, "by policy")
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize(
+    ("check", "slot", "group", "replaced"),
+    [
+        ("xid/95", "gpu0", "memory", True),
+        ("xid/79", "pci:0000:1b:00.0", "links", True),
+        ("xid/95", "gpu1", "memory", False),
+        ("kernel/oops", "node", "unknown", True),
+    ],
+)
+def test_a_failure_that_the_sweep_found_has_its_group_and_its_part(
+    check: str, slot: str, group: str, replaced: bool
+) -> None:
+    sits({"gpu0": "A", "gpu1": "B"})
+    leaves(check, slot)
+    sits({"gpu0": "X", "gpu1": "B"})
+    repaired("replaced")
+    assert [(each.group, each.replaced) for each in failures()] == [(group, replaced)]
+
+
+def test_a_node_that_was_reset_alone_had_nothing_replaced() -> None:
+    sits({"gpu0": "A"})
+    leaves("xid/95", "gpu0")
+    repaired("reset")
+    assert [each.replaced for each in failures()] == [False]
+
+
+@pytest.mark.parametrize("name", ["kernel", "nvidia-xid"])
+def test_what_the_sweep_sees_has_the_group_that_a_test_gives_it(name: str) -> None:
+    policy = policy_file.parse(EventPolicy, (SHIPPED / "policies" / f"{name}.yaml").read_bytes(), name)
+    leaving = {EventSeverity.ISOLATE, EventSeverity.REBOOT, EventSeverity.RESET}
+    for entry in policy.entries:
+        if leaving.intersection((entry.severity, *(case.severity for case in entry.cases))):
+            for what in entry.codes or (entry.name,):
+                known = store.failures.group_seen(f"{entry.kind}/{what}")
+                assert (what, known) == (what, store.failures.GROUP_OF.get(entry.fault, "unknown"))
+
+
+def test_what_a_former_machine_served_is_asked_for() -> None:
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    assert store.failures.served(later).keys() == {NODE}
+    store.adoption.replace(NODE, "Ada", "another one", host_key=fleet.host_key("other"))
+    assert store.failures.served(later) == {}
+    assert store.failures.served(later, former=True).keys() == {NODE}
 
 
 def test_a_failure_is_not_charged_with_what_an_earlier_one_of_the_same_day_had() -> None:
