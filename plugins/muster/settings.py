@@ -25,7 +25,6 @@ from muster_criteria.text import refusal
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
 
-
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
 
@@ -97,7 +96,8 @@ class _Airflow(pydantic.BaseModel):
         default=pydantic.SecretStr(""), description="a token for Airflow's API, instead of login and password"
     )
     programs: str = pydantic.Field(
-        default="provisioner", description="logins of programs, comma separated: no decision is accepted under them"
+        default="provisioner",
+        description="logins of programs, comma separated, a comma alone for none: no decision is accepted under them",
     )
     person: str = pydantic.Field(
         default="", description="the login under which you approve; the records name you by it; empty: your login name"
@@ -275,7 +275,7 @@ class Settings(
 ):  # fmt: skip
     """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix="MUSTER_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", env_ignore_empty=True, frozen=True, extra="ignore")
 
     @pydantic.field_validator("retention_events_days", mode="after")
     @classmethod
@@ -290,10 +290,10 @@ class Settings(
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("home", "archive", "certificate_key_file", "metrics_token_file", mode="after")
+    @pydantic.field_validator("*", mode="after")
     @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return path.expanduser() if path is not None else None
+    def _expand(cls, value: Any) -> Any:
+        return value.expanduser() if isinstance(value, Path) else value
 
     @property
     def records_url(self) -> str:

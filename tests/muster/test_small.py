@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,8 @@ from muster.admission import service
 from muster.errors import BadSettings
 from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State
-from muster.settings import settings, shown
+from muster.rules.decisions import is_person
+from muster.settings import Settings, settings, shown
 from tests.muster import fleet
 
 AIRFLOW_RUN_ID = re.compile(r"^[A-Za-z0-9_.~:+-]+$")
@@ -50,6 +52,24 @@ class TestSettings:
         assert settings().records_url == "sqlite:////somewhere/muster.db"
         monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql://u@h/d")
         assert settings().records_url == "postgresql+psycopg://u@h/d"
+
+    def test_an_empty_variable_counts_as_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in Settings.model_fields:
+            monkeypatch.delenv(f"MUSTER_{name.upper()}", raising=False)
+        unset = settings()
+        for name in Settings.model_fields:
+            monkeypatch.setenv(f"MUSTER_{name.upper()}", "")
+        assert settings() == unset
+
+    def test_a_comma_alone_is_a_list_of_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert not is_person("provisioner")
+        monkeypatch.setenv("MUSTER_PROGRAMS", ",")
+        assert is_person("provisioner")
+
+    @pytest.mark.parametrize("name", ["home", "archive", "topology", "certificate_key_file", "metrics_token_file"])
+    def test_a_path_may_be_of_the_users_home(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setenv(f"MUSTER_{name.upper()}", "~/it")
+        assert getattr(settings(), name) == Path.home() / "it"
 
     def test_lists_are_split(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MUSTER_MAIL_TO", "a@x.org, b@x.org,")

@@ -16,7 +16,8 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write: a new o
     from muster import store
 
     done = store.backup.save(file)
+    made = f"{done.made_at:%Y-%m-%d %H:%M:%S} UTC"
+    # First what was made: records that take no writes, as of a standby, refuse the remark.
+    typer.echo(f"{file}: {done.nodes} nodes, {done.rows} rows of schema {done.schema}, as of {made}")
     held = {"file": str(file), "nodes": done.nodes, "rows": done.rows}
     store.audit.command(f"the fleet records were backed up to {file}", held)
-    made = f"{done.made_at:%Y-%m-%d %H:%M:%S} UTC"
-    typer.echo(f"{file}: {done.nodes} nodes, {done.rows} rows of schema {done.schema}, as of {made}")

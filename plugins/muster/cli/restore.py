@@ -17,10 +17,10 @@ def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrot
 
     found = store.backup.restore(file)
     made = f"{found.made_at:%Y-%m-%d %H:%M:%S} UTC"
-    held = {"file": str(file), "made_at": found.made_at.isoformat(), "version": found.version, "rows": found.rows}
-    store.audit.command(f"the fleet records were restored from {file} of {made}", held)
     typer.echo(f"{found.nodes} nodes, {found.rows} rows, as of {made}, by Muster {found.version}")
     print_held(found.held)
+    held = {"file": str(file), "made_at": found.made_at.isoformat(), "version": found.version, "rows": found.rows}
+    store.audit.command(f"the fleet records were restored from {file} of {made}", held)
 
 
 def print_held(held: int) -> None:

@@ -191,6 +191,10 @@ class AirflowClient:
             for pool in self._all("/pools", "pools")
         }
 
+    def plugins(self) -> set[str]:
+        """Returns the names of the plugins that the API server has loaded."""
+        return {plugin["name"] for plugin in self._all("/plugins", "plugins")}
+
     def dags(self) -> dict[str, bool]:
         """Returns {DAG id: whether it is paused} of every loaded DAG."""
         return {dag["dag_id"]: bool(dag["is_paused"]) for dag in self._all("/dags", "dags")}

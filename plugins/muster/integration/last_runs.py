@@ -11,7 +11,7 @@ from muster.model.dags import STOPPED_AFTER
 
 
 def successes() -> dict[str, datetime.datetime | None]:
-    """{DAG: end of its last run that succeeded, None without one}; empty if Airflow's database cannot be read."""
+    """{DAG: end of its last run that succeeded, None without one, and if Airflow's database cannot be read}."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
@@ -19,6 +19,6 @@ def successes() -> dict[str, datetime.datetime | None]:
     try:
         with create_session() as session:
             found = session.execute(query.where(DagRun.dag_id.in_(STOPPED_AFTER)).group_by(DagRun.dag_id)).all()
-    except SQLAlchemyError:
-        return {}
+    except SQLAlchemyError:  # no DAG runs without it, and series that vanish would end the alert about that
+        return dict.fromkeys(STOPPED_AFTER)
     return dict.fromkeys(STOPPED_AFTER) | {row[0]: row[1] for row in found}

@@ -11,7 +11,8 @@ from muster.settings import Settings
 from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Each is an environment variable of all components. `muster settings` shows the values that a command sees;
-services keep those that they were started with. A default of `{}` or `[]` is JSON; without one the setting is empty."""
+services keep those that they were started with. An empty variable counts as unset. A default of `{}` or `[]` is JSON;
+without one the setting is empty."""
 UNITS = {
     "_s": "s",
     "seconds": "s",

@@ -18,6 +18,7 @@ from sqlalchemy.pool import StaticPool
 from muster import store
 from muster.api import metrics
 from muster.judging import policies
+from muster.model.dags import STOPPED_AFTER
 from muster.model.health import Report
 from muster.model.runs import PREEMPTED, Job, RunKey
 from muster.model.states import State
@@ -317,6 +318,13 @@ def test_when_a_dag_succeeded_last_is_read_of_airflow_and_numbers_of_before_are_
     assert "muster_interruptions" not in seen
     store.numbers.make()
     assert read(client)["muster_interruptions"]
+
+
+def test_while_airflows_database_refuses_no_dag_is_known_to_have_succeeded(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "create_session", lambda: Session(create_engine("sqlite://")))  # it has no tables
+    assert read(client)["muster_dag_last_success_timestamp_seconds"] == {(dag,): 0 for dag in STOPPED_AFTER}
 
 
 def test_the_reference_lists_each_metric(client: TestClient) -> None:

@@ -56,6 +56,13 @@ def test_a_connection_is_given_only_where_no_source_of_them_fails(
             assert before + add in check.fix
 
 
+def test_no_part_of_a_password_that_is_not_encoded_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connections.airflow_libraries():
+        monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:x@y:s3cret@db/airflow")
+    monkeypatch.setattr(connections, "trouble", lambda _: "")
+    assert "s3cret" not in connections.absent("mail", "smtp_default", "fix").message
+
+
 @pytest.mark.parametrize(
     "extra", [{}, {"private_key": "none"}, {"key_file": "/nowhere/id"}], ids=["no key", "bad key", "no file"]
 )

@@ -44,6 +44,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch, sqlite_db: str) -> Airflow:
     pages = {
         "/api/v2/dags/~/dagRuns/~/taskInstances": {"task_instances": []},
         "/api/v2/dags": {"dags": [{"dag_id": name, "is_paused": False} for name in dags.ALL]},
+        "/api/v2/plugins": {"plugins": [{"name": "muster"}]},
         "/api/v2/pools": {
             "pools": [{"name": "muster_burn", "slots": 16, "scheduled_slots": 0, "include_deferred": True}]
         },

@@ -137,7 +137,7 @@ def _where() -> str:
 
         try:
             database = make_url(conf.get("database", "sql_alchemy_conn")).set(query={}).render_as_string()
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             database = "one that is no URL"
         return f"AIRFLOW_HOME={get_airflow_home()} and the database {database}"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from muster import ownership
-from muster.cli.doctor import connections, disks, environment, records, repairs
+from muster.cli.doctor import connections, disks, environment, plugin, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
 from muster.errors import BadSettings, ControllerFault, MusterError
@@ -197,7 +197,7 @@ def ssh_connection(current: Settings) -> Check:
 
 
 def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
-    """Airflow's components are healthy, the login works, the DAGs are loaded and unpaused, every pool exists."""
+    """Airflow's components are healthy, the login works, DAGs and plugin are loaded, every pool exists."""
     from muster.integration.airflow_api import AirflowClient
 
     address = "start it, and what ends TLS in front of it, or set MUSTER_AIRFLOW_URL=…: docs/deploying.md, TLS"
@@ -210,9 +210,8 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
             return
         ill = [f"{name} is {health.get(name, 'absent')}" for name in COMPONENTS if health.get(name) != "healthy"]
         if ill:
-            yield Check(
-                Mark.MISSING, "Airflow", f"{current.airflow_url}: {', '.join(ill)}", "start it, or read its log"
-            )
+            seen = f"{current.airflow_url}: {', '.join(ill)}"
+            yield Check(Mark.MISSING, "Airflow", seen, "start it, or read its log")
         else:
             yield Check(Mark.OK, "Airflow", f"{current.airflow_url}: {', '.join(COMPONENTS)} healthy")
         try:
@@ -221,6 +220,7 @@ def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:
             yield Check(Mark.MISSING, "Airflow login", str(error), login)
             return
         yield dags(loaded)
+        yield from plugin.loaded(client)
         yield from records.frozen(loaded)
         yield from stopped(client, loaded)
         yield from retries(client)

@@ -288,9 +288,11 @@ def _make(url: str) -> Engine:
             event.listen(made, "do_connect", _place_sqlite)
             event.listen(made, "connect", _open_sqlite)
             event.listen(made, "begin", _begin_sqlite)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError) as error:
+        # A ValueError quotes what stands where a port should: a part of the password, if that has an "@" and a ":".
+        why = "its port is no number: percent-encode the password" if isinstance(error, ValueError) else error
         raise DatabaseNotReady(
-            f"MUSTER_DATABASE_URL cannot be used ({error}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
+            f"MUSTER_DATABASE_URL cannot be used ({why}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
         ) from None
     return made
 
@@ -368,7 +370,8 @@ def translated() -> Iterator[None]:
 
 
 def _place(made: Engine) -> str:
-    return made.url.render_as_string(hide_password=True)
+    """The URL without its password, and of its query, which may hold others, the hosts alone."""
+    return made.url.set(query={name: at for name, at in made.url.query.items() if name == "host"}).render_as_string()
 
 
 def _newer(found: str) -> str:

@@ -94,13 +94,14 @@ def save(file: Path) -> Backup:
         if os.path.lexists(file):  # before all is copied
             raise FileExistsError
         part.touch(mode=0o600, exist_ok=False)
+        made_at = access.now()  # no later than the moment that is copied
         with engine.snapshot() as source, _file(part) as made, engine.changing(made) as into:
             engine.migrate(into, engine.SCHEMA)
             rows = _copy(source, into)
             nodes, certificates = (
                 into.scalar(text(f"SELECT count(*) FROM {name}")) for name in ("nodes", "certificates")
             )
-            done = Backup(muster.__version__, engine.SCHEMA, access.now(), nodes, rows)
+            done = Backup(muster.__version__, engine.SCHEMA, made_at, nodes, rows)
             secret = signing.read_secret() if certificates or signing.key_path().exists() else None
             into.execute(
                 text(f"CREATE TABLE {_ABOUT} (version TEXT, made_at TEXT, nodes INTEGER, rows INTEGER, key BLOB)")

@@ -102,6 +102,8 @@ def test_another_schema_is_refused(found: str) -> None:
 
 UNUSABLE = (
     "postgresql://muster:secret@127.0.0.1:1/none",
+    "postgresql://muster:x@y:secret@127.0.0.1/none",
+    "postgresql://muster:pw@127.0.0.1:1,127.0.0.1:2/none",
     "nonsense",
     "oracle://x",
     "sqlite:////proc/none/muster.db",
@@ -117,6 +119,19 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
         store.nodes.find()
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("muster_home")
+def test_no_secret_of_the_url_is_shown_and_each_host_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "password=secret&sslpassword=secret&host=db1:5432&host=db2:5432"
+    monkeypatch.setenv("MUSTER_DATABASE_URL", f"postgresql://muster:secret@/none?{given}")
+    monkeypatch.setattr(engine, "version", lambda _: None)
+    with pytest.raises(DatabaseNotReady) as refused:
+        store.nodes.find()
+    for shown in (str(refused.value), store.engine.state().url):
+        assert "secret" not in shown
+        assert "db1" in shown
+        assert "db2" in shown
 
 
 def test_a_database_host_that_says_nothing_is_given_up(muster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import shutil
 import sqlite3
@@ -83,16 +84,16 @@ def test_restored_records_are_the_same_and_the_fleet_goes_on(
 @pytest.mark.both_dialects
 def test_what_is_written_meanwhile_is_not_in_it(fleet_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.nodes.add(fleet.new_node("gpu-0001"))
-    written: list[str] = []
+    written: list[datetime.datetime] = []
 
     @event.listens_for(engine.engine(), "after_cursor_execute")
     def meanwhile(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "FROM " in statement and "_sequence" in statement and not written:
-            written.append(statement)
+            written.append(store.clock.now())
             store.nodes.add(fleet.new_node("gpu-0002"))
 
     saved = store.backup.save(tmp_path / "b")
-    assert written
+    assert saved.made_at < written[0]
     assert len(store.nodes.find()) == 2
     assert saved.nodes == 1
     move(f"sqlite:///{tmp_path / 'other' / 'muster.db'}", tmp_path, monkeypatch)

@@ -1,0 +1,27 @@
+"""Muster's plugin in Airflow's API server: the Fleet page, metrics, the read API and reports are part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from muster.cli.doctor.checks import Check, Mark
+from muster.errors import MusterError
+
+if TYPE_CHECKING:
+    from muster.integration.airflow_api import AirflowClient
+
+NAME = "muster"
+"""As ``plugins/muster_plugin.py`` has it, which Airflow alone imports."""
+
+
+def loaded(client: AirflowClient) -> Iterator[Check]:
+    """The API server has loaded the plugin; silent if so."""
+    try:
+        absent = NAME not in client.plugins()
+    except MusterError:  # of Airflow, which another line reports
+        return
+    if absent:
+        seen = "Airflow's API server has not loaded it: there are no Fleet page and no metrics"
+        fix = "put plugins/muster_plugin.py into Airflow's plugins folder, and restart all components"
+        yield Check(Mark.MISSING, "plugin", seen, f"{fix}; the API server's log says if it cannot be imported")
