@@ -4,7 +4,8 @@
 # nodes, and each of them takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU
 # driver's errors since the last job; Muster's health sweep reads those by itself every ten minutes, so that is needed only
 # to know sooner.
-# Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, with
+# Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, which may extend PATH where scontrol or curl lie
+# elsewhere, with
 #   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them, as dmesg or
 #   journalctl does")
 # The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.
@@ -32,6 +33,7 @@ report_crash() {
     [ "$signal" -eq 0 ] && [ "$status" -gt 128 ] && signal=$((status - 128))
     case $signal in 4 | 6 | 7 | 8 | 11) ;; *) return ;; esac
     nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/.*/"&"/' | paste -sd, -)
+    [ -n "$nodes" ] || { logger -t muster_epilog "no report of job $SLURM_JOB_ID: scontrol names no nodes"; return; }
     send "{\"check\": \"job_crash\", \"nodes\": [$nodes],
         \"value\": \"job $SLURM_JOB_ID of $SLURM_JOB_USER ended by signal $signal\"}"
 }

@@ -21,7 +21,7 @@ TEST_PREFIX = "muster-test-"
 """Begins the names of our test jobs."""
 
 LIMIT_MINUTES = 24 * 60
-"""A scheduler ends a test job after so long, or after the limit of its stages if that is longer."""
+"""A scheduler ends a test job so long after the limit of its stages together: for waits between them, and repeats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,13 +140,13 @@ def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> d
 class PreemptibleTests(Protocol):
     """Tests of idle nodes as jobs of their scheduler, each of which gives its node back to any job of a user.
 
-    ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: after which the scheduler ends it. Each method
-    raises SchedulerDown.
+    ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: after which the scheduler ends it; it may give
+    fewer of the LIMIT_MINUTES in them, which are no stage's. Each method raises SchedulerDown.
     """
 
     def check(self, nodes: Collection[str], minutes: int) -> None:
         """Raise BadScheduler unless every job of a user takes any of the nodes back from ours, at once, and a test may
-        run for so many minutes.
+        run for as long as its stages may take.
         """
 
     def begin(self, node: str, job: str, minutes: int) -> None:

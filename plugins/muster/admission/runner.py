@@ -14,9 +14,14 @@ from muster.remote import ssh
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 """Slurm describes a node in 1.2 KB, and a fleet may have 100,000."""
 
-
 KILLED_S = 1.0
 """How long a command that was killed is waited for."""
+
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
+"""What a command finds in its environment, but for its ``variables``. sbatch hands all of it to the job, on the node
+that is tested, so no secret of the controller may be there; SQUEUE_* and SLURM_CLUSTERS would change what is read."""
+
+_ALONE = " ".join(["exec env -i", *(f'${{{name}+"{name}=${name}"}}' for name in KEPT), '"$@"'])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +54,11 @@ class Runner:
         return done.out
 
     def _here(self, command: Sequence[str]) -> ssh.Completed:
-        environment = {**os.environ, **dict(self.variables)}
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         # Not subprocess.run, which waits without end for a command that it may not kill: sudo's belongs to root.
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, env=kept | dict(self.variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         try:
             out, err = process.communicate(timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
@@ -71,7 +78,7 @@ class Runner:
 
         client = logins.connect(login, timeout=self.timeout_s, attempts=1)
         try:
-            words = ["env", *(f"{name}={value}" for name, value in self.variables), *command]
+            words = ["sh", "-c", _ALONE, "sh", *(f"{name}={value}" for name, value in self.variables), *command]
             return ssh.run(client, words, timeout=self.timeout_s, max_bytes=OUTPUT_BYTES_MAX)
         finally:
             client.close()

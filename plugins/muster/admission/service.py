@@ -106,10 +106,10 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
 
 def check_length(node: str, limit_s: float) -> None:
     """Raise BadScheduler if a test of at most ``limit_s`` would be a job, and its scheduler lets none run for so long;
-    SchedulerDown. About a limit that every test asks for nothing is asked here.
+    SchedulerDown.
     """
     place, tests = _tests_of(node)
-    if place is None or tests is None or _job_minutes(limit_s) <= LIMIT_MINUTES:
+    if place is None or tests is None:
         return
     seen = look([node]).get(node)
     if seen is not None and seen.open:
@@ -117,7 +117,7 @@ def check_length(node: str, limit_s: float) -> None:
 
 
 def _job_minutes(limit_s: float) -> int:
-    return max(LIMIT_MINUTES, math.ceil(limit_s / 60))
+    return LIMIT_MINUTES + math.ceil(limit_s / 60)
 
 
 def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:

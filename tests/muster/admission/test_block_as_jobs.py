@@ -50,7 +50,7 @@ class TestBlock:
         numbers = {}
         try:
             for node, job in JOBS.items():
-                jobs.begin(node, job, LIMIT_MINUTES)
+                jobs.begin(node, job, LIMIT_MINUTES + 60)
                 words = jobs.step(job)
                 assert words is not None
                 (numbers[node],) = [word.partition("=")[2] for word in words if word.startswith("--jobid=")]

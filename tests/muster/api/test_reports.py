@@ -325,15 +325,29 @@ def test_violations_of_dcgms_policies_are_reported_and_nothing_else_that_it_prin
 )  # fmt: skip
 def test_the_epilog_reports_jobs_that_faulty_hardware_may_have_ended(tmp_path: Path, code: int, crashed: bool) -> None:
     """Any status above 128 may be a program's own; 138 is SIGUSR1, at which jobs write checkpoints."""
-    for name, script in {"scontrol": "echo n1", "curl": f'echo "$*" >>{tmp_path}/sent'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    conf = epilog_settings(tmp_path, "http://muster", f"PATH={tmp_path}:$PATH")
+    end_a_job(tmp_path, code, "echo n1")
+    assert (tmp_path / "curl").exists() is crashed
+
+
+def test_a_report_that_the_epilog_cannot_make_is_logged(tmp_path: Path) -> None:
+    """Slurm may be installed where its PATH does not lead."""
+    end_a_job(tmp_path, 11, "exit 127")
+    assert [name for name in ("curl", "logger") if (tmp_path / name).exists()] == ["logger"]
+
+
+def end_a_job(tmp_path: Path, code: int, scontrol: str) -> None:
+    """Run the epilog of a job; ``curl`` and ``logger`` write files of their names."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    writes = {name: f'echo "$*" >>{tmp_path}/{name}' for name in ("curl", "logger")}
+    for name, script in {"scontrol": scontrol, **writes}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    conf = epilog_settings(tmp_path, "http://muster", f"PATH={programs}:$PATH")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "alice", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_EXIT_CODE": str(code)}
     environment = {name: value for name, value in os.environ.items() if name != "SLURMD_NODENAME"}
     environment |= job | {"MUSTER_EPILOG_CONF": str(conf)}
     subprocess.run([EXAMPLES / "slurm_epilog.sh", "wait"], env=environment, check=True, timeout=60)
-    assert (tmp_path / "sent").exists() is crashed
 
 
 @pytest.mark.parametrize("script", ["slurm_epilog.sh", "dcgm_policy.sh"])

@@ -34,7 +34,10 @@ FEATURE = "muster"
 REASON_LENGTH = 200
 _JSON = pydantic.TypeAdapter(dict[str, Any])
 _SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)\((\d+)\)", re.MULTILINE)
-_JOB = re.compile(r"(\d+)\|(.+)")  # a directory's names of users may hold blanks
+_JOB = re.compile(r"(\d+(?:[_+]\d+)?)\|(.+)")  # a directory's names of users may hold blanks
+"""A job that ``scancel`` ends without another: a task of an array (36_3) and a part of a job (36+1) are alone too."""
+
+_HIDDEN = "a Slurm job that ends now, or is hidden from Muster's user by PrivateData"
 
 _THEIRS_LENGTH = 80
 
@@ -66,7 +69,7 @@ class SlurmSettings(pydantic.BaseModel):
     """One cluster: its commands run here with ``slurm_conf``, or on a login node. ``sudo``: before scontrol update.
 
     ``user``: under which Slurm records our drains; empty: root with sudo, else the user who runs the commands.
-    ``test_partition``: where tests of idle nodes run as jobs, with ``test_gres`` ("gpu:8"); empty: they drain the node.
+    ``test_partition``: where tests of idle nodes run as jobs; empty: they drain the node.
     ``end_corrupted_jobs``: cancel users' jobs on a node once a test has found that it corrupts data.
     """
 
@@ -78,7 +81,6 @@ class SlurmSettings(pydantic.BaseModel):
     sudo: bool = False
     user: str = ""
     test_partition: str = ""
-    test_gres: str = ""
     end_corrupted_jobs: bool = False
 
 
@@ -101,15 +103,21 @@ class Slurm(AdmissionBackend):
         self._runner = Runner(settings().scheduler_timeout_s, variables, address)
         self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
         partition = chosen.test_partition
-        self.tests = SlurmTests(self._runner, partition, chosen.test_gres) if partition else None
+        self.tests = SlurmTests(self._runner, partition) if partition else None
 
     def check_rights(self) -> None:
         """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05).
 
         Raises BadScheduler if the cluster's settings refuse our marks, or switch nodes off that we test.
         """
-        if missing := _missing(fields(self._runner.run("scontrol", "show", "config"))):
+        config = fields(self._runner.run("scontrol", "show", "config"))
+        if missing := _missing(config):
             raise BadScheduler(missing)
+        if self.end_jobs and self._sudo and "jobs" in config.get("PrivateData", "").split(","):
+            raise BadScheduler(
+                "end_corrupted_jobs is set, and PrivateData=jobs hides users' jobs: make Muster's user an operator in "
+                "place of sudo"
+            )
         try:
             self._update(_NO_NODE, "Extra=-")
         except SchedulerDown as error:
@@ -212,7 +220,10 @@ class Slurm(AdmissionBackend):
 
     def _end_jobs(self, name: str) -> Iterator[str]:
         """Cancel all jobs on the node but our test; yields each, once ended, as "12 (train) of alice"."""
-        for job in self._listed(name):
+        listed = self._listed(name)
+        if not listed and self._node(name).used:
+            raise SchedulerDown(f"no job is ended on {name}: it has {_HIDDEN}")
+        for job in listed:
             shown = self._name_of(job)
             if not self._is_test(job, shown):
                 self._runner.run(*self._sudo, "scancel", job.number)
@@ -276,10 +287,10 @@ class Slurm(AdmissionBackend):
         if listed and not jobs:
             return ""  # our own test is no allocation
         lines = one_line(", ".join(f"{job.number} of {job.user}" for job in jobs))[:REASON_LENGTH]
-        return f"Slurm job {lines}" if lines else "a Slurm job that ends now" if used else ""
+        return f"Slurm job {lines}" if lines else _HIDDEN if used else ""
 
     def _listed(self, name: str) -> list[_Job]:
-        raw = self._runner.run("squeue", "--all", "--noheader", "--nodelist", name, "--format", "%A|%u")
+        raw = self._runner.run("squeue", "--all", "--noheader", "--nodelist", name, "--format", "%i|%u")
         jobs = []
         for line in raw.decode("utf-8", "replace").splitlines():
             found = _JOB.fullmatch(line)

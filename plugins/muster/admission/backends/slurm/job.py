@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Collection
 
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.hostlist import expanded
@@ -35,6 +36,9 @@ _ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
 _AT_ONCE = frozenset({"00:00:00", "-1"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):\d\d")
 """A time limit, "1-12:00:00"; none is "UNLIMITED"."""
+_GPUS = re.compile(r"(?:^|,)(gpu:[^,(]+)")
+"""In a node's Gres, as "gpu:h100:8(S:0-1),shard:64", without the sockets."""
+
 _BACKFILL = re.compile(r"\bbf_interval=(\d+)")
 _FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
 """A field of scontrol: "Name = value", a line each, or "Name=value" one after the other. The value may be empty."""
@@ -45,16 +49,19 @@ _EXAMPLE = "docs/examples/slurm_idle_tests.conf"
 
 @dataclasses.dataclass(frozen=True)
 class SlurmTests:
-    """Test jobs in ``partition``. ``gres``: what an exclusive job does not give its steps by itself ("gpu:8")."""
+    """Test jobs in ``partition``."""
 
     runner: Runner
     partition: str
-    gres: str = ""
 
     def check(self, nodes: Collection[str], minutes: int) -> None:
         """Raise BadScheduler unless each job of another partition takes the nodes back from ours, and the partition
-        lets a job run for so many minutes; SchedulerDown.
+        lets a job run for as long as its stages may take; SchedulerDown.
         """
+        self._longest(nodes, minutes)
+
+    def _longest(self, nodes: Collection[str], minutes: int) -> int:
+        """Returns for how many of these minutes the partition lets a job run. Raises as ``check``."""
         name = self.partition
         config = fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
@@ -87,8 +94,9 @@ class SlurmTests:
                 )
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
-        if _minutes(ours["MaxTime"]) < minutes:
-            hours = math.ceil(minutes / 60)
+        longest = min(minutes, _minutes(ours["MaxTime"]))
+        if longest < minutes - LIMIT_MINUTES:
+            hours = math.ceil((minutes - LIMIT_MINUTES) / 60)
             raise BadScheduler(
                 f"partition {name} does not start the test: its MaxTime is {ours['MaxTime']}, and the test asks for "
                 f"{hours} hours; set it to {hours // 24}-{hours % 24:02}:00:00 or more ({_EXAMPLE}), or choose a "
@@ -103,15 +111,18 @@ class SlurmTests:
         listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
         if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
+        return int(longest)
 
     def begin(self, node: str, job: str, minutes: int) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        self.check([node], minutes)
+        longest = self._longest([node], minutes)
         if not self._find(job)[0]:
+            # Fewer minutes, as before a reservation, are better than no test.
+            limits = (f"--time={longest}", f"--time-min={minutes - LIMIT_MINUTES}")
             self.runner.run(
-                "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gres(),
-                f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", f"--time={minutes}",
-                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {minutes * 60}",
+                "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gpus(node),
+                f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", *limits,
+                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {longest * 60}",
             )  # fmt: skip
         submitted = time.monotonic()
         while (found := self._find(job))[1] != "RUNNING":
@@ -138,7 +149,7 @@ class SlurmTests:
             raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
         variables = [f"{name}={value}" for name, value in self.runner.variables]
         # A test is of all CPUs: a cluster may bind the only task of a step to one of them by default.
-        options = ("--overlap", "--ntasks=1", "--cpu-bind=none", "--mem=0", *self._gres())
+        options = ("--overlap", "--ntasks=1", "--cpu-bind=none", "--mem=0")
         silent = ("--input=none", "--output=none")
         return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options, *silent)
 
@@ -168,8 +179,14 @@ class SlurmTests:
         state = self.runner.run(*asked).decode("utf-8", "replace").lower()
         return not state.startswith(("down", "fail", "error", "unknown")) and "*" not in state
 
-    def _gres(self) -> tuple[str, ...]:
-        return (f"--gres={self.gres}",) if self.gres else ()
+    def _gpus(self, node: str) -> tuple[str, ...]:
+        """What requests all GPUs of the node: an exclusive job has them, and gives its steps only what it requests.
+
+        Parts of GPUs (MIG) are of the types that Slurm shows. Shards are not requested: they are of the same GPUs.
+        """
+        gres = fields(self.runner.run("scontrol", "--oneliner", "show", "node", node)).get("Gres", "")
+        gpus = _GPUS.findall(gres)
+        return (f"--gres={','.join(gpus)}",) if gpus else ()
 
 
 def _holds_any(hosts: str, nodes: Collection[str]) -> bool:

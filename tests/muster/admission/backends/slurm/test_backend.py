@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from muster.admission.backend import Mark, Seen
+from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, Mark, Seen
 from muster.admission.backends.slurm.backend import FEATURE
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, SchedulerDown
@@ -168,6 +168,41 @@ class TestSlurm:
         assert end_jobs
         assert list(end_jobs("n1")) == [f"{job} (a {other}|root|x) of {user}"]
         assert self.cluster.call("squeue", "-h", "-j", other, "-o", "%t").strip() == "R"
+
+    def test_only_the_task_of_an_array_that_is_on_the_node_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The task that began last has the number of the whole array."""
+        chosen = {"kind": "slurm", "slurm_conf": str(self.cluster.conf), "end_corrupted_jobs": True}
+        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
+        submit = ("sbatch", "--parsable", "--exclusive", "-o", "/dev/null", "--chdir=/", "--wrap", "sleep 60")
+        array = self.cluster.call(*submit, "--array=1-2", "--job-name=train").strip()
+
+        def listed() -> list[list[str]]:
+            lines = self.cluster.call("squeue", "-h", "-t", "R", "-j", array, "-o", "%A %i %N").splitlines()
+            return [line.split(" ") for line in lines]
+
+        until(lambda: len(listed()) == 2)
+        ((_, last, node),) = [each for each in listed() if each[0] == array]
+        end_jobs = backend_of("alpha").end_jobs
+        assert end_jobs
+        assert list(end_jobs(node)) == [f"{last} (train) of {getpass.getuser()}"]
+        until(lambda: len(listed()) == 1)
+        assert last not in listed()[0]
+        self.cluster.call("scancel", array)
+
+    def test_a_test_begins_before_a_reservation_that_leaves_its_stages_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = {"kind": "slurm", "slurm_conf": str(self.cluster.conf), "test_partition": "muster"}
+        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
+        tests = backend_of("alpha").tests
+        assert tests
+        reservation = ("ReservationName=later", "Users=root", "StartTime=now+2hours", "Duration=60", "Nodes=n1")
+        self.cluster.call("scontrol", "create", "reservation", *reservation)
+        try:
+            tests.begin("n1", f"{TEST_PREFIX}1", LIMIT_MINUTES + 60)
+        finally:
+            tests.end(f"{TEST_PREFIX}1")
+            self.cluster.call("scontrol", "delete", "ReservationName=later")
 
     def test_a_node_whose_job_is_suspended_is_not_idle(self) -> None:
         job = self.cluster.call("sbatch", "--parsable", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 60").strip()

@@ -7,49 +7,17 @@ import datetime
 import getpass
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from muster.admission.backend import LIMIT_MINUTES, Mark
-from muster.admission.backends.slurm import job
-from muster.admission.backends.slurm.backend import Slurm
-from muster.admission.clusters import backend_of
-from muster.errors import BadScheduler, LeftAlone, SchedulerDown
+from muster.admission.backend import Mark
+from muster.errors import BadScheduler, SchedulerDown
+from tests.muster.admission.backends.slurm.conftest import Commands, write
 
 ME = getpass.getuser()
-CONFIG = "PreemptType = preempt/partition_prio\nPreemptExemptTime = 00:00:00\n"
-USERS = "PartitionName=users PriorityTier=10 PreemptMode=OFF GraceTime=0 State=UP Nodes=n[0-1]\n"
-OURS = "PartitionName=muster PriorityTier=1 PreemptMode=CANCEL GraceTime=0 MaxTime=UNLIMITED State=UP Nodes=n[0-1]\n"
-
-Commands = Callable[..., Slurm]
 MARK = Mark("PASS", datetime.date(2026, 11, 25), "00ff")
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Returns what makes a backend whose commands are shell scripts; each call is a line of ``tmp_path/calls``."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    def make(settings: dict[str, Any] | None = None, **scripts: str) -> Slurm:
-        for name, script in scripts.items():
-            path = tmp_path / name
-            path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n{script}\n')
-            path.chmod(0o755)
-        chosen = {"kind": "slurm", "test_partition": "muster"} | (settings or {})
-        monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": chosen}))
-        found = backend_of("alpha")
-        assert isinstance(found, Slurm)
-        return found
-
-    return make
-
-
-def write(text: str) -> str:
-    return f"cat <<'END'\n{text}\nEND"
-
 
 SQUEUE = """
 case "$*" in
@@ -57,6 +25,7 @@ case "$*" in
 *) echo train ;;
 esac
 """
+UNKNOWN = "echo 'slurm_update error: Invalid node name specified' >&2; exit 1"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +39,14 @@ def test_a_login_without_rights_is_found_without_a_change(commands: Commands, an
         return
     with pytest.raises(SchedulerDown):
         backend.check_rights()
+
+
+def configured(config: str) -> str:
+    return f"""case "$*" in
+    *config*) {write(config)}
+    ;;
+    *) {UNKNOWN} ;;
+    esac"""
 
 
 SAVES = "SuspendProgram = /usr/local/sbin/off\nSuspendTime = 600 sec\n"
@@ -93,20 +70,46 @@ NEVER = SAVES.replace("600 sec", "INFINITE")
 def test_settings_that_switch_drained_nodes_off_or_refuse_our_marks_are_found(
     commands: Commands, config: str, refused: bool
 ) -> None:
-    answers = f"""case "$*" in
-    *config*) {write(config)}
-    ;;
-    *) echo 'slurm_update error: Invalid node name specified' >&2; exit 1 ;;
-    esac"""
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        commands(scontrol=answers).check_rights()
+        commands(scontrol=configured(config)).check_rights()
+
+
+@pytest.mark.parametrize(
+    ("private", "sudo", "ends_jobs", "refused"),
+    [
+        ("accounts,jobs", True, True, True),
+        ("accounts,jobs", False, True, False),  # an operator's login sees them
+        ("accounts,jobs", True, False, False),
+        ("accounts,usage", True, True, False),
+        ("none", True, True, False),
+    ],
+)
+def test_that_jobs_are_hidden_is_found_before_one_has_to_be_ended(
+    commands: Commands, private: str, sudo: bool, ends_jobs: bool, refused: bool
+) -> None:
+    chosen = {"sudo": sudo, "end_corrupted_jobs": ends_jobs}
+    granted = f'case "$*" in *scancel*) ;; *) {UNKNOWN} ;; esac'
+    backend = commands(chosen, scontrol=configured(f"PrivateData = {private}"), sudo=granted)
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        backend.check_rights()
+
+
+@pytest.mark.parametrize(("state", "raised"), [("allocated", True), ("idle", False)])
+def test_a_node_in_use_without_a_job_that_is_shown_does_not_count_as_freed(
+    commands: Commands, state: str, raised: bool
+) -> None:
+    """As with PrivateData=jobs."""
+    listed = write(json.dumps({"nodes": [node(state=state, state_flags=["DRAIN"])]}))
+    backend = commands({"end_corrupted_jobs": True}, sinfo=listed, squeue="true", scancel="true")
+    assert backend.end_jobs is not None
+    with pytest.raises(SchedulerDown) if raised else contextlib.nullcontext():
+        assert list(backend.end_jobs("n0")) == []
 
 
 @pytest.mark.parametrize("ends_jobs", [False, True])
 def test_that_sudo_lets_nobody_cancel_jobs_is_found_before_one_has_to_be(commands: Commands, ends_jobs: bool) -> None:
     """sudo here grants ``scontrol`` alone, as the example's file does as shipped; ``sudo -l`` then ends with 1."""
-    refused = "echo 'slurm_update error: Invalid node name specified' >&2; exit 1"
-    sudo = f'case "$*" in *scancel*) exit 1 ;; *) {refused} ;; esac'
+    sudo = f'case "$*" in *scancel*) exit 1 ;; *) {UNKNOWN} ;; esac'
     backend = commands({"sudo": True, "end_corrupted_jobs": ends_jobs}, sudo=sudo, scontrol=":")
     if not ends_jobs:
         backend.check_rights()
@@ -138,132 +141,29 @@ def test_jobs_that_slurm_hides_without_all_are_seen_and_ended(commands: Commands
     assert list(backend.end_jobs("n0")) == [r"1 (train) of CORP\john doe", "2 (train) of bob"]
 
 
-@pytest.mark.parametrize("line", ["x|ada", "1 2|ada", "-1|ada", "1|", "1"])
+def test_a_task_of_an_array_and_a_part_of_a_job_end_alone(commands: Commands, tmp_path: Path) -> None:
+    """%A of the task that Slurm started last, and of the first part, is the number of the whole."""
+    squeue = """
+    case "$*" in
+    *--nodelist*%i*) printf '36_3|ada\\n40+1|bob\\n' ;;
+    *--nodelist*) printf '36|ada\\n40|bob\\n' ;;
+    *) echo train ;;
+    esac
+    """
+    backend = commands({"end_corrupted_jobs": True}, squeue=squeue, scancel="true")
+    assert backend.end_jobs is not None
+    assert list(backend.end_jobs("n0")) == ["36_3 (train) of ada", "40+1 (train) of bob"]
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [line for line in calls if line.startswith("scancel")] == ["scancel 36_3", "scancel 40+1"]
+
+
+@pytest.mark.parametrize("line", ["x|ada", "1 2|ada", "-1|ada", "1|", "1", "1_|ada", "1_[2-3]|ada", "1_2_3|ada"])
 def test_a_list_of_jobs_that_cannot_be_read_ends_none(commands: Commands, tmp_path: Path, line: str) -> None:
     backend = commands({"end_corrupted_jobs": True}, squeue=write(line), scancel="true")
     assert backend.end_jobs is not None
     with pytest.raises(SchedulerDown):
         list(backend.end_jobs("n0"))
     assert "scancel" not in (tmp_path / "calls").read_text()
-
-
-def scontrol(config: str = "", users: str = "", ours: str = "") -> str:
-    return f"""case "$*" in
-    *config*) {write(CONFIG + config)}
-    ;;
-    *) {write(" ".join([USERS.strip(), users]) + chr(10) + " ".join([OURS.strip(), ours]))}
-    ;;
-    esac"""
-
-
-@pytest.mark.parametrize(
-    ("config", "users", "ours", "refused"),
-    [
-        ("", "", "", False),
-        ("GraceTime = 300\nEmpty = \n", "AllowQos= X=Y ", "Empty= ", False),
-        ("PreemptType = preempt/none\n", "", "", True),
-        ("PreemptType = preempt/qos\n", "", "", True),
-        ("PreemptExemptTime = 00:30:00\n", "", "", True),
-        ("PreemptExemptTime = -1\n", "", "", False),
-        ("PreemptType = \n", "", "", True),
-        ("SchedulerParameters = defer,bf_interval=120\n", "", "", True),
-        ("SchedulerParameters = bf_interval=45,bf_continue\n", "", "", False),
-        ("SchedulerParameters = (null)\n", "", "", False),
-        ("", "PriorityTier=1", "", True),
-        ("", "", "PriorityTier=10", True),
-        ("", "", "PreemptMode=OFF", True),
-        ("", "", "PreemptMode=REQUEUE", True),
-        ("", "", "GraceTime=300", True),
-        ("", "", "State=DOWN", True),
-        ("", "", "State=DRAIN", True),
-        ("", "", "State=INACTIVE", True),
-        ("", "", "PartitionName=other", True),
-        ("", "MaxTime=00:10:00", "", False),
-        ("", "", "MaxTime=23:59:00", True),
-        ("", "", "MaxTime=1-00:00:00", False),
-        ("", "", "MaxTime=2-12:00:00", False),
-    ],
-)
-def test_settings_of_slurm_that_would_make_a_user_or_a_test_wait(
-    commands: Commands, config: str, users: str, ours: str, refused: bool
-) -> None:
-    tests = commands(scontrol=scontrol(config, users, ours), sinfo=write("n0\nn1")).tests
-    assert tests is not None
-    if refused:
-        with pytest.raises(BadScheduler):
-            tests.check(["n0"], LIMIT_MINUTES)
-    else:
-        tests.check(["n0", "n1"], LIMIT_MINUTES)
-    with pytest.raises(BadScheduler):
-        tests.check(["n0", "n9"], LIMIT_MINUTES)
-
-
-@pytest.mark.parametrize(
-    ("hosts", "refused"), [("cpu[1-400]", False), ("(null)", False), ("cpu[1-400],n0", True), ("ALL", True)]
-)
-def test_a_partition_that_has_none_of_the_nodes_needs_no_higher_tier(
-    commands: Commands, hosts: str, refused: bool
-) -> None:
-    other = f"\nPartitionName=cpu PriorityTier=1 PreemptMode=OFF GraceTime=0 State=UP Nodes={hosts}"
-    tests = commands(scontrol=scontrol(ours=other), sinfo=write("n0")).tests
-    assert tests is not None
-    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        tests.check(["n0"], LIMIT_MINUTES)
-
-
-@pytest.mark.parametrize(("longest", "refused"), [("2-12:00:00", True), ("5-00:00:00", False), ("UNLIMITED", False)])
-def test_a_test_asks_slurm_for_the_time_of_its_stages(
-    commands: Commands, tmp_path: Path, longest: str, refused: bool
-) -> None:
-    ours, queue = f"MaxTime={longest}", f"[ -e {tmp_path}/sent ] && echo '7 RUNNING None' || true"
-    tests = commands(
-        scontrol=scontrol("", "", ours), sinfo=write("n0"), squeue=queue, sbatch=f"touch {tmp_path}/sent"
-    ).tests
-    assert tests is not None
-    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        tests.begin("n0", "muster-test-1", 119 * 60)
-    assert ("--time=7140 " in (tmp_path / "calls").read_text()) is not refused
-
-
-RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-
-
-@pytest.mark.parametrize(
-    ("shown", "raised"),
-    [
-        ("RUNNING None", None),
-        ("PENDING Priority", LeftAlone),
-        ("PENDING Resources", LeftAlone),
-        ("PENDING None", LeftAlone),
-        ("PENDING ReqNodeNotAvail, May be reserved for other job", LeftAlone),
-        (f"PENDING {RESERVED}", LeftAlone),
-        (f"PENDING {RESERVED.replace(' ', '_')}", LeftAlone),
-        ("CONFIGURING None", LeftAlone),
-        ("COMPLETING None", LeftAlone),
-        ("PENDING PartitionTimeLimit", SchedulerDown),
-        ("PENDING AssocMaxWallDurationPerJobLimit", SchedulerDown),
-        ("PENDING JobHeldAdmin", SchedulerDown),
-    ],
-)
-def test_a_test_that_slurm_does_not_start_waits_for_users_by_slurms_own_reason_alone(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, raised: type[Exception] | None
-) -> None:
-    for name in ("START_S", "HINDERED_S", "ASKED_EVERY_S"):
-        monkeypatch.setattr(f"muster.admission.backends.slurm.job.{name}", 0.0)
-    queue = write(f"7 {shown}")
-    tests = commands(scontrol=scontrol(), sinfo=write("n0"), squeue=queue, sbatch="echo 7", scancel="true").tests
-    assert tests is not None
-    if raised is None:
-        tests.begin("n0", "muster-test-1", LIMIT_MINUTES)
-        return
-    with pytest.raises(raised, match=shown.split(" ")[1].rstrip(",").replace("None", r"\(")):
-        tests.begin("n0", "muster-test-1", LIMIT_MINUTES)
-    assert "scancel --me 7" in (tmp_path / "calls").read_text()
-
-
-def test_a_test_waits_for_slurms_backfill_and_for_the_reason_that_stays() -> None:
-    assert job.START_S > 2 * 30, "bf_interval unless set"
-    assert job.HINDERED_S > job.ASKED_EVERY_S
 
 
 def node(**fields: Any) -> dict[str, Any]:

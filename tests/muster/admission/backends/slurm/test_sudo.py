@@ -22,7 +22,7 @@ ALLOWED = (
     (*NODE, "Extra=muster: PASS 2026-11-25 certificate 00ff", "AvailableFeatures=ib,muster"),
     (SCONTROL, "update", f"NodeName={slurm._NO_NODE}", "Extra=-"),
 )
-JOBS = (SCANCEL, slurm.NO_JOB)
+JOBS = ((SCANCEL, slurm.NO_JOB), (SCANCEL, "36_3"), (SCANCEL, "36+1"))
 """Allowed by the line for ``end_corrupted_jobs`` alone."""
 REFUSED = (
     (SCONTROL, "update", "PartitionName=users", "State=DOWN"),
@@ -38,6 +38,7 @@ REFUSED = (
     (SCANCEL,),
     (SCANCEL, "--user=ada"),
     (SCANCEL, "4711", "4712"),
+    (SCANCEL, "36_[1-3]"),
 )
 
 
@@ -54,10 +55,10 @@ def test_the_file_allows_changes_of_single_nodes_and_nothing_else(tmp_path: Path
     rules.write_text(file)
     subprocess.run(["visudo", "-cf", str(rules)], check=True, capture_output=True)
     assert shutil.which("scontrol") == SCONTROL
-    asked = [["sudo", "-n", "-l", *command] for command in (*ALLOWED, JOBS, *REFUSED)]
+    asked = [["sudo", "-n", "-l", *command] for command in (*ALLOWED, *JOBS, *REFUSED)]
     code = f"import subprocess\nprint([not subprocess.run(each, capture_output=True).returncode for each in {asked!r}])"
     printed = as_user(tmp_path / "sudoers", f"ALL=(root) PASSWD: /bin/false\n{file}", code)
-    assert printed.strip() == str([True] * len(ALLOWED) + [ends_jobs] + [False] * len(REFUSED))
+    assert printed.strip() == str([True] * len(ALLOWED) + [ends_jobs] * len(JOBS) + [False] * len(REFUSED))
 
 
 @pytest.mark.needs_sudo
