@@ -16,10 +16,10 @@ from muster_node.workloads import llama
 class Group:
     """The first rank of a block of two nodes of one rank; ``other``: what the second one gathers, else the same."""
 
-    rank, local, per_node, world = 0, 0, 1, 2
+    rank, local, per_node = 0, 0, 1
 
-    def __init__(self, other: Any = None) -> None:
-        self.other, self.texts = other, dict[str, str]()
+    def __init__(self, other: Any = None, world: int = 2) -> None:
+        self.other, self.world, self.texts = other, world, dict[str, str]()
         self.hardware = SimpleNamespace(simulated=False)
 
     def begin(self, phase: str) -> None:
@@ -38,21 +38,31 @@ def rank(kind: str, group: Group, **params: Any) -> Acceptance:
     return made
 
 
-def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow device does fewer tokens a step."""
-    recipe, said = Recipe("8b", llama.SIZES["8b"], llama.FSDP, "bfloat16"), set()
+def recipe_of(world: int, micro: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As a block of so many devices, which do so many micro-batches in a step, reports it."""
+    recipe = Recipe("8b", llama.SIZES["8b"], llama.FSDP, "bfloat16")
     monkeypatch.setattr(acceptance, "Trainer", lambda *given: None)
     monkeypatch.setattr(Acceptance, "_train", lambda *given: [])
     monkeypatch.setattr(Acceptance, "_rates", lambda *given: 1.0)
     monkeypatch.setattr(Acceptance, "_report", lambda *given: None)
-    for micro in (1, 2):
-        group = Group()
-        made = rank("gpu", group)
-        made._rate_alone = made._best = 1.0
-        made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
-        said.add(group.texts["training_recipe"])
-    (only,) = said
-    assert "8b" in only
+    group = Group(world=world)
+    made = rank("gpu", group)
+    made._rate_alone = made._best = 1.0
+    made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
+    return group.texts["training_recipe"]
+
+
+def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow device does fewer tokens a step."""
+    slow, usual = (recipe_of(2, micro, monkeypatch) for micro in (1, 2))
+    assert slow == usual
+    assert "8b" in slow
+
+
+def test_the_recipe_of_a_small_block_is_not_that_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DDP saves is written once, divided over all ranks: each node of a small block writes more of it."""
+    small, large = (recipe_of(world, 1, monkeypatch) for world in (16, 128))
+    assert small != large
 
 
 @pytest.mark.parametrize(("one", "other"), [(llama.FSDP, llama.DDP), (llama.DDP, llama.FSDP)])

@@ -65,7 +65,7 @@ class ClusterTraining(Probe):
         ),
         "digest_key": Metric("text", "what must be equal for digests to be comparable: device model, library, sizes"),
         "training_devices": Metric("count", "ranks of this node that took part"),
-        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),
+        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout, number format, the block's devices"),
         "flop_per_token": Metric("FLOP", "6 N + 6 L d s of the model: N without the embedding, d its width, s tokens"),
         "gemm_best": Metric("FLOP/s", "best rate of products of the model's shapes on this device, before the load"),
         "tokens_per_s": Metric("1/s", "tokens in a median step over its time; scope node: alone, block: all together"),
