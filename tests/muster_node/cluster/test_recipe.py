@@ -9,6 +9,7 @@ import pytest
 
 from muster_node.cluster import acceptance
 from muster_node.cluster.acceptance import Acceptance
+from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.trainer import Recipe, Work
 from muster_node.workloads import llama
 
@@ -16,10 +17,11 @@ from muster_node.workloads import llama
 class Group:
     """The first rank of a block of two nodes of one rank; ``other``: what the second one gathers, else the same."""
 
-    rank, local, per_node = 0, 0, 1
+    rank, local, per_node, device = 0, 0, 1, SimpleNamespace(id="gpu0")
 
     def __init__(self, other: Any = None, world: int = 2) -> None:
-        self.other, self.world, self.texts = other, world, dict[str, str]()
+        self.other, self.world = other, world
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.hardware = SimpleNamespace(simulated=False)
 
     def begin(self, phase: str) -> None:
@@ -29,7 +31,7 @@ class Group:
         return [payload, self.other or payload]
 
     def emit(self, metric: str, device: str, **fields: Any) -> None:
-        self.texts[metric] = fields.get("text", "")
+        self.rows[metric, device] = fields
 
 
 def rank(kind: str, group: Group, **params: Any) -> Acceptance:
@@ -49,7 +51,7 @@ def recipe_of(world: int, micro: int, monkeypatch: pytest.MonkeyPatch) -> str:
     made = rank("gpu", group)
     made._rate_alone = made._best = 1.0
     made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
-    return group.texts["training_recipe"]
+    return str(group.rows["training_recipe", "node"]["text"])
 
 
 def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +74,25 @@ def test_of_two_layouts_of_one_size_the_one_is_taken_that_needs_less_memory(
     monkeypatch.setattr(llama, "choose_size", lambda free, ranks: ("3b", one))
     compute: Any = SimpleNamespace(free_memory=lambda: 0.0)
     assert rank("gpu", Group(["3b", other]))._recipe(compute).layout == llama.FSDP
+
+
+@pytest.mark.parametrize(("timed", "samples"), [(200, 20), (5, 5)])
+def test_where_traces_tell_compute_and_wait_these_are_the_samples(timed: int, samples: int) -> None:
+    """All values of a trace are one second, those of the timed steps two."""
+    group, traced = Group(), list[int]()
+
+    def split(number: int, work: Work) -> tuple[float, float]:
+        traced.append(number)
+        return 1.0, 1.0
+
+    trainer: Any = SimpleNamespace(
+        split=split, clock_mhz=lambda number, work: 1980.0, weights_digest=lambda: "",
+        recipe=SimpleNamespace(layout=llama.FSDP),
+    )  # fmt: skip
+    rank("gpu", group)._report([StepTimes(2.0, 2.0, 2.0, 2.0, 2.0, 2.0)] * timed, trainer, Work(1, 8192))
+    assert len(traced) == samples
+    for metric in ("step_compute", "step_wait"):
+        for device in ("gpu0", "node"):
+            row = group.rows[metric, device]
+            assert (row["value"], row["samples"]) == (1.0, samples)
+    assert group.rows["step_p95_to_p50", "node"]["samples"] == timed

@@ -32,7 +32,10 @@ _GEMM_REPEATS = 5
 _PATH_REPEATS = 5
 _TURNS = 3
 _MICRO_MAX = 256
-_TRACED_STEPS = 3
+_TRACED_STEPS = 20
+"""With FSDP on GPUs, of which only a trace tells compute and exposed communication; at most as many as were timed. Each
+costs a step of ``step_s``, and its profiler.
+"""
 AFTER = "after"
 """The label of the step that repeats the bitwise test after the load."""
 
@@ -191,8 +194,8 @@ class Acceptance:
             # By the number of devices a save is divided, and gradients are summed over more or fewer of them.
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
-                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}"
-                f"{', compiled' if recipe.compiled else ''}, {group.world} devices"
+                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}, {group.world} devices"
+                f"{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
             group.emit("flop_per_token", "node", value=size.flop_per_token, note="6 N + 6 L d s")
@@ -263,9 +266,10 @@ class Acceptance:
     def _report(self, steps: Sequence[StepTimes], trainer: Trainer, work: Work) -> None:
         group, device = self._group, self._group.device.id
         compute, exposed = [step.compute for step in steps], [step.exposed for step in steps]
-        traces = [trainer.split(len(steps) + n, work) for n in range(_TRACED_STEPS)]
-        if traces[0] is not None:
-            compute, exposed = ([trace[part] for trace in traces if trace] for part in (0, 1))
+        further = range(len(steps), len(steps) + min(len(steps), _TRACED_STEPS))
+        traces = [trace for number in further if (trace := trainer.split(number, work))]
+        if traces:
+            compute, exposed = ([trace[part] for trace in traces] for part in (0, 1))
         parts = {
             "step_compute": compute, "step_wait": exposed,
             "step_input": [step.input for step in steps], "step_update": [step.update for step in steps],
@@ -273,7 +277,7 @@ class Acceptance:
         for metric, values in parts.items():
             group.emit(metric, device, value=median(values), samples=len(values), spread=spread(values))
         if self._kind == "gpu":  # of a CPU the kernel tells the clock of a moment only
-            clock = trainer.clock_mhz(len(steps) + _TRACED_STEPS, work)
+            clock = trainer.clock_mhz(further.stop, work)
             note = "" if clock else "the device does not tell its clock"
             group.emit("step_clock", device, value=clock, note=note)
         times = [step.whole for step in steps]
@@ -285,8 +289,8 @@ class Acceptance:
         if group.local == 0:
             group.emit("weights_digest", "node", text=weights, note="of its first rank")
             slowest = max(here)
-            group.emit("step_compute", "node", value=slowest[0], samples=len(steps), spread=slowest[2])
-            group.emit("step_wait", "node", value=slowest[1], samples=len(steps))
+            group.emit("step_compute", "node", value=slowest[0], samples=len(compute), spread=slowest[2])
+            group.emit("step_wait", "node", value=slowest[1], samples=len(exposed))
             group.emit("step_p95_to_p50", "node", value=max(each[3] for each in here), samples=len(steps))
             for name, step in (("first", steps[0]), ("last", steps[-1])):
                 group.emit("loss", "node", value=step.loss, labels={"step": name})
