@@ -18,6 +18,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads import llama
 from muster_node.workloads.common import MIB, median, quantile, spread
+from muster_node.workloads.golden_key import facts_of, golden_key
 from muster_node.workloads.transformer import Shape, Transformer
 
 SHAPES = {
@@ -134,15 +135,9 @@ class Acceptance:
         emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
     def _key(self, model: Transformer) -> str:
-        torch, device = self._torch, model.compute.device
-        wanted = {"gpu": ("gpu_model", device.id), "cpu": ("cpu_model", "node")}[device.kind]
-        inventory = self._group.hardware.inventory()
-        named = [fact.text for fact in inventory if (fact.name, fact.device) == wanted and fact.text]
-        capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
-        on_gpu = model.compute.torch_device.type == "cuda"
-        libraries = f"CUDA {torch.version.cuda}" if on_gpu else f"CPU kernels for {capability}"
-        sizes = f"{DTYPES[device.kind]}, {model.shape.layers}×{model.tokens}×{model.d}"
-        return "{}; PyTorch {}, {}; {}".format(named[0] if named else "unknown", torch.__version__, libraries, sizes)
+        shape = model.shape
+        sizes = f"{DTYPES[model.compute.device.kind]}, {shape.layers}×{model.tokens}×{model.d}"
+        return golden_key(self._torch, model.compute, facts_of(self._group.hardware), sizes=sizes)
 
     def _recipe(self, compute: Compute) -> Recipe:
         """The same on all ranks: what fits on the device with the least memory."""
