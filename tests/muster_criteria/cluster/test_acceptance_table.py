@@ -79,15 +79,17 @@ def test_a_slow_node_marks_all_of_its_ranks() -> None:
 def test_what_a_forecast_rests_on_is_said() -> None:
     measured = training()
     assert measured.inputs.measured
-    assert (measured.inputs.save.value, measured.inputs.restart.value) == (11.2, 48.0)
+    assert (measured.inputs.save.value, measured.inputs.restart.value) == (11.2, 48.0 + 7.9)
     bare = training(member("n1", checkpoints=False, faults=False))
     assert (bare.inputs.save, bare.inputs.restart) == (ASSUMED_SAVE, ASSUMED_RESTART)
     assert not bare.inputs.measured
     earlier = training(
-        member("n1", checkpoints=False, faults=False), earlier={"checkpoint_save": (9.0, 3)},
-        restart=Input(70.0, True, "earlier"),
+        member("n1", checkpoints=False, faults=False), restart=Input(70.0, True, "earlier"),
+        earlier={"checkpoint_save": (9.0, 3), "checkpoint_load": (5.0, 3)},
     )  # fmt: skip
-    assert (earlier.inputs.save.value, earlier.inputs.restart.value) == (9.0, 70.0)
+    assert (earlier.inputs.save.value, earlier.inputs.restart.value) == (9.0, 70.0 + 5.0)
+    unloaded = training(member("n1", checkpoints=False))
+    assert unloaded.inputs.restart.value == 48.0
     assert not training(rate=dataclasses.replace(RATE, measured=False)).inputs.measured
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from muster_node.cluster import acceptance
 from muster_node.cluster.acceptance import Acceptance
+from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.trainer import Recipe, Work
 from muster_node.workloads import llama
 
@@ -16,10 +17,11 @@ from muster_node.workloads import llama
 class Group:
     """The first rank of a block of two nodes of one rank; ``other``: what the second one gathers, else the same."""
 
-    rank, local, per_node, world = 0, 0, 1, 2
+    rank, local, per_node, device = 0, 0, 1, SimpleNamespace(id="gpu0")
 
-    def __init__(self, other: Any = None) -> None:
-        self.other, self.texts = other, dict[str, str]()
+    def __init__(self, other: Any = None, world: int = 2) -> None:
+        self.other, self.world = other, world
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         self.hardware = SimpleNamespace(simulated=False)
 
     def begin(self, phase: str) -> None:
@@ -29,7 +31,7 @@ class Group:
         return [payload, self.other or payload]
 
     def emit(self, metric: str, device: str, **fields: Any) -> None:
-        self.texts[metric] = fields.get("text", "")
+        self.rows[metric, device] = fields
 
 
 def rank(kind: str, group: Group, **params: Any) -> Acceptance:
@@ -38,21 +40,31 @@ def rank(kind: str, group: Group, **params: Any) -> Acceptance:
     return made
 
 
-def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow device does fewer tokens a step."""
-    recipe, said = Recipe("8b", llama.SIZES["8b"], llama.FSDP, "bfloat16"), set()
+def recipe_of(world: int, micro: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """As a block of so many devices, which do so many micro-batches in a step, reports it."""
+    recipe = Recipe("8b", llama.SIZES["8b"], llama.FSDP, "bfloat16")
     monkeypatch.setattr(acceptance, "Trainer", lambda *given: None)
     monkeypatch.setattr(Acceptance, "_train", lambda *given: [])
     monkeypatch.setattr(Acceptance, "_rates", lambda *given: 1.0)
     monkeypatch.setattr(Acceptance, "_report", lambda *given: None)
-    for micro in (1, 2):
-        group = Group()
-        made = rank("gpu", group)
-        made._rate_alone = made._best = 1.0
-        made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
-        said.add(group.texts["training_recipe"])
-    (only,) = said
-    assert "8b" in only
+    group = Group(world=world)
+    made = rank("gpu", group)
+    made._rate_alone = made._best = 1.0
+    made._together(None, recipe, None, Work(micro, micro * 8192))  # type: ignore[arg-type]
+    return str(group.rows["training_recipe", "node"]["text"])
+
+
+def test_the_recipe_of_a_slow_block_is_that_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow device does fewer tokens a step."""
+    slow, usual = (recipe_of(2, micro, monkeypatch) for micro in (1, 2))
+    assert slow == usual
+    assert "8b" in slow
+
+
+def test_the_recipe_of_a_small_block_is_not_that_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DDP saves is written once, divided over all ranks: each node of a small block writes more of it."""
+    small, large = (recipe_of(world, 1, monkeypatch) for world in (16, 128))
+    assert small != large
 
 
 @pytest.mark.parametrize(("one", "other"), [(llama.FSDP, llama.DDP), (llama.DDP, llama.FSDP)])
@@ -62,3 +74,25 @@ def test_of_two_layouts_of_one_size_the_one_is_taken_that_needs_less_memory(
     monkeypatch.setattr(llama, "choose_size", lambda free, ranks: ("3b", one))
     compute: Any = SimpleNamespace(free_memory=lambda: 0.0)
     assert rank("gpu", Group(["3b", other]))._recipe(compute).layout == llama.FSDP
+
+
+@pytest.mark.parametrize(("timed", "samples"), [(200, 20), (5, 5)])
+def test_where_traces_tell_compute_and_wait_these_are_the_samples(timed: int, samples: int) -> None:
+    """All values of a trace are one second, those of the timed steps two."""
+    group, traced = Group(), list[int]()
+
+    def split(number: int, work: Work) -> tuple[float, float]:
+        traced.append(number)
+        return 1.0, 1.0
+
+    trainer: Any = SimpleNamespace(
+        split=split, clock_mhz=lambda number, work: 1980.0, weights_digest=lambda: "",
+        recipe=SimpleNamespace(layout=llama.FSDP),
+    )  # fmt: skip
+    rank("gpu", group)._report([StepTimes(2.0, 2.0, 2.0, 2.0, 2.0, 2.0)] * timed, trainer, Work(1, 8192))
+    assert len(traced) == samples
+    for metric in ("step_compute", "step_wait"):
+        for device in ("gpu0", "node"):
+            row = group.rows[metric, device]
+            assert (row["value"], row["samples"]) == (1.0, samples)
+    assert group.rows["step_p95_to_p50", "node"]["samples"] == timed

@@ -12,7 +12,7 @@ import pytest
 
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stages import LEVELS
-from muster_node.agent.probe_run import MEASUREMENTS_MAX
+from muster_node.agent.probe_run import MEASUREMENTS_MAX, TEXT_MAX
 from muster_node.agent.result import encode
 from muster_node.cluster import acceptance
 from muster_node.cluster.acceptance import SHAPES, Acceptance
@@ -75,7 +75,7 @@ def bitwise(
     monkeypatch.setattr(acceptance, "require_torch", lambda: fake)
     monkeypatch.setattr(acceptance, "replica", lambda *given: None)
     monkeypatch.setattr(acceptance, "same_batch", trial)
-    monkeypatch.setattr(Acceptance, "_key", lambda self, model: "x" * 200)
+    monkeypatch.setattr(Acceptance, "_key", lambda self, model: "x" * TEXT_MAX)
     monkeypatch.setattr(Acceptance, "_give_back", lambda self: None)
     every = [Device(f"{kind}{slot}", kind, slot) for slot in range(devices)]
     group = Group(every[0], most or devices)

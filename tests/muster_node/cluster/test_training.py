@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from muster_node.cluster.acceptance import turns_of
 from muster_node.cluster.checkpoint import same_loss, sentence_of, trouble_at
 from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
-from muster_node.cluster.trainer import own_buffers
+from muster_node.cluster.trainer import BLOCK, Recipe, Trainer, Work, mesh_of, own_buffers
 from muster_node.hardware.seam import RealClock
 from muster_node.workloads import llama
 
@@ -247,3 +250,49 @@ def test_the_clock_of_another_node_changes_no_time_of_a_death(ahead_s: float) ->
     assert all(0 < each < 5.5 for each in found.get("fault_detect", ()))
     here = measured(sorted([*every, event(3.9, "asked")], key=lambda each: each["at"]))
     assert here["fault_detect"] == [pytest.approx(0.4)]
+
+
+class Rank:
+    """The first of four ranks on two nodes. The others are PyTorch's fake ones, which answer at once."""
+
+    rank, world, per_node, names = 0, 4, 2, ("n0", "n1")
+    hardware = SimpleNamespace(clock=RealClock(), simulated=False)
+
+    def mark(self, activity: str) -> None: ...
+
+    def wait(self, what: str) -> None: ...
+
+    def work(self) -> None: ...
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        yield
+
+
+@pytest.fixture
+def others() -> Iterator[None]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=Rank.world)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("micro", [1, 4])
+def test_nodes_exchange_gradients_once_a_step(micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By FSDP, once for each layer and once for what stands outside of them."""
+    device, sums, original = torch.device("cpu"), [], torch.distributed.all_reduce
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        sums.append(args)
+        return original(*args, **kwargs)
+
+    group: Any = Rank()
+    timer = lambda: contextlib.nullcontext(SimpleNamespace(seconds=0.0, mean_clock_mhz=None))  # noqa: E731
+    compute: Any = SimpleNamespace(physical=lambda *extents: extents, torch_device=device, timer=timer)
+    mesh = mesh_of(torch, SimpleNamespace(device=device), group)  # type: ignore[arg-type]
+    trainer = Trainer(torch, group, compute, Recipe("tiny", TINY, llama.FSDP, "float32"), mesh, BLOCK, 1)
+    monkeypatch.setattr(torch.distributed, "all_reduce", counted)
+    trainer.step(0, Work(micro, micro * TINY.tokens))
+    assert len(sums) == TINY.layers + 1

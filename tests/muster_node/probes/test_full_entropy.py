@@ -1,13 +1,10 @@
 """Operations of full entropy: the same bits every time on every device; a device that differs is named."""
 
-import dataclasses
-from types import SimpleNamespace
-
 import pytest
 
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Device
-from muster_node.probes.full_entropy import FullEntropy, Ran, _facts, expected_digest, judge
+from muster_node.probes.full_entropy import FullEntropy, Ran, expected_digest, judge
 from muster_node.workloads.common import FORMATS
 from muster_node.workloads.digest import digest
 from muster_node.workloads.model_operations import Operations
@@ -41,18 +38,6 @@ def test_a_device_that_differs_from_itself_once_is_named_and_spoils_no_vote():
 def test_without_a_majority_no_device_is_cleared():
     found = [*agreeing(1), Ran("key", {"op": ["b", "b"]})]
     assert set(judge("op", found)) == {0, 1}
-
-
-def test_a_gpu_of_another_vbios_is_compared_with_its_siblings(tmp_path):
-    """Which changes no bit that a kernel computes: a GPU that was replaced often has another one."""
-    create_machine(tmp_path / "node", seed=4)
-    hardware = open_simulated(tmp_path / "node")
-    facts = [dataclasses.replace(fact, text="other") if fact.name == "vbios" and fact.device == "gpu7" else fact
-             for fact in hardware.inventory()]  # fmt: skip
-    found = _facts(SimpleNamespace(inventory=lambda: facts))
-    assert {text for (_, device), text in found.items() if device == "gpu7"} == {
-        text for (_, device), text in found.items() if device == "gpu0"
-    }
 
 
 def test_digests_of_different_keys_are_not_compared():

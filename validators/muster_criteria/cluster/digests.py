@@ -1,8 +1,8 @@
 """Silent corruption: digests of the same batch, compared between all devices of a block, and with a second run.
 
-Only digests with the same key (device model, library and sizes) are compared. A device that differs from its own second
-run fails, and its digests are left out. Of the others, those fail that differ from a strict majority of at least three
-devices on at least two nodes; without such a majority all of them are suspects.
+Only digests with the same key (models, driver, libraries, settings and sizes) are compared. A device that differs from
+its own second run fails, and its digests are left out. Of the others, those fail that differ from a strict majority of
+at least three devices on at least two nodes; without such a majority all of them are suspects.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads import llama
 from muster_node.workloads.common import MIB, median, quantile, spread
+from muster_node.workloads.golden_key import facts_of, golden_key
 from muster_node.workloads.transformer import Shape, Transformer
 
 SHAPES = {
@@ -32,7 +33,10 @@ _GEMM_REPEATS = 5
 _PATH_REPEATS = 5
 _TURNS = 3
 _MICRO_MAX = 256
-_TRACED_STEPS = 3
+_TRACED_STEPS = 20
+"""With FSDP on GPUs, of which only a trace tells compute and exposed communication; at most as many as were timed. Each
+costs a step of ``step_s``, and its profiler.
+"""
 AFTER = "after"
 """The label of the step that repeats the bitwise test after the load."""
 
@@ -131,15 +135,9 @@ class Acceptance:
         emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
     def _key(self, model: Transformer) -> str:
-        torch, device = self._torch, model.compute.device
-        wanted = {"gpu": ("gpu_model", device.id), "cpu": ("cpu_model", "node")}[device.kind]
-        inventory = self._group.hardware.inventory()
-        named = [fact.text for fact in inventory if (fact.name, fact.device) == wanted and fact.text]
-        capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
-        on_gpu = model.compute.torch_device.type == "cuda"
-        libraries = f"CUDA {torch.version.cuda}" if on_gpu else f"CPU kernels for {capability}"
-        sizes = f"{DTYPES[device.kind]}, {model.shape.layers}×{model.tokens}×{model.d}"
-        return "{}; PyTorch {}, {}; {}".format(named[0] if named else "unknown", torch.__version__, libraries, sizes)
+        shape = model.shape
+        sizes = f"{DTYPES[model.compute.device.kind]}, {shape.layers}×{model.tokens}×{model.d}"
+        return golden_key(self._torch, model.compute, facts_of(self._group.hardware), sizes=sizes)
 
     def _recipe(self, compute: Compute) -> Recipe:
         """The same on all ranks: what fits on the device with the least memory."""
@@ -188,9 +186,10 @@ class Acceptance:
         if group.local == 0:
             group.emit("scaling", "node", value=min(each[1] for each in sums) / sum(nodes), samples=len(steps))
             group.emit("training_devices", "node", value=group.per_node)
+            # By the number of devices a save is divided, and gradients are summed over more or fewer of them.
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
-                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}"
+                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}, {group.world} devices"
                 f"{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
@@ -262,9 +261,10 @@ class Acceptance:
     def _report(self, steps: Sequence[StepTimes], trainer: Trainer, work: Work) -> None:
         group, device = self._group, self._group.device.id
         compute, exposed = [step.compute for step in steps], [step.exposed for step in steps]
-        traces = [trainer.split(len(steps) + n, work) for n in range(_TRACED_STEPS)]
-        if traces[0] is not None:
-            compute, exposed = ([trace[part] for trace in traces if trace] for part in (0, 1))
+        further = range(len(steps), len(steps) + min(len(steps), _TRACED_STEPS))
+        traces = [trace for number in further if (trace := trainer.split(number, work))]
+        if traces:
+            compute, exposed = ([trace[part] for trace in traces] for part in (0, 1))
         parts = {
             "step_compute": compute, "step_wait": exposed,
             "step_input": [step.input for step in steps], "step_update": [step.update for step in steps],
@@ -272,7 +272,7 @@ class Acceptance:
         for metric, values in parts.items():
             group.emit(metric, device, value=median(values), samples=len(values), spread=spread(values))
         if self._kind == "gpu":  # of a CPU the kernel tells the clock of a moment only
-            clock = trainer.clock_mhz(len(steps) + _TRACED_STEPS, work)
+            clock = trainer.clock_mhz(further.stop, work)
             note = "" if clock else "the device does not tell its clock"
             group.emit("step_clock", device, value=clock, note=note)
         times = [step.whole for step in steps]
@@ -284,8 +284,8 @@ class Acceptance:
         if group.local == 0:
             group.emit("weights_digest", "node", text=weights, note="of its first rank")
             slowest = max(here)
-            group.emit("step_compute", "node", value=slowest[0], samples=len(steps), spread=slowest[2])
-            group.emit("step_wait", "node", value=slowest[1], samples=len(steps))
+            group.emit("step_compute", "node", value=slowest[0], samples=len(compute), spread=slowest[2])
+            group.emit("step_wait", "node", value=slowest[1], samples=len(exposed))
             group.emit("step_p95_to_p50", "node", value=max(each[3] for each in here), samples=len(steps))
             for name, step in (("first", steps[0]), ("last", steps[-1])):
                 group.emit("loss", "node", value=step.loss, labels={"step": name})

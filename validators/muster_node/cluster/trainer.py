@@ -91,11 +91,13 @@ class Trainer:
         loss = 0.0
         for micro, batch in enumerate(batches):
             last = micro == work.micro - 1
-            with self._unsynchronised() if not last else contextlib.nullcontext(), self._precision():
-                value = self.model(batch) / work.micro
-            if last and self.recipe.layout == llama.FSDP:
-                group.wait(_GRADIENTS)  # it also waits for others in layers before, and does not tell when
-            value.backward()
+            # DDP reads in the forward pass whether gradients are summed, FSDP in the backward pass.
+            with self._unsynchronised() if not last else contextlib.nullcontext():
+                with self._precision():
+                    value = self.model(batch) / work.micro
+                if last and self.recipe.layout == llama.FSDP:
+                    group.wait(_GRADIENTS)  # it also waits for others in layers before, and does not tell when
+                value.backward()
             loss += value.detach()
         compute, exposed = self._pace.end()
         summed = clock.now()

@@ -10,7 +10,6 @@ and waits least. Last come checkpoints through the path that the nodes share, an
 from __future__ import annotations
 
 import functools
-import os
 
 from muster_node.cluster.acceptance import Acceptance, preload
 from muster_node.cluster.checkpoint import tidy_up
@@ -22,6 +21,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.workloads import llama
+from muster_node.workloads.golden_key import keep_workspace
 
 ALL, ONE = "all", "one"
 
@@ -63,9 +63,9 @@ class ClusterTraining(Probe):
         "self_mismatches": Metric(
             "count", "digests that differ between two runs of the same batch on one device; samples: those compared"
         ),
-        "digest_key": Metric("text", "what must be equal for digests to be comparable: device model, library, sizes"),
+        "digest_key": Metric("text", "what must be equal for digests to be comparable: as golden_key, and sizes"),
         "training_devices": Metric("count", "ranks of this node that took part"),
-        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),
+        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout, number format, devices"),
         "flop_per_token": Metric("FLOP", "6 N + 6 L d s of the model: N without the embedding, d its width, s tokens"),
         "gemm_best": Metric("FLOP/s", "best rate of products of the model's shapes on this device, before the load"),
         "tokens_per_s": Metric("1/s", "tokens in a median step over its time; scope node: alone, block: all together"),
@@ -104,8 +104,7 @@ class ClusterTraining(Probe):
 
     def run(self, context: Context) -> None:
         """Take part in the block's training. Raises Skip where PyTorch lacks the backend or no device computes."""
-        # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        keep_workspace()
         path, session = context.params["shared_path"], context.params["session"]
         try:
             join_block(type(self), context, functools.partial(_work, context))

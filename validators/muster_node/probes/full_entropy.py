@@ -14,26 +14,23 @@ shows in no other way. The second is of the test's own seed, since some faults n
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any, Callable
 
 from muster_node.hardware.pytorch import require_torch
-from muster_node.hardware.seam import Compute, Device, Hardware, Worker
+from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import best_devices, precision_of, seed_of
 from muster_node.workloads.digest import digest
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.model_operations import Operation, Operations, golden_key
+from muster_node.workloads.golden_key import facts_of, golden_key, keep_workspace
+from muster_node.workloads.model_operations import GEMM_SHAPES, VERSION, Operation, Operations
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 from muster_node.workloads.vote import dissenters
 
-# The host's model too: operands are drawn there, and normal numbers differ between its vector units.
-_FACTS = ("gpu_model", "cpu_model", "driver_version", "mig_mode", "ecc_mode")
 Named = Callable[[Operations], Iterator[tuple[str, Operation]]]
 """Which of a device's operations to run."""
-_SETTING = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class FullEntropy(Probe):
@@ -69,8 +66,7 @@ class FullEntropy(Probe):
             raise ValueError(
                 "repeats must be 2 or more to compare anything, it is {}".format(context.params["repeats"])
             )
-        # Read when the first GPU product is made, so it has to stand before PyTorch is even imported.
-        os.environ.setdefault(_SETTING, ":4096:8")
+        keep_workspace()
         torch, devices = require_torch(), best_devices(context.hardware)
         torch.use_deterministic_algorithms(True, warn_only=True)
         context.progress("operations of full entropy on {}".format(", ".join(device.id for device in devices)))
@@ -222,13 +218,15 @@ class _Runner:
 
     def __init__(self, torch: Any, context: Context, named: Named, seeds: list[int]) -> None:
         self._torch, self._hardware, self._named, self._seeds = torch, context.hardware, named, seeds
-        self._params, self._facts = context.params, _facts(context.hardware)
+        self._params, self._facts = context.params, facts_of(context.hardware)
 
     def __call__(self, worker: Worker) -> tuple[Ran, ...]:
         compute = self._hardware.compute(worker.device)
-        facts = {name: text for (name, device), text in self._facts.items() if device in ("node", worker.device.id)}
         worker.ready()
-        key = golden_key(self._torch, compute, facts, self._params["data_seed"])
+        key = golden_key(
+            self._torch, compute, self._facts,
+            operations=VERSION, seed=self._params["data_seed"], shapes=GEMM_SHAPES[worker.device.kind],
+        )  # fmt: skip
         return tuple(Ran(key, self._digests(compute, seed)) for seed in self._seeds)
 
     def _digests(self, compute: Compute, seed: int) -> dict[str, list[str]]:
@@ -236,13 +234,3 @@ class _Runner:
         for name, operation in self._named(Operations(self._torch, compute, seed)):
             digests[name] = [digest(self._torch, operation()) for _ in range(self._params["repeats"])]
         return digests
-
-
-def _facts(hardware: Hardware) -> dict[tuple[str, str], str]:
-    """Facts and settings that may change the bits: (name, device) → text."""
-    facts = {}
-    for fact in hardware.inventory():
-        if fact.name in _FACTS and (fact.text is not None or fact.value is not None):
-            facts[fact.name, fact.device] = fact.text or f"{fact.value or 0:g}"
-    facts[_SETTING, "node"] = os.environ.get(_SETTING, "unset")
-    return facts

@@ -6,8 +6,6 @@ device's own product, and every other result through its memory, so that a fault
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import math
 from collections.abc import Iterator
 from typing import Any, Callable
@@ -121,38 +119,3 @@ class Operations:
             return [loss, *seen]
 
         return step
-
-
-def golden_key(torch: Any, compute: Compute, facts: dict[str, str], seed: int) -> str:
-    """The golden key: everything that may change healthy devices' bits. Only digests of equal keys are comparable.
-
-    Its own digest comes first, so that keys still differ if the rest is cut off.
-    """
-    parts = {**facts, "operations": str(VERSION)}
-    if compute.torch_device.type == "cuda":
-        properties = torch.cuda.get_device_properties(compute.torch_device)
-        parts.update(
-            sms=str(properties.multi_processor_count),
-            capability=f"{properties.major}.{properties.minor}",
-            cuda=str(torch.version.cuda),
-            cublas=_packaged("nvidia-cublas"),
-            cudnn=str(torch.backends.cudnn.version()),
-        )
-    else:
-        parts["cpu_kernels"] = str(getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")())
-    parts.update(torch=str(torch.__version__), seed=str(seed), shapes=repr(GEMM_SHAPES[compute.device.kind]))
-    text = "; ".join("{}={}".format(*item) for item in sorted(parts.items()))
-    return f"key={hashlib.sha256(text.encode()).hexdigest()[:16]}; {text}"
-
-
-def _packaged(prefix: str) -> str:
-    """The version of the Python package that brings a library, which can change under one and the same PyTorch.
-
-    "bundled" where there is none: the library then came with PyTorch itself.
-    """
-    versions = {
-        "{} {}".format(found.metadata["Name"], found.version)
-        for found in importlib.metadata.distributions()
-        if str(found.metadata["Name"]).lower().startswith(prefix)
-    }
-    return ", ".join(sorted(versions)) or "bundled"

@@ -34,6 +34,7 @@ COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "mfu node": ("mfu", {"scope": "node"}), "mfu block": ("mfu", {"scope": "block"}),
     "checkpoint_save": ("checkpoint_save", {"stat": "p50"}),
     "checkpoint_save p95": ("checkpoint_save", {"stat": "p95"}),
+    "checkpoint_load": ("checkpoint_load", {"stat": "p50"}),
 }  # fmt: skip
 """Figures of earlier blocks that are compared: by name, the metric and the labels that it has."""
 BLOCKS = 10

@@ -137,9 +137,8 @@ def _saves(figures: Figures, compared: Comparisons) -> Iterator[Line]:
         of = f", {figure(rate, 'GB/s')}" if rate is not None else ""
         varies = f", varies by {100 * row.spread:.0f} %" if row.spread is not None else ""
         note = f"{row.samples} times{varies}" + (f"; {figure((size or 0.0) / 1e9, 'GB')} each" if size else "")
-        before = _earlier(compared, key, "s") if direction == "save" else ""
         yield Line(f"checkpoint {direction}, p50 / p95", f"{figure(p50, 's')} / {figure(p95, 's')}{of}", "", None,
-                   before, note)  # fmt: skip
+                   _earlier(compared, key, "s"), note)  # fmt: skip
     equal = figures.rows("resume_equal")
     if equal:
         unlike = [name for name, row in equal if row.value != 1.0]
