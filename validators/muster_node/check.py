@@ -138,8 +138,9 @@ def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
         return Item("gpu", True, needed_by, "GPUs answer")
     silent = [vendor.name for vendor in vendors() if on_pci(files, vendor)]
     if silent:
-        what = f"{' and '.join(silent)} devices are on the PCI bus but none answers: load or repair the driver"
-        return Item("gpu", False, needed_by, what)
+        what = f"{' and '.join(silent)} devices are on the PCI bus but none answers"
+        advice = "load or repair the driver, and install its library where this runs, if only a container has it"
+        return Item("gpu", False, needed_by, f"{what}: {advice}")
     if others := of_no_vendor(files, GPUS):
         return Item("gpu", False, needed_by, others)
     if others := of_no_vendor(files):

@@ -197,6 +197,10 @@ class AdmissionBackend:
         """Returns the nodes as the scheduler shows them, by name, without those that it does not know."""
         raise NotImplementedError
 
+    def look_without_jobs(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """As ``look``, but ``used_by`` may be "": for a scheduler that is asked for users' jobs by another question."""
+        return self.look(names)
+
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Open the node to users' jobs, and show ``mark`` with it. Somebody else's drain stays.
 

@@ -55,10 +55,14 @@ def unreadable(cluster: str, error: Exception) -> str:
     return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
 
 
-def ask(cluster: str, names: Collection[str]) -> Mapping[str, Seen]:
-    """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read."""
+def ask(cluster: str, names: Collection[str], *, jobs: bool = True) -> Mapping[str, Seen]:
+    """Returns the nodes as the cluster shows them, by name there. Raises MusterError, also if it cannot be read.
+
+    ``jobs``: whether ``Seen.used_by`` is needed.
+    """
     try:
-        return backend_of(cluster).look(names)
+        backend = backend_of(cluster)
+        return backend.look(names) if jobs else backend.look_without_jobs(names)
     except MusterError:
         raise
     except Exception as error:

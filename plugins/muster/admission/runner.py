@@ -26,15 +26,18 @@ _ALONE = " ".join(["exec env -i", *(f'${{{name}+"{name}=${name}"}}' for name in 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """``variables``: set for every command. ``login``: the login node, None for this machine."""
+    """``variables``: set for every command. ``login``: the login node, None for this machine. ``shown``: how many words
+    of a command an error names; the others may be secrets.
+    """
 
     timeout_s: float
     variables: tuple[tuple[str, str], ...] = ()
     login: ssh.NodeAddress | None = None
+    shown: int = 3
 
     def run(self, *command: str) -> bytes:
         """Returns the standard output. Raises SchedulerDown if it fails or takes too long, BadScheduler without it."""
-        name = " ".join(command[:3])
+        name = " ".join(command[: self.shown])
         try:
             done = self._over_ssh(command, self.login) if self.login else self._here(command)
         except SchedulerDown:

@@ -81,8 +81,8 @@ def _waits_for_test(place: Place, seen: Seen | None) -> bool:
     return place.wanted == ADMITTED and seen is not None and bool(seen.verify or seen.booted)
 
 
-def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> dict[str, Seen]:
-    """Returns the nodes as their schedulers show them, one question for each cluster.
+def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None, *, jobs: bool = True) -> dict[str, Seen]:
+    """Returns the nodes as their schedulers show them, one question for each cluster. ``jobs``: as of ``ask``.
 
     A cluster that does not answer, or cannot be read, raises, or its nodes go into ``unanswered``.
     """
@@ -94,7 +94,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None) -> d
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():
         try:
-            seen = ask(cluster, names)
+            seen = ask(cluster, names, jobs=jobs)
         except Exception as error:
             if unanswered is None:
                 raise
@@ -301,7 +301,7 @@ def _away(places: Iterable[Place]) -> set[str]:
     found: set[str] = set()
     for cluster, members in _by_cluster(places).items():
         with contextlib.suppress(Exception):  # a change of one node, which asks for less, says what is wrong
-            seen = ask(cluster, {each.name for each in members})
+            seen = ask(cluster, {each.name for each in members}, jobs=False)
             shown = {each.node: seen[each.name] for each in members if each.name in seen}
             found |= {node for node, each in shown.items() if each.apart and not _is_proved(node, each)}
     return found
@@ -322,7 +322,7 @@ def _by_cluster(places: Iterable[Place]) -> dict[str, list[Place]]:
 def _down_now(place: Place) -> dict[str, str]:
     """Returns the place's cluster, and why, if it does not answer."""
     try:
-        ask(place.cluster, [place.name])
+        ask(place.cluster, [place.name], jobs=False)
     except Exception as error:
         return {place.cluster: str(error)}
     return {}
@@ -336,7 +336,7 @@ def _differences(places: Iterable[Place], down: Mapping[str, str]) -> Iterable[s
         seen: Mapping[str, Seen] = {}
         broken: list[str] = []
         with apart(cluster, broken):
-            seen = ask(cluster, {place.name for place in members})
+            seen = ask(cluster, {place.name for place in members}, jobs=False)
         if broken:
             yield from broken
             continue

@@ -48,6 +48,6 @@ def explained(node: str, since: datetime.datetime) -> str:
 def _excused(nodes: Collection[str]) -> tuple[dict[str, str], dict[str, Seen]]:
     """Returns (why the silence of each such node says nothing of it, the nodes as their schedulers show them)."""
     unanswered: dict[str, Idle] = {}
-    seen = look(nodes, unanswered)
+    seen = look(nodes, unanswered, jobs=False)
     shown = {name: f"its scheduler shows it {each.worked_on}" for name, each in seen.items() if each.worked_on}
     return shown | dict.fromkeys(unanswered, "its scheduler does not answer"), seen

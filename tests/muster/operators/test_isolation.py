@@ -188,7 +188,9 @@ def test_a_cluster_that_raises_anything_leaves_the_nodes_of_others_known(
     known: Any = [types.SimpleNamespace(node=f"n-{name}", cluster=name, name=f"n-{name}") for name in NAMES]
     monkeypatch.setattr(store.schedulers, "places", lambda: known)
     act = failing(at, error, [])
-    monkeypatch.setattr(service, "ask", lambda cluster, names: act(cluster) and dict.fromkeys(names, Seen(open=True)))
+    monkeypatch.setattr(
+        service, "ask", lambda cluster, names, jobs: act(cluster) and dict.fromkeys(names, Seen(open=True))
+    )
     unanswered: dict[str, Idle] = {}
     seen = service.look([f"n-{name}" for name in NAMES], unanswered)
     assert set(seen) == {f"n-{name}" for name in NAMES if name != at}

@@ -13,6 +13,7 @@ import datetime
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ TOKEN = "token-of-muster"
 CORDON_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _SCHEMA = json.loads((Path(__file__).parent / "kubernetes_node.json").read_text())
 _RBAC = Path(__file__).resolve().parents[3] / "docs" / "examples" / "kubernetes_rbac.yaml"
-_DEVICES = "/apis/resource.k8s.io/"
+SLICES, FLAVORS = "resource.k8s.io/v1/resourceslices", "kueue.x-k8s.io/v1beta2/resourceflavors"
 _OWNED = (("spec", "unschedulable"), ("metadata", "annotations", "muster.dev/verify"))
 """The fields whose managers are recorded."""
 _LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
@@ -42,7 +43,7 @@ class Refused(Exception):
 class Cluster:
     """``mood``: what happens to the next requests; empty: as usual. ``used``: granted rights that were needed.
 
-    ``slices``: the ResourceSlices; None: the server has no Dynamic Resource Allocation.
+    ``served``: the objects of API groups that not every server has.
     """
 
     def __init__(self) -> None:
@@ -50,11 +51,11 @@ class Cluster:
         self.version = 100
         self.nodes: dict[str, dict[str, Any]] = {}
         self.pods: list[dict[str, Any]] = []
-        self.slices: list[dict[str, Any]] | None = None
+        self.served: dict[str, list[dict[str, Any]]] = {}
         self.mood: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.used: set[tuple[str, str]] = set()
-        self.port = 0
+        self.port, self.scheme = 0, "http"
         roles = (each for each in yaml.safe_load_all(_RBAC.read_text()) if each["kind"] == "ClusterRole")
         rules = next(roles)["rules"]
         self.granted = {(verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
@@ -78,7 +79,7 @@ class Cluster:
         """Two contexts; the current one has no right to anything."""
         return {
             "apiVersion": "v1", "kind": "Config", "current-context": "nobody",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "clusters": [{"name": "c", "cluster": {"server": f"{self.scheme}://127.0.0.1:{self.port}"}}],
             "users": [{"name": "muster", "user": {"token": TOKEN}}, {"name": "nobody", "user": {"token": "x"}}],
             "contexts": [{"name": user, "context": {"cluster": "c", "user": user}} for user in ("muster", "nobody")],
         }  # fmt: skip
@@ -156,13 +157,13 @@ class Cluster:
                 what = "/".join(filter(None, [asked["resource"], asked.get("subresource")]))
                 allowed = token == f"Bearer {TOKEN}" and (asked["verb"], what) in self.granted
                 return {"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}}
-            if parts.path.startswith(_DEVICES) and self.slices is not None:
-                if parts.path == _DEVICES:
-                    return {"kind": "APIGroup", "preferredVersion": {"version": "v1"}}
-                if parts.path == f"{_DEVICES}v1/resourceslices":
-                    self.allow("list", "resourceslices", token)
-                    selected = [each for each in self.slices if _selected(each, query.get("fieldSelector", ""))]
-                    return self.listed(selected, query)
+            if parts.path == "/apis/":
+                served = [each.split("/") for each in self.served]
+                return {"groups": [{"name": name, "preferredVersion": {"version": at}} for name, at, _ in served]}
+            if (found := self.served.get(parts.path.removeprefix("/apis/"))) is not None:
+                self.allow("list", path[-1], token)
+                selected = [each for each in found if _selected(each, query.get("fieldSelector", ""))]
+                return self.listed(selected, query)
             if path[0] != "nodes":
                 raise Refused(404, "the server could not find the requested resource")
             what = "/".join(["nodes", *path[2:]])
@@ -257,7 +258,7 @@ def _selected(pod: dict[str, Any], selector: str) -> bool:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cluster]:
+def running(tls: ssl.SSLContext | None = None) -> Iterator[Cluster]:
     cluster = Cluster()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -310,6 +311,8 @@ def running() -> Iterator[Cluster]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     cluster.port = server.server_address[1]
+    if tls:
+        cluster.scheme, server.socket = "https", tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pydantic
 import urllib3
 
-from muster.errors import BadScheduler, SchedulerDown
-from muster_criteria import yaml_file
+from muster.errors import SchedulerDown
 from muster_criteria.text import one_line
 
 if TYPE_CHECKING:
@@ -32,22 +30,26 @@ DEFAULT = "default-scheduler"
 DEVICES = "resource.k8s.io"
 """The API group of Dynamic Resource Allocation."""
 
+KUEUE = "kueue.x-k8s.io"
+"""The API group of Kueue."""
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of the pods that are made from a file on their node."""
+
 CONFLICTS_MAX = 5
-KUBE_CONFIG_BYTES_MAX = 1_000_000
 PAGE = 500
 _MERGE = "application/merge-patch+json"
 _STRATEGIC = "application/strategic-merge-patch+json"
-_GONE, _CONFLICT, _TOO_MANY, _NOT_FOUND = 410, 409, 429, 404
+_CONFLICT, _TOO_MANY, _NOT_FOUND, _UNAUTHORIZED = 409, 429, 404, 401
 
-
-class KubernetesLogin(pydantic.BaseModel):
-    """The fields that are read of an Airflow connection of type ``kubernetes``, in its extra."""
-
-    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
-
-    in_cluster: bool = False
-    kube_config: str | dict[str, Any] = ""
-    kube_config_path: str = ""
+_POD: Mapping[str, Any] = {
+    "metadata": {"namespace": None, "name": None, "ownerReferences": None, "annotations": {MIRROR: None}},
+    "spec": {"nodeName": None, "schedulerName": None},
+    "status": {"startTime": None},
+}
+_NODE: Mapping[str, Any] = {"metadata": None, "spec": None, "status": {"conditions": None}}
+"""What is kept of each object in a list of all: a whole pod takes 50 KB of memory, and a cluster has 60,000. None: the
+whole field."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +75,12 @@ class Api:
     """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
 
     def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        from kubernetes.client import AuthorizationV1Api, CoreV1Api, CustomObjectsApi, ResourceApi, SchedulingV1Api
+        from kubernetes.client import ApisApi, AuthorizationV1Api, CoreV1Api, CustomObjectsApi, SchedulingV1Api
 
         self._authorization = AuthorizationV1Api(client)
         self._core = CoreV1Api(client)
         self._scheduling = SchedulingV1Api(client)
-        self._devices = ResourceApi(client)
+        self._groups = ApisApi(client)
         self._any_version = CustomObjectsApi(client)
         self._timeout_s = timeout_s
         self._sleep = sleep
@@ -101,26 +103,28 @@ class Api:
         return node
 
     def nodes(self) -> Iterator[dict[str, Any]]:
-        """Yields every node. Raises SchedulerDown."""
-        yield from self._pages(self._core.list_node)
+        """Yields ``_NODE`` of every node. Raises SchedulerDown."""
+        yield from self._pages(self._core.list_node, _NODE)
 
     def pods(self, node: str = "") -> Iterator[dict[str, Any]]:
-        """Yields the pods that have not ended, of one node or of all. Raises SchedulerDown."""
+        """Yields the pods that have not ended: those of one node, or ``_POD`` of all. Raises SchedulerDown."""
         fields = ["status.phase!=Succeeded", "status.phase!=Failed", *([f"spec.nodeName={node}"] if node else [])]
-        yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=",".join(fields))
+        read = None if node else _POD
+        yield from self._pages(self._core.list_pod_for_all_namespaces, read, field_selector=",".join(fields))
 
     def pods_of_other_schedulers(self) -> Iterator[dict[str, Any]]:
         """Yields the pods, also ended ones, that name another scheduler than the default one. Raises SchedulerDown."""
-        yield from self._pages(self._core.list_pod_for_all_namespaces, field_selector=f"spec.schedulerName!={DEFAULT}")
+        fields = f"spec.schedulerName!={DEFAULT}"
+        yield from self._pages(self._core.list_pod_for_all_namespaces, _POD, field_selector=fields)
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Returns the pod, None if there is none of that name. Raises SchedulerDown."""
         found: dict[str, Any] | None = self._ask(self._core.read_namespaced_pod, name, namespace, absent=True)
         return found
 
-    def events(self, namespace: str, name: str, reason: str) -> Iterator[dict[str, Any]]:
-        """Yields the events of a reason about the object of that name. Raises SchedulerDown."""
-        fields = f"involvedObject.name={name},reason={reason}"
+    def events(self, namespace: str, name: str) -> Iterator[dict[str, Any]]:
+        """Yields the events about the objects that have, or had, that name. Raises SchedulerDown."""
+        fields = f"involvedObject.name={name}"
         yield from self._pages(self._core.list_namespaced_event, namespace=namespace, field_selector=fields)
 
     def create_pod(self, namespace: str, pod: Mapping[str, Any]) -> None:
@@ -137,19 +141,23 @@ class Api:
         yield from self._pages(self._scheduling.list_priority_class)
 
     def resource_slices(self, node: str) -> Iterator[dict[str, Any]]:
-        """Yields the node's devices for Dynamic Resource Allocation, none from a server without its API.
+        """Yields the node's devices for Dynamic Resource Allocation, none from a server without it; SchedulerDown."""
+        yield from self._of_group(DEVICES, "resourceslices", field_selector=f"spec.nodeName={node}")
 
-        Raises SchedulerDown.
-        """
-        group = self._ask(self._devices.get_api_group, absent=True)
-        if group is None:
-            return
+    def resource_flavors(self) -> Iterator[dict[str, Any]]:
+        """Yields Kueue's flavors of nodes, none from a server without Kueue. Raises SchedulerDown."""
+        yield from self._of_group(KUEUE, "resourceflavors")
+
+    def _of_group(self, group: str, resource: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Yields what a server has that serves the API group, whose version is the server's choice."""
+        served = self._ask(self._groups.get_api_versions)
         try:
-            version = str(group["preferredVersion"]["version"])
+            versions = {each["name"]: str(each["preferredVersion"]["version"]) for each in served["groups"]}
         except (KeyError, TypeError):
-            raise SchedulerDown(f"Kubernetes sent no version of {DEVICES}") from None
-        listed = functools.partial(self._any_version.list_cluster_custom_object, DEVICES, version, "resourceslices")
-        yield from self._pages(listed, field_selector=f"spec.nodeName={node}")
+            raise SchedulerDown("Kubernetes sent no list of its API groups") from None
+        if group in versions:
+            asked = functools.partial(self._any_version.list_cluster_custom_object, group, versions[group], resource)
+            yield from self._pages(asked, **fields)
 
     def may(self, right: Right) -> bool:
         """Whether the login has the right, as the API server answers every login about itself. Raises SchedulerDown."""
@@ -190,15 +198,20 @@ class Api:
                 continue
         raise SchedulerDown(f"the status of {name} changes in Kubernetes faster than Muster can change it")
 
-    def _pages(self, ask: Callable[..., Any], **fields: Any) -> Iterator[dict[str, Any]]:
-        """Yields a list whole: a page token that has expired, or a broken page, yields nothing (SchedulerDown)."""
+    def _pages(
+        self, ask: Callable[..., Any], read: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Yields a list whole: a page token that has expired, or a broken page, yields nothing (SchedulerDown).
+
+        ``read``: the fields that are kept of each object; None: all.
+        """
         token: str | None = None
         found: list[dict[str, Any]] = []
         while True:
             page = self._ask(ask, limit=PAGE, _continue=token, **fields)
             if page is None or not isinstance(page.get("items"), list):
                 raise SchedulerDown("Kubernetes sent no list")
-            found.extend(page["items"])
+            found.extend(_reduced(each, read) for each in page["items"])
             token = page.get("metadata", {}).get("continue")
             if not token:
                 break
@@ -233,48 +246,20 @@ class Api:
                     self._sleep(wait)
                     continue
             if not 200 <= status < 300:
-                raise SchedulerDown(f"Kubernetes answered {status}: {_message(body)}")
+                unknown = "; its token may have ended: renew it in the Airflow connection"
+                advice = unknown if status == _UNAUTHORIZED else ""
+                raise SchedulerDown(f"Kubernetes answered {status}: {_message(body)}{advice}")
             try:
                 return json.loads(body)
             except (ValueError, RecursionError):
                 raise SchedulerDown("Kubernetes sent an answer that is no JSON") from None
 
 
-def client_of(login: KubernetesLogin, context: str, connection: str) -> ApiClient:
-    """Returns the client of a connection and context. Raises BadScheduler."""
-    try:
-        from kubernetes import client, config
-    except ImportError:
-        raise BadScheduler(
-            "the Kubernetes client is not installed: install this package with its extra `kubernetes`"
-        ) from None
-    configuration = client.Configuration()
-    # Retries are ours: urllib3's would wait as long as Retry-After says, whatever the deadline.
-    configuration.retries = False
-    try:
-        if login.in_cluster:
-            config.load_incluster_config(client_configuration=configuration)
-        elif login.kube_config:
-            text = login.kube_config
-            parsed = yaml_file.load(text, KUBE_CONFIG_BYTES_MAX) if isinstance(text, str) else text
-            config.load_kube_config_from_dict(
-                parsed, context=context or None, client_configuration=configuration, persist_config=False
-            )
-        elif login.kube_config_path:
-            config.load_kube_config(
-                login.kube_config_path, context=context or None, client_configuration=configuration,
-                persist_config=False,
-            )  # fmt: skip
-        else:
-            raise BadScheduler(
-                f"the Airflow connection {connection} names no cluster: set kube_config, kube_config_path or "
-                "in_cluster in its extra"
-            )
-    except (config.ConfigException, OSError, ValueError, TypeError) as error:
-        raise BadScheduler(
-            f"the Airflow connection {connection} cannot be used with context {context or '(current)'}: {error}"
-        ) from None
-    return client.ApiClient(configuration)
+def _reduced(item: Any, read: Mapping[str, Any] | None) -> Any:
+    """Returns the object with the fields of ``read`` alone; what is no object there stays, for its reader to refuse."""
+    if read is None or not isinstance(item, dict):
+        return item
+    return {name: _reduced(item[name], inner) for name, inner in read.items() if name in item}
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import pydantic
 
 from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Mark, Seen, each_alone
-from muster.admission.backends.kubernetes.api import DEVICES, Api, KubernetesLogin, Right, client_of
-from muster.admission.backends.kubernetes.pod import PodTests
+from muster.admission.backends.kubernetes.api import MIRROR, Api, Right
+from muster.admission.backends.kubernetes.login import KubernetesLogin, client_of
+from muster.admission.backends.kubernetes.pod import EXAMPLE, PodTests
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
 from muster.settings import settings
@@ -63,6 +64,11 @@ The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSched
 on such a node, so it has to be closed when it fails a test.
 """
 
+RIGHTS = [
+    *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
+    Right("patch", "nodes", subresource="status"),
+    Right("list", "pods"),
+]
 _CLOSING = ("NoSchedule", "NoExecute")
 _TEXT_MAX = 1000
 
@@ -93,12 +99,15 @@ class KubernetesSettings(pydantic.BaseModel):
 class Kubernetes(AdmissionBackend):
     """One cluster, whose nodes have their names there."""
 
+    tests: PodTests | None
+
     def __init__(self, chosen: KubernetesSettings) -> None:
         from muster.integration import logins
 
         extra = logins.extra(chosen.connection, "the cluster's kubeconfig", KubernetesLogin)
         self._chosen = chosen
-        self._api = Api(client_of(extra, chosen.context, chosen.connection), settings().scheduler_timeout_s)
+        timeout_s = settings().scheduler_timeout_s
+        self._api = Api(client_of(extra, chosen.context, chosen.connection, timeout_s), timeout_s)
         test_pods = PodTests(
             self._api, self._is_of_a_user, chosen.test_image, chosen.test_namespace, chosen.test_priority_class
         )
@@ -108,38 +117,32 @@ class Kubernetes(AdmissionBackend):
     def check_rights(self) -> None:
         """Ask the API server whether our login may do all that we do with nodes and pods. Raises SchedulerDown."""
         self._api.begin()
-        wanted = [
-            *(Right(verb, "nodes") for verb in ("get", "list", "patch")),
-            Right("patch", "nodes", subresource="status"),
-            Right("list", "pods"),
-        ]
+        wanted = {"docs/examples/kubernetes_rbac.yaml": RIGHTS}
         if self.tests:
-            test_pods = [
-                Right(verb, "pods", namespace=self._chosen.test_namespace) for verb in ("get", "create", "delete")
-            ]
-            events = Right("list", "events", namespace=self._chosen.test_namespace)
-            classes = Right("list", "priorityclasses", group="scheduling.k8s.io")
-            wanted += [*test_pods, events, classes, Right("list", "resourceslices", group=DEVICES)]
+            wanted[EXAMPLE] = self.tests.rights()
         if self.end_jobs:
-            wanted.append(Right("delete", "pods"))
-        if lacking := [str(each) for each in wanted if not self._api.may(each)]:
-            raise SchedulerDown(
-                f"the login of {self._chosen.connection} may not {', '.join(lacking)} in Kubernetes: see docs/examples"
-                "/kubernetes_rbac.yaml"
-            )
+            wanted["docs/examples/kubernetes_end_corrupted_jobs.yaml"] = [Right("delete", "pods")]
+        lacking = {file: [str(each) for each in rights if not self._api.may(each)] for file, rights in wanted.items()}
+        if found := [f"{', '.join(rights)} (see {file})" for file, rights in lacking.items() if rights]:
+            raise SchedulerDown(f"the login of {self._chosen.connection} may not, in Kubernetes, {', '.join(found)}")
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """As the API server shows nodes and pods. Raises SchedulerDown."""
+        return self._look(names, jobs=True)
+
+    def look_without_jobs(self, names: Collection[str]) -> Mapping[str, Seen]:
+        """As the API server shows nodes; a list of all pods takes it long, and is large. Raises SchedulerDown."""
+        return self._look(names, jobs=False)
+
+    def _look(self, names: Collection[str], *, jobs: bool) -> Mapping[str, Seen]:
         self._api.begin()
         wanted = set(names)
-        if len(wanted) == 1:
-            (name,) = wanted
-            alone = self._api.node(name)
-            nodes = {name: alone} if alone is not None else {}
-            used = self._used_by(self._api.pods(name), name)
+        alone = next(iter(wanted)) if len(wanted) == 1 else ""
+        if alone:
+            nodes = {alone: node} if (node := self._api.node(alone)) is not None else {}
         else:
             nodes = {name: node for node in self._api.nodes() if (name := _name_of(node)) in wanted}
-            used = self._used_by(self._api.pods())
+        used = self._used_by(self._api.pods(alone), alone) if jobs else {}
         return each_alone(nodes, lambda node: self._seen(node, used))
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
@@ -311,7 +314,7 @@ def _name_of(node: dict[str, Any]) -> str:
 def _of_the_node(metadata: Mapping[str, Any]) -> bool:
     """Whether a pod belongs to the node itself: of a daemon set, or from a file on the node."""
     owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or []}
-    return bool(owners & {"DaemonSet", "Node"}) or "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
+    return bool(owners & {"DaemonSet", "Node"}) or MIRROR in (metadata.get("annotations") or {})
 
 
 def _condition(node: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
-from muster.admission.backends.kubernetes.api import Api
+from muster.admission.backends.kubernetes.api import DEVICES, KUEUE, Api, Right
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 
@@ -66,6 +66,13 @@ class PodTests:
     namespace: str
     priority_class: str
 
+    def rights(self) -> list[Right]:
+        """What EXAMPLE allows our login."""
+        pods = [Right(verb, "pods", namespace=self.namespace) for verb in ("get", "create", "delete")]
+        events = Right("list", "events", namespace=self.namespace)
+        listed = (("priorityclasses", "scheduling.k8s.io"), ("resourceslices", DEVICES), ("resourceflavors", KUEUE))
+        return [*pods, events, *(Right("list", resource, group=group) for resource, group in listed)]
+
     def check(self, nodes: Collection[str], minutes: int) -> None:
         """Raise BadScheduler unless, as far as is known, every pod of a user takes a node from ours; SchedulerDown.
 
@@ -78,6 +85,14 @@ class PodTests:
                 raise BadScheduler(
                     f"pods that claim a device of {node} would start during its idle test, and not preempt it: it has "
                     f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
+                )
+        # Kueue counts what any pod without a topology holds, whatever its priority, and lets no workload through to
+        # the scheduler that would preempt it: kubernetes-sigs/kueue#9992.
+        for flavor in self.api.resource_flavors():
+            if topology := (flavor.get("spec") or {}).get("topologyName"):
+                raise BadScheduler(
+                    f"users' pods would wait for idle tests: Kueue places those of its ResourceFlavor "
+                    f"{flavor['metadata']['name']} by the topology {topology}, and does not preempt tests; {_WITHOUT}"
                 )
         # The default scheduler alone preempts across schedulers' queues: volcano-sh/volcano#4039.
         for pod in self.api.pods_of_other_schedulers():
@@ -134,7 +149,7 @@ class PodTests:
         """
         ended = time.monotonic()
         while not _runs(pod := self._find(job)):
-            if _preempted(pod) or any(self.api.events(self.namespace, job, "Preempted")):
+            if _preempted(pod) or self._was_preempted(job):
                 return None
             if time.monotonic() - ended > EVENT_S:
                 shown = one_line(str((pod or {}).get("status", {}).get("reason") or "it was deleted"))
@@ -143,6 +158,15 @@ class PodTests:
                 )
             time.sleep(0.2)
         return ()
+
+    def _was_preempted(self, job: str) -> bool:
+        """Whether events tell it of the last pod of that name, which a test that a run repeats has as well."""
+        told = (
+            (str(each["metadata"].get("creationTimestamp") or ""), each["reason"] == "Preempted")
+            for each in self.api.events(self.namespace, job)
+            if each.get("reason") in ("Scheduled", "Preempted")
+        )
+        return max(told, default=("", False))[1]
 
     def end(self, job: str) -> None:
         """Delete the pod, if it is there."""

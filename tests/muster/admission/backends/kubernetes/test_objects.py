@@ -45,6 +45,17 @@ def test_a_login_that_lacks_a_right_is_told_which(backend: AdmissionBackend, kub
     assert {method for method, _ in kubernetes.requests} == {"POST"}, "nothing was changed"
 
 
+def test_the_file_that_gives_a_lacking_right_is_named(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "test_image": "busybox"}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen | {"end_corrupted_jobs": True}}))
+    backend = backend_of("kube")
+    assert isinstance(backend, Kubernetes)
+    with pytest.raises(SchedulerDown) as error:
+        backend.check_rights()
+    named = [file.name for file in (ROOT / "docs" / "examples").iterdir() if file.name in str(error.value)]
+    assert sorted(named) == ["kubernetes_end_corrupted_jobs.yaml", "kubernetes_idle_tests.yaml"]
+
+
 @pytest.mark.slow
 @pytest.mark.needs_kubernetes
 def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
@@ -84,7 +95,7 @@ def test_a_real_api_server_names_each_right_that_the_documented_roles_lack(
                 replace(*where, role)
                 until(lambda: not lacking())
                 taken.append((verb, rule.resources[0]))
-    assert len(taken) == 11
+    assert len(taken) == 12
     with monkeypatch.context() as patch:
         extra = {"kube_config": delta.kube_config("an unknown token")}
         patch.setenv("AIRFLOW_CONN_DELTA", json.dumps({"conn_type": "kubernetes", "extra": extra}))
@@ -104,7 +115,7 @@ def test_the_documented_roles_allow_what_the_threats_page_says_and_no_more() -> 
     assert allowed == {
         "rbac, ClusterRole": {"get nodes", "list nodes", "patch nodes", "patch nodes/status", "list pods"},
         "idle_tests, Role": {"get pods", "create pods", "delete pods", "list events"},
-        "idle_tests, ClusterRole": {"list priorityclasses", "list resourceslices"},
+        "idle_tests, ClusterRole": {"list priorityclasses", "list resourceslices", "list resourceflavors"},
         "end_corrupted_jobs, ClusterRole": {"delete pods"},
     }
 

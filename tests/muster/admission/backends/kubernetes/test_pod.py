@@ -12,8 +12,8 @@ from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes.backend import Kubernetes
 from muster.admission.backends.kubernetes.pod import PodTests, _why_it_waits, resources_left
 from muster.admission.clusters import backend_of
-from muster.errors import BadScheduler
-from tests.support.servers.kubernetes import Cluster
+from muster.errors import BadScheduler, JobEnded
+from tests.support.servers.kubernetes import FLAVORS, SLICES, Cluster
 
 
 @pytest.fixture
@@ -92,9 +92,43 @@ def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
     """Such GPUs are not among what a node may allocate, so a test pod cannot request them."""
     kubernetes.granted.add(("list", "resourceslices"))
     if slices is not None:
-        kubernetes.slices = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
+        kubernetes.served[SLICES] = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
         tests.check(["n0"], LIMIT_MINUTES)
+
+
+@pytest.mark.parametrize(("flavors", "refused"), [([], False), ([{}], False), ([{}, {"topologyName": "racks"}], True)])
+def test_users_whose_pods_kueue_places_by_topology_do_not_wait_for_tests(
+    kubernetes: Cluster, tests: PodTests, flavors: list[dict[str, Any]], refused: bool
+) -> None:
+    """Their pods name the default scheduler, but none reaches it while a test holds the node: kueue#9992."""
+    kubernetes.granted.add(("list", "resourceflavors"))
+    kubernetes.served[FLAVORS] = [{"metadata": {"name": "gpus"}, "spec": spec} for spec in flavors]
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        tests.check(["n0"], LIMIT_MINUTES)
+
+
+@pytest.mark.parametrize(
+    ("told", "preempted"),
+    [
+        ([("Scheduled", 0), ("Preempted", 9), ("Killing", 10)], True),
+        ([("Scheduled", 0), ("Preempted", 9), ("Scheduled", 20), ("Killing", 30)], False),
+        ([("Preempted", 29), ("Scheduled", 20), ("Scheduled", 0), ("Preempted", 9)], True),
+        ([("Preempted", 9)], True),
+        ([("Killing", 9)], False),
+        ([], False),
+    ],
+    ids=["preempted", "the one before was", "both were", "its start is forgotten", "deleted", "nothing is told"],
+)
+def test_a_pod_is_not_preempted_because_one_of_its_name_was(
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch, told: list[tuple[str, int]], preempted: bool
+) -> None:
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.EVENT_S", 0.0)
+    monkeypatch.setattr(tests.api, "pod", lambda *_: None)
+    events = [{"reason": why, "metadata": {"creationTimestamp": f"2026-06-01T08:00:{at:02}Z"}} for why, at in told]
+    monkeypatch.setattr(tests.api, "events", lambda *_: events)
+    with contextlib.nullcontext() if preempted else pytest.raises(JobEnded):
+        assert tests.step("muster-test-1") is None
 
 
 def test_a_test_pod_may_signal_the_node_side_where_apparmor_or_selinux_confine_containers(

@@ -1,0 +1,151 @@
+"""The login to a Kubernetes cluster: from an Airflow connection to the official client.
+
+The client by itself writes certificates and keys into files of the temporary folder, which stay when a process ends
+without Python's exit handlers, as Airflow's tasks do. It also ignores a program of the kubeconfig (``exec``) that
+fails, and waits without end for one that hangs. So it gets files without a name, and what the program gave.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+import os
+import shutil
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from muster.admission.runner import Runner
+from muster.errors import BadScheduler, SchedulerDown
+from muster_criteria import yaml_file
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+    from kubernetes.config.kube_config import ConfigNode
+
+KUBE_CONFIG_BYTES_MAX = 1_000_000
+
+
+class KubernetesLogin(pydantic.BaseModel):
+    """The fields that are read of an Airflow connection of type ``kubernetes``, in its extra."""
+
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
+
+    in_cluster: bool = False
+    kube_config: str | dict[str, Any] = ""
+    kube_config_path: str = ""
+
+
+def client_of(login: KubernetesLogin, context: str, connection: str, timeout_s: float) -> ApiClient:
+    """Returns the client of a connection and context. ``timeout_s``: for the program of a kubeconfig.
+
+    Raises BadScheduler; SchedulerDown if that program gives no credential.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise BadScheduler(
+            "the Kubernetes client is not installed: install this package with its extra `kubernetes`"
+        ) from None
+    if not (login.in_cluster or login.kube_config or login.kube_config_path):
+        raise BadScheduler(
+            f"the Airflow connection {connection} names no cluster: set kube_config, kube_config_path or in_cluster in "
+            "its extra"
+        )
+    configuration = client.Configuration()
+    # Retries are ours: urllib3's would wait as long as Retry-After says, whatever the deadline.
+    configuration.retries = False
+    with contextlib.ExitStack() as files:
+        try:
+            if login.in_cluster:
+                config.load_incluster_config(client_configuration=configuration)
+            else:
+                _load(_kube_config(login), context, timeout_s, configuration, files)
+        except (config.ConfigException, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise BadScheduler(
+                f"the Airflow connection {connection} cannot be used with context {context or '(current)'}: {error}"
+            ) from None
+        made = client.ApiClient(configuration)
+        weakref.finalize(made, files.pop_all().close)
+        return made
+
+
+def _kube_config(login: KubernetesLogin) -> ConfigNode:
+    from kubernetes.config.config_exception import ConfigException
+    from kubernetes.config.kube_config import ConfigNode, KubeConfigMerger
+
+    if login.kube_config:
+        text = login.kube_config
+        parsed = yaml_file.load(text, KUBE_CONFIG_BYTES_MAX) if isinstance(text, str) else copy.deepcopy(text)
+        return ConfigNode("kube-config", parsed)
+    found = KubeConfigMerger(login.kube_config_path).config
+    if found is None:
+        raise ConfigException(f"there is no file {login.kube_config_path}")
+    return found
+
+
+def _load(
+    kube_config: ConfigNode, context: str, timeout_s: float, configuration: Any, files: contextlib.ExitStack
+) -> None:
+    """Fill the configuration by the client's own loader, with no program left to run and no file to write."""
+    from kubernetes.config.kube_config import KubeConfigLoader
+
+    loader = KubeConfigLoader(kube_config, context or None, config_base_path=None)
+    names = loader.current_context["context"]
+    cluster = kube_config["clusters"].get_with_name(names["cluster"])["cluster"].value
+    user: dict[str, Any] = {}
+    if names.get("user") and (found := kube_config["users"].get_with_name(names["user"], safe=True)):
+        user = found["user"].value
+        program = user.pop("exec", None)
+        if program and not (user.get("token") or user.get("tokenFile")):
+            folder = os.path.dirname(os.path.abspath(found.path)) if found.path else ""
+            user |= _credential(program, cluster, folder, timeout_s)
+    for part, field in ((cluster, "certificate-authority"), (user, "client-certificate"), (user, "client-key")):
+        if data := part.pop(f"{field}-data", ""):
+            part[field] = _unnamed_file(base64.b64decode(data), files)
+    loader.load_and_set(configuration)
+
+
+def _credential(
+    program: Mapping[str, Any], cluster: Mapping[str, Any], folder: str, timeout_s: float
+) -> Mapping[str, str]:
+    """Returns what the program gives, as fields of a kubeconfig's user. Raises BadScheduler, SchedulerDown.
+
+    It is asked for each client, and a client is made for each question: what it gives is not kept until it ends.
+    """
+    command = str(program["command"])
+    if "/" in command:
+        command = os.path.join(folder, command)
+    if shutil.which(command) is None:
+        raise BadScheduler(f"the kubeconfig wants the program {command}, which this machine has not: install it")
+    spec: dict[str, Any] = {"interactive": False}
+    if program.get("provideClusterInfo"):
+        extensions = {each["name"]: each["extension"] for each in cluster.get("extensions") or []}
+        spec["cluster"] = {**cluster, "config": extensions.get("client.authentication.k8s.io/exec")}
+    info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": spec}
+    variables = {str(each["name"]): str(each["value"]) for each in program.get("env") or []}
+    variables["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+    arguments = [str(each) for each in program.get("args") or []]
+    said = Runner(timeout_s, tuple(variables.items()), shown=1).run(command, *arguments)
+    try:
+        status = json.loads(said)["status"]
+        if token := status.get("token"):
+            return {"token": str(token)}
+        pair = (("client-certificate", "clientCertificateData"), ("client-key", "clientKeyData"))
+        return {f"{field}-data": base64.b64encode(status[name].encode()).decode() for field, name in pair}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise SchedulerDown(
+            f"the kubeconfig's program {command} printed no token, nor a certificate with its key"
+        ) from None
+
+
+def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> str:
+    """Returns the path of a file in memory: it ends with ``files``, or with the process, whatever ends that."""
+    file = files.enter_context(os.fdopen(os.memfd_create("muster-login"), "wb"))
+    file.write(data)
+    file.flush()
+    return f"/proc/self/fd/{file.fileno()}"

@@ -1,0 +1,48 @@
+"""Lists of all nodes and pods: who asks for them, and what is kept of each object."""
+
+from __future__ import annotations
+
+from muster import store
+from muster.admission import service
+from muster.admission.backends.kubernetes.backend import REQUEST, Kubernetes
+from muster.admission.clusters import backend_of
+from muster.admission.silence import silence
+from tests.muster import fleet
+from tests.support.servers.kubernetes import Cluster
+
+
+def test_only_who_uses_a_node_is_asked_of_all_pods(kubernetes: Cluster, fleet_db: str) -> None:
+    names = []
+    for place in ("n0", "n1"):
+        store.nodes.add(node := fleet.new_node())
+        store.schedulers.assign(node.name, "kube", place, "Ada", "rack 1")
+        names.append(node.name)
+    service.reconcile()
+    silence(names)
+    listed = ("GET", "/api/v1/pods")
+    assert listed not in kubernetes.requests
+    service.idle(names)
+    assert listed in kubernetes.requests
+
+
+def test_what_a_list_keeps_is_all_that_is_read_of_it(kubernetes: Cluster) -> None:
+    backend = backend_of("kube")
+    assert isinstance(backend, Kubernetes)
+    kubernetes.cordon("n0")
+    kubernetes.write("n0", "kubectl-annotate", {"metadata": {"annotations": {REQUEST: "ECC?"}}})
+    backend.withdraw("n0", "failed burn_in")
+    kubernetes.nodes["n0"]["status"]["images"] = [{"names": ["registry.example/train"]}]
+    kubernetes.pod("exporter", "n0", ownerReferences=[{"kind": "DaemonSet", "name": "exporter"}])
+    kubernetes.pod("proxy", "n0", annotations={"kubernetes.io/config.mirror": "1", "last-applied": "{}"})
+    kubernetes.pod("train-0", "n1")
+    for pod in kubernetes.pods:
+        pod["spec"]["containers"] = [{"name": "c"}]
+    together = backend.look(["n0", "n1"])
+    assert together == {name: backend.look([name])[name] for name in ("n0", "n1")}
+    assert together["n1"].used_by
+    assert not together["n0"].used_by
+    kept = list(backend._api.pods())
+    assert len(kept) == 3
+    assert not any("containers" in pod["spec"] or "last-applied" in pod["metadata"] for pod in kept)
+    assert all("containers" in pod["spec"] for pod in backend._api.pods("n0"))
+    assert not any("images" in node["status"] for node in backend._api.nodes())
