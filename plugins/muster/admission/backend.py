@@ -20,7 +20,7 @@ VERIFY = "muster:verify"
 TEST_PREFIX = "muster-test-"
 """Begins the names of our test jobs."""
 
-LIMIT_MINUTES = 24 * 60
+SPARE_MINUTES = 24 * 60
 """A scheduler ends a test job so long after the limit of its stages together: for waits between them, and repeats."""
 
 
@@ -141,7 +141,7 @@ class PreemptibleTests(Protocol):
     """Tests of idle nodes as jobs of their scheduler, each of which gives its node back to any job of a user.
 
     ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: after which the scheduler ends it; it may give
-    fewer of the LIMIT_MINUTES in them, which are no stage's. Each method raises SchedulerDown.
+    fewer of the SPARE_MINUTES in them, which are no stage's. Each method raises SchedulerDown.
     """
 
     def check(self, nodes: Collection[str], minutes: int) -> None:

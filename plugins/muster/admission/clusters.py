@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 
 from muster.admission import backends
-from muster.admission.backend import LIMIT_MINUTES, AdmissionBackend, Seen
+from muster.admission.backend import SPARE_MINUTES, AdmissionBackend, Seen
 from muster.admission.records_only import RecordsOnly
 from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown, first_refused
 from muster.settings import settings
@@ -76,4 +76,4 @@ def check(cluster: str, names: Collection[str]) -> None:
         if name not in seen:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
     if backend.tests:
-        backend.tests.check(names, LIMIT_MINUTES)
+        backend.tests.check(names, SPARE_MINUTES)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
 from muster.admission import carrying
-from muster.admission.backend import LIMIT_MINUTES, TEST_PREFIX, VERIFY, PreemptibleTests, Seen
+from muster.admission.backend import SPARE_MINUTES, TEST_PREFIX, VERIFY, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
 from muster.admission.differences import Do, difference_of, next_change, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
@@ -117,7 +117,7 @@ def check_length(node: str, limit_s: float) -> None:
 
 
 def _job_minutes(limit_s: float) -> int:
-    return LIMIT_MINUTES + math.ceil(limit_s / 60)
+    return SPARE_MINUTES + math.ceil(limit_s / 60)
 
 
 def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:

@@ -127,7 +127,8 @@ def _credential(
         extensions = {each["name"]: each["extension"] for each in cluster.get("extensions") or []}
         spec["cluster"] = {**cluster, "config": extensions.get("client.authentication.k8s.io/exec")}
     info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": spec}
-    variables = {str(each["name"]): str(each["value"]) for each in program.get("env") or []}
+    # All of the environment, as kubectl gives it: profiles, proxies and folders of the provider's login are there.
+    variables = dict(os.environ) | {str(each["name"]): str(each["value"]) for each in program.get("env") or []}
     variables["KUBERNETES_EXEC_INFO"] = json.dumps(info)
     arguments = [str(each) for each in program.get("args") or []]
     said = Runner(timeout_s, tuple(variables.items()), shown=1).run(command, *arguments)

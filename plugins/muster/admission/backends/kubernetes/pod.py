@@ -160,13 +160,13 @@ class PodTests:
         return ()
 
     def _was_preempted(self, job: str) -> bool:
-        """Whether events tell it of the last pod of that name, which a test that a run repeats has as well."""
-        told = (
+        """Whether the latest event about the job's pods says so: a test that is repeated gives its pod the same name."""
+        said = (
             (str(each["metadata"].get("creationTimestamp") or ""), each["reason"] == "Preempted")
             for each in self.api.events(self.namespace, job)
             if each.get("reason") in ("Scheduled", "Preempted")
         )
-        return max(told, default=("", False))[1]
+        return max(said, default=("", False))[1]
 
     def end(self, job: str) -> None:
         """Delete the pod, if it is there."""

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Collection
 
-from muster.admission.backend import LIMIT_MINUTES
+from muster.admission.backend import SPARE_MINUTES
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.hostlist import expanded
@@ -95,8 +95,8 @@ class SlurmTests:
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
         longest = min(minutes, _minutes(ours["MaxTime"]))
-        if longest < minutes - LIMIT_MINUTES:
-            hours = math.ceil((minutes - LIMIT_MINUTES) / 60)
+        if longest < minutes - SPARE_MINUTES:
+            hours = math.ceil((minutes - SPARE_MINUTES) / 60)
             raise BadScheduler(
                 f"partition {name} does not start the test: its MaxTime is {ours['MaxTime']}, and the test asks for "
                 f"{hours} hours; set it to {hours // 24}-{hours % 24:02}:00:00 or more ({_EXAMPLE}), or choose a "
@@ -118,7 +118,7 @@ class SlurmTests:
         longest = self._longest([node], minutes)
         if not self._find(job)[0]:
             # Fewer minutes, as before a reservation, are better than no test.
-            limits = (f"--time={longest}", f"--time-min={minutes - LIMIT_MINUTES}")
+            limits = (f"--time={longest}", f"--time-min={minutes - SPARE_MINUTES}")
             self.runner.run(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gpus(node),
                 f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", *limits,

@@ -83,7 +83,10 @@ def exec_login(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch, command: st
 
 
 def test_a_program_of_the_kubeconfig_gives_the_token(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    exec_login(kubernetes, monkeypatch, "sh", """printf '{"status": {"token": "%s"}}' "$ITS_TOKEN" """)
+    """It gets the controller's environment too, where the profile of a provider's login is named."""
+    monkeypatch.setenv("ITS_PROFILE", "fleet")
+    script = """[ "$ITS_PROFILE" = fleet ] && printf '{"status": {"token": "%s"}}' "$ITS_TOKEN" """
+    exec_login(kubernetes, monkeypatch, "sh", script)
     assert backend_of("kube").look(["n0"])["n0"].open
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.admission.backend import LIMIT_MINUTES
+from muster.admission.backend import SPARE_MINUTES
 from muster.admission.backends.slurm import job
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from tests.muster.admission.backends.slurm.conftest import Commands, write
 
-HOUR = LIMIT_MINUTES + 60
+HOUR = SPARE_MINUTES + 60
 """Of a test whose stages may take an hour."""
 
 CONFIG = "PreemptType = preempt/partition_prio\nPreemptExemptTime = 00:00:00\n"
@@ -86,12 +86,12 @@ def test_a_partition_that_has_none_of_the_nodes_needs_no_higher_tier(
 
 @pytest.mark.parametrize(
     ("longest", "asked"),
-    [("4-22:59:00", None), ("4-23:00:00", 119 * 60), ("5-00:00:00", 120 * 60), ("UNLIMITED", LIMIT_MINUTES + 119 * 60)],
+    [("4-22:59:00", None), ("4-23:00:00", 119 * 60), ("5-00:00:00", 120 * 60), ("UNLIMITED", SPARE_MINUTES + 119 * 60)],
 )
 def test_a_test_asks_slurm_for_the_time_of_its_stages_and_for_more_if_it_may(
     commands: Commands, tmp_path: Path, longest: str, asked: int | None
 ) -> None:
-    calls = begin(commands, tmp_path, scontrol(ours=f"MaxTime={longest}"), LIMIT_MINUTES + 119 * 60)
+    calls = begin(commands, tmp_path, scontrol(ours=f"MaxTime={longest}"), SPARE_MINUTES + 119 * 60)
     assert (f"--time={asked} --time-min={119 * 60} " in calls) is (asked is not None)
 
 
