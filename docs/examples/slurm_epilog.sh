@@ -4,8 +4,8 @@
 # nodes, and each of them takes the whole test when it is idle. The same file on the nodes, as Epilog, reports the GPU
 # driver's errors since the last job; Muster's health sweep reads those by itself every ten minutes, so that is needed only
 # to know sooner.
-# Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, which may extend PATH where scontrol or curl lie
-# elsewhere, with
+# Settings: /etc/slurm/muster_epilog.conf, readable by its user alone, which may extend PATH where scontrol or curl
+# are installed elsewhere, with
 #   MUSTER=https://airflow.example.org/muster-api   TOKEN=…   (optional: XIDS="command that prints them, as dmesg or
 #   journalctl does")
 # The token can report, and nothing else (docs/starting-tests.md); it is no login of Airflow.
@@ -17,12 +17,16 @@ PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin
 # user wrote in one (the kernel repeats options of mounts) begins no line.
 : "${XIDS:=journalctl --dmesg --quiet --output short-monotonic --no-hostname --cursor-file=/var/lib/muster-epilog.cursor --grep 'NVRM: Xid'}"
 
+failed() { # why
+    logger -t muster_epilog "no report of job $SLURM_JOB_ID: $1"
+}
+
 send() { # one report, JSON
-    folder=$(mktemp -d) || return
+    folder=$(mktemp -d) || { failed "mktemp ended with $?"; return; }
     # In a file of mode 0600, since the arguments of a program are public.
     (umask 077 && printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$TOKEN" >"$folder/header")
     printf '%s' "$1" | curl --silent --show-error --fail --max-time 20 --retry 3 --header "@$folder/header" \
-        --data @- "$MUSTER/v1/reports" >/dev/null
+        --data @- "$MUSTER/v1/reports" >/dev/null || failed "curl ended with $?"
     rm -rf "$folder"
 }
 
@@ -33,7 +37,7 @@ report_crash() {
     [ "$signal" -eq 0 ] && [ "$status" -gt 128 ] && signal=$((status - 128))
     case $signal in 4 | 6 | 7 | 8 | 11) ;; *) return ;; esac
     nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/.*/"&"/' | paste -sd, -)
-    [ -n "$nodes" ] || { logger -t muster_epilog "no report of job $SLURM_JOB_ID: scontrol names no nodes"; return; }
+    [ -n "$nodes" ] || { failed "scontrol names no nodes"; return; }
     send "{\"check\": \"job_crash\", \"nodes\": [$nodes],
         \"value\": \"job $SLURM_JOB_ID of $SLURM_JOB_USER ended by signal $signal\"}"
 }

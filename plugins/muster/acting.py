@@ -44,7 +44,7 @@ def os_login() -> str:
     """Returns the login of this process's user, or of the one who started it by sudo; behind root, of the session.
 
     All by their ids: LOGNAME and USER are texts that anyone may set. SUDO_UID is what sudo sets, whatever its caller
-    has set; without sudo, a text of one who runs as this user, and so may write the records by other means too.
+    has set; without sudo, the user of this process may set it, who may write the records by other means too.
     """
     caller = os.environ.get("SUDO_UID", "")
     uid = int(caller) if caller.isdecimal() else os.getuid()
@@ -57,7 +57,7 @@ def os_login() -> str:
 
 
 def _session() -> int:
-    """The user who logged in, whom no sudo changes; root's id where that is not known. For root alone: while it is
+    """The user who logged in: sudo does not change it; root's id where that is not known. For root alone: while it is
     not set, any process may set its own.
     """
     try:

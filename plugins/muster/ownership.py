@@ -1,6 +1,5 @@
-"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets.
-
-And how a new one gets its name.
+"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets;
+how a new file gets its name.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ def give(path: Path) -> None:
 
 
 def give_name(draft: Path, file: Path) -> None:
-    """Never over another, and whole from the first moment where there are hard links. The draft may remain.
+    """Give the draft the name of ``file``, never over another file; the draft may remain.
+
+    Where there are hard links, the file is whole from the first moment. Where there are none, a process that dies in
+    between leaves an empty file of that name.
 
     Raises FileExistsError, OSError.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 MASK = "********"
 
-_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)|(?<=url: )/\S+")
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"]*)|(?<=url: )/[^\s\"]+")
 """Or the path alone, which urllib3 names apart from its host: "Max retries exceeded with url: /T0/k"."""
 _SECRET = re.compile(
     r"(?i)^(env|headers?)$"

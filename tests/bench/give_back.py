@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from muster.admission.backend import SPARE_MINUTES, TEST_PREFIX
+from muster.admission.backend import TEST_PREFIX
 from muster.admission.backends.slurm.job import SlurmTests
 from muster.admission.runner import Runner
 from muster.remote import jobs, ssh
@@ -69,7 +69,7 @@ def trial(
     """Returns (seconds, what the test left behind, whether the node side ran at the submission)."""
     tests = SlurmTests(Runner(20.0, (("SLURM_CONF", str(cluster.conf)),)), "muster")
     node, key = server.node(NODE), f"{number + 1:024x}"
-    tests.begin(NODE, TEST_PREFIX + key, SPARE_MINUTES + 60)
+    tests.begin(NODE, TEST_PREFIX + key, 60)
     agent = build_agent(folder / "agents")
     with ssh.connect(node, Credentials(key_file=str(server.key_file)), timeout=10) as client:
         seen = jobs.look(client, node.work_dir, key, agent.sha256)

@@ -30,9 +30,10 @@ def test_an_address_keeps_its_place_alone(address: str, expected: str) -> None:
 
 
 def test_of_a_path_without_its_host_nothing_is_shown() -> None:
-    """As urllib3 and requests name the address that they could not reach."""
+    """As urllib3 and requests name the address that they could not reach, also within JSON."""
     pool, why = "HTTPSConnectionPool(host='hooks.example', port=443): Max retries exceeded", "(Caused by TimeoutError)"
     assert redaction.of_text(f"{pool} with url: /T0/it's?k=1 {why}") == f"{pool} with url: /… {why}"
+    assert redaction.of_text('["with url: /T0/k","node n1"]') == '["with url: /…","node n1"]'
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ VERIFY = "muster:verify"
 TEST_PREFIX = "muster-test-"
 """Begins the names of our test jobs."""
 
-SPARE_MINUTES = 24 * 60
-"""A scheduler ends a test job so long after the limit of its stages together: for waits between them, and repeats."""
+LIMIT_MINUTES = 24 * 60
+"""At least so long is asked for, for waits and repeats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +140,9 @@ def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> d
 class PreemptibleTests(Protocol):
     """Tests of idle nodes as jobs of their scheduler, each of which gives its node back to any job of a user.
 
-    ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: after which the scheduler ends it; it may give
-    fewer of the SPARE_MINUTES in them, which are no stage's. Each method raises SchedulerDown.
+    ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: how long its stages may take together. The
+    scheduler ends it after LIMIT_MINUTES, or after these if they are more; sooner where it lets no job run for so long,
+    but not before these have passed. Each method raises SchedulerDown.
     """
 
     def check(self, nodes: Collection[str], minutes: int) -> None:

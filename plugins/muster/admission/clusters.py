@@ -10,11 +10,14 @@ from typing import Any
 import pydantic
 
 from muster.admission import backends
-from muster.admission.backend import SPARE_MINUTES, AdmissionBackend, Seen
+from muster.admission.backend import AdmissionBackend, Seen
 from muster.admission.records_only import RecordsOnly
 from muster.errors import BadScheduler, BadSettings, MusterError, SchedulerDown, first_refused
 from muster.settings import settings
 from muster_criteria.text import one_line
+
+_TEST_MINUTES = 60
+"""A whole test of a node with GPUs takes longer at each level, so that none could run in less."""
 
 
 def backend_of(cluster: str) -> AdmissionBackend:
@@ -70,10 +73,12 @@ def ask(cluster: str, names: Collection[str], *, jobs: bool = True) -> Mapping[s
 
 
 def check(cluster: str, names: Collection[str]) -> None:
-    """Raise BadScheduler unless the cluster knows the nodes and jobs preempt its tests, SchedulerDown, BadSettings."""
+    """Raise BadScheduler unless the cluster knows the nodes, jobs preempt its tests, and it lets these run for long
+    enough; SchedulerDown, BadSettings.
+    """
     backend, seen = backend_of(cluster), ask(cluster, names)
     for name in names:
         if name not in seen:
             raise BadScheduler(f"{cluster} does not know a node {name!r}: give the name that its scheduler uses")
     if backend.tests:
-        backend.tests.check(names, SPARE_MINUTES)
+        backend.tests.check(names, _TEST_MINUTES)

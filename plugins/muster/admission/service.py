@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
 from muster.admission import carrying
-from muster.admission.backend import SPARE_MINUTES, TEST_PREFIX, VERIFY, PreemptibleTests, Seen
+from muster.admission.backend import TEST_PREFIX, VERIFY, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
 from muster.admission.differences import Do, difference_of, next_change, shown_as, why_lost
 from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
@@ -113,11 +113,7 @@ def check_length(node: str, limit_s: float) -> None:
         return
     seen = look([node]).get(node)
     if seen is not None and seen.open:
-        tests.check([place.name], _job_minutes(limit_s))
-
-
-def _job_minutes(limit_s: float) -> int:
-    return SPARE_MINUTES + math.ceil(limit_s / 60)
+        tests.check([place.name], math.ceil(limit_s / 60))
 
 
 def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:
@@ -139,7 +135,7 @@ def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:
     # Stored first: a job that is submitted by a process that dies is then found, and ended.
     store.schedulers.note_test_job(node, job)
     try:
-        tests.begin(place.name, job, _job_minutes(limit_s))
+        tests.begin(place.name, job, math.ceil(limit_s / 60))
     except LeftAlone as error:
         seen = look([node]).get(node)
         if seen is None or not seen.idle.idle:

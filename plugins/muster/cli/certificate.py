@@ -75,6 +75,7 @@ def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
     they did not issue it though its key is ``theirs``: a thief signs with it too.
     """
     from muster import store
+    from muster.rules import certificate
 
     try:
         found = store.certificates.get(str(content.get("id")))
@@ -87,7 +88,8 @@ def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
         )
     if found is None:
         return "not asked, and it may be: the records that are reachable from here do not hold it"
-    if loads(found.document)["certificate"] != content:
+    # As it was signed: to Python, True equals 1.
+    if certificate.canonical(loads(found.document)["certificate"]) != certificate.canonical(content):
         raise BadCertificate("it is forged: these records issued another one under its id")
     if found.revoked:
         raise BadCertificate(f"it was revoked {show.when(found.revoked_at)}: {found.revoked}")

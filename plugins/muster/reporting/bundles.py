@@ -60,8 +60,8 @@ def room(incident: Incident | None = None) -> Path:
 
 
 def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece], profiles: Iterable[str]) -> Bundle:
-    """Write the bundle, durably and whole or not at all, next to earlier ones of the incident. ``records``: what the
-    records say of it, as JSON.
+    """Write the bundle, durably and whole or not at all, next to earlier ones of the incident; ``ownership.give_name``
+    says when an empty file may remain. ``records``: what the records say of it, as JSON.
 
     Raises ControllerFault if it cannot be written.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster import store
 from muster.admission import service
-from muster.admission.backend import SPARE_MINUTES
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.entry import move
 from muster.errors import BadScheduler, SchedulerDown
 from muster.model.nodes import Lease
@@ -42,7 +42,7 @@ class Jobs:
         self.ended: list[str] = []
         self.down = False
         self.asked = 0
-        self.longest = 2 * SPARE_MINUTES
+        self.longest = LIMIT_MINUTES
 
     def check(self, nodes: Collection[str], minutes: int) -> None:
         if minutes > self.longest:

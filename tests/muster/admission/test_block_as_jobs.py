@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.admission.backend import SPARE_MINUTES
 from muster.admission.clusters import backend_of
 from tests.muster.admission.idle_schedulers import OnSlurm
 from tests.muster_node.cluster import blocks
@@ -50,7 +49,7 @@ class TestBlock:
         numbers = {}
         try:
             for node, job in JOBS.items():
-                jobs.begin(node, job, SPARE_MINUTES + 60)
+                jobs.begin(node, job, 60)
                 words = jobs.step(job)
                 assert words is not None
                 (numbers[node],) = [word.partition("=")[2] for word in words if word.startswith("--jobid=")]

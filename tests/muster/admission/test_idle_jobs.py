@@ -16,7 +16,7 @@ from kubernetes import client as kubernetes_client
 
 from muster import store
 from muster.admission import clusters, service
-from muster.admission.backend import SPARE_MINUTES, TEST_PREFIX
+from muster.admission.backend import TEST_PREFIX
 from muster.admission.clusters import backend_of
 from muster.errors import BadScheduler, JobEnded, LeftAlone, Preempted
 from muster.model.stages import STAGES
@@ -308,6 +308,6 @@ def test_a_node_whose_gpus_a_pod_took_meanwhile_is_left_alone(
     monkeypatch.setattr("muster.admission.backends.kubernetes.pod.START_S", 1.0)
     monkeypatch.setattr("muster.admission.backends.kubernetes.pod.resources_left", lambda *_: {"nvidia.com/gpu": "8"})
     with pytest.raises(LeftAlone):
-        tests.begin(NAME, f"{TEST_PREFIX}1", SPARE_MINUTES)
+        tests.begin(NAME, f"{TEST_PREFIX}1", 60)
     until(lambda: not on_kubernetes.ours())
     assert on_kubernetes.runs(job)

@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
-from muster.admission import service
+from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.idle_fleet import known
 from muster.admission.startable import startable
@@ -298,8 +298,15 @@ def test_a_test_that_its_scheduler_would_end_is_refused_before_it_is_started(
     in_production()
     with contextlib.nullcontext() if level == "standard" else pytest.raises(BadScheduler):
         startable(store.nodes.get(NODE), DAG, "r1", level, "by hand", "")
-    jobs.longest *= 3
+    jobs.longest *= 5
     startable(store.nodes.get(NODE), DAG, "r1", level, "by hand", "")
+
+
+def test_that_a_scheduler_lets_no_test_run_for_long_enough_is_found_before_one_is_due(nodes: Path, jobs: Jobs) -> None:
+    clusters.check("alpha", [THERE])
+    jobs.longest = 30
+    with pytest.raises(BadScheduler):
+        clusters.check("alpha", [THERE])
 
 
 def test_a_test_that_a_person_forces_on_an_open_node_is_not_preempted(nodes: Path) -> None:

@@ -325,22 +325,24 @@ def test_violations_of_dcgms_policies_are_reported_and_nothing_else_that_it_prin
 )  # fmt: skip
 def test_the_epilog_reports_jobs_that_faulty_hardware_may_have_ended(tmp_path: Path, code: int, crashed: bool) -> None:
     """Any status above 128 may be a program's own; 138 is SIGUSR1, at which jobs write checkpoints."""
-    end_a_job(tmp_path, code, "echo n1")
+    end_a_job(tmp_path, code)
     assert (tmp_path / "curl").exists() is crashed
+    assert not (tmp_path / "logger").exists()
 
 
-def test_a_report_that_the_epilog_cannot_make_is_logged(tmp_path: Path) -> None:
-    """Slurm may be installed where its PATH does not lead."""
-    end_a_job(tmp_path, 11, "exit 127")
+@pytest.mark.parametrize("fails", ["scontrol", "mktemp", "curl"])
+def test_a_report_that_the_epilog_cannot_make_is_logged(tmp_path: Path, fails: str) -> None:
+    """Slurm may be installed where its PATH does not lead, /tmp full, and Muster away or another's token."""
+    end_a_job(tmp_path, 11, **{fails: "exit 22"})
     assert [name for name in ("curl", "logger") if (tmp_path / name).exists()] == ["logger"]
 
 
-def end_a_job(tmp_path: Path, code: int, scontrol: str) -> None:
-    """Run the epilog of a job; ``curl`` and ``logger`` write files of their names."""
+def end_a_job(tmp_path: Path, code: int, **scripts: str) -> None:
+    """Run the epilog of a job; ``curl`` and ``logger`` write files of their names, unless ``scripts`` replaces them."""
     programs = tmp_path / "bin"
     programs.mkdir()
     writes = {name: f'echo "$*" >>{tmp_path}/{name}' for name in ("curl", "logger")}
-    for name, script in {"scontrol": scontrol, **writes}.items():
+    for name, script in {"scontrol": "echo n1", **writes, **scripts}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     conf = epilog_settings(tmp_path, "http://muster", f"PATH={programs}:$PATH")

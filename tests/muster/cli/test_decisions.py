@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import pwd
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from muster import acting, store
+from muster import store
 from muster.integration.airflow_api import AirflowClient
 from muster.model.dags import ADMISSION
 from muster.model.repairs import Fault
@@ -155,7 +156,8 @@ def failed() -> str:
 def test_the_login_is_recorded_beside_the_name_that_is_typed(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's LOGNAME is as easily typed as a name."""
     store.nodes.add(fleet.new_node())
-    login = acting.os_login()
+    monkeypatch.setenv("SUDO_UID", "1")
+    login = f"os:{pwd.getpwuid(1).pw_name}"
     for name in ("LOGNAME", "USER", "MUSTER_PERSON"):
         monkeypatch.setenv(name, "mallory")
     assert muster("node", "move", NODE, "retired", *WHY)[0] == 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes.api import DEVICES, KUEUE, Api, Right
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
@@ -160,7 +161,7 @@ class PodTests:
         return ()
 
     def _was_preempted(self, job: str) -> bool:
-        """Whether the latest event about the job's pods says so: a test that is repeated gives its pod the same name."""
+        """Whether the latest event about the job's pods says so: a repeated test gives its pod the same name."""
         said = (
             (str(each["metadata"].get("creationTimestamp") or ""), each["reason"] == "Preempted")
             for each in self.api.events(self.namespace, job)
@@ -219,7 +220,7 @@ class PodTests:
                 "tolerations": tolerations,
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": GRACE_S,
-                "activeDeadlineSeconds": minutes * 60,
+                "activeDeadlineSeconds": max(LIMIT_MINUTES, minutes) * 60,
                 "hostPID": True,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,

@@ -46,8 +46,8 @@ _NEVER = frozenset({"", "INFINITE", "NONE", "-1"})
 """What Slurm shows as SuspendTime while it switches no node off."""
 
 _NO_NODE = "muster-no-such-node"
-NO_JOB = "1"
-"""sudo is asked whether it may be cancelled; nothing cancels it."""
+NO_JOB = "1_1"
+"""sudo is asked whether it may be cancelled; nothing cancels it. A task: older rules allow whole jobs alone."""
 
 _RUNS = frozenset({"R", "S", "ST", "CG", "SI", "SO", "RS"})
 _BEFORE = frozenset({"PD", "CF", "RD", "RF", "RH", "RQ", "RV"})
@@ -224,7 +224,7 @@ class Slurm(AdmissionBackend):
         if not listed and self._node(name).used:
             raise SchedulerDown(f"no job is ended on {name}: it has {_HIDDEN}")
         for job in listed:
-            shown = self._name_of(job)
+            shown = self._name_of(job, name)
             if not self._is_test(job, shown):
                 self._runner.run(*self._sudo, "scancel", job.number)
                 yield one_line(f"{job.number} ({shown}) of {job.user}")[:REASON_LENGTH]
@@ -283,7 +283,7 @@ class Slurm(AdmissionBackend):
     def _jobs(self, name: str, used: bool) -> str:
         """Returns the users' jobs on the node, also suspended ones, which leave it idle in ``sinfo``."""
         listed = self._listed(name)
-        jobs = [job for job in listed if job.user != self._me() or not self._is_test(job, self._name_of(job))]
+        jobs = [job for job in listed if job.user != self._me() or not self._is_test(job, self._name_of(job, name))]
         if listed and not jobs:
             return ""  # our own test is no allocation
         lines = one_line(", ".join(f"{job.number} of {job.user}" for job in jobs))[:REASON_LENGTH]
@@ -299,9 +299,12 @@ class Slurm(AdmissionBackend):
             jobs.append(_Job(*found.groups()))
         return jobs
 
-    def _name_of(self, job: _Job) -> str:
-        """Asked for alone: a user chooses the name, which may hold whole lines of a list."""
-        raw = self._runner.run("squeue", "--all", "--noheader", "--jobs", job.number, "--format", "%j")
+    def _name_of(self, job: _Job, node: str) -> str:
+        """Asked for alone: a user chooses the name, which may hold whole lines of a list. Without the node, squeue
+        lists all parts of a heterogeneous job.
+        """
+        asked = ("--nodelist", node, "--jobs", job.number, "--format", "%j")
+        raw = self._runner.run("squeue", "--all", "--noheader", *asked)
         return raw.decode("utf-8", "replace").removesuffix("\n")
 
     def _is_test(self, job: _Job, name: str) -> bool:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Collection
 
-from muster.admission.backend import SPARE_MINUTES
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.hostlist import expanded
@@ -58,10 +58,10 @@ class SlurmTests:
         """Raise BadScheduler unless each job of another partition takes the nodes back from ours, and the partition
         lets a job run for as long as its stages may take; SchedulerDown.
         """
-        self._longest(nodes, minutes)
+        self._asked(nodes, minutes)
 
-    def _longest(self, nodes: Collection[str], minutes: int) -> int:
-        """Returns for how many of these minutes the partition lets a job run. Raises as ``check``."""
+    def _asked(self, nodes: Collection[str], minutes: int) -> int:
+        """Returns how many minutes a test with stages of so many asks for. Raises as ``check``."""
         name = self.partition
         config = fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
@@ -94,12 +94,12 @@ class SlurmTests:
                 )
         if ours["State"] != "UP":
             raise BadScheduler(f"partition {name} starts no job: its State is {ours['State']}; set it to UP")
-        longest = min(minutes, _minutes(ours["MaxTime"]))
-        if longest < minutes - SPARE_MINUTES:
-            hours = math.ceil((minutes - SPARE_MINUTES) / 60)
+        longest = _minutes(ours["MaxTime"])
+        if longest < minutes:
+            hours = math.ceil(minutes / 60)
             raise BadScheduler(
-                f"partition {name} does not start the test: its MaxTime is {ours['MaxTime']}, and the test asks for "
-                f"{hours} hours; set it to {hours // 24}-{hours % 24:02}:00:00 or more ({_EXAMPLE}), or choose a "
+                f"partition {name} does not start the test: its MaxTime is {ours['MaxTime']}, and a test may take "
+                f"{minutes} minutes; set it to {hours // 24}-{hours % 24:02}:00:00 or more ({_EXAMPLE}), or choose a "
                 "lower level"
             )
         backfill = _BACKFILL.search(config.get("SchedulerParameters", ""))
@@ -111,18 +111,18 @@ class SlurmTests:
         listed = self.runner.run("sinfo", "--noheader", "--Node", f"--partition={name}", "--format=%N")
         if outside := set(nodes) - set(listed.decode("utf-8", "replace").split()):
             raise BadScheduler(f"partition {name} does not hold {min(outside)}: add the node to its Nodes ({_EXAMPLE})")
-        return int(longest)
+        return int(min(longest, max(LIMIT_MINUTES, minutes)))
 
     def begin(self, node: str, job: str, minutes: int) -> None:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
-        longest = self._longest([node], minutes)
+        asked = self._asked([node], minutes)
         if not self._find(job)[0]:
             # Fewer minutes, as before a reservation, are better than no test.
-            limits = (f"--time={longest}", f"--time-min={minutes - SPARE_MINUTES}")
+            limits = (f"--time={asked}", f"--time-min={minutes}")
             self.runner.run(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gpus(node),
                 f"--nodelist={node}", f"--partition={self.partition}", f"--job-name={job}", *limits,
-                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {longest * 60}",
+                "--output=/dev/null", "--chdir=/", f"--wrap=exec srun --overlap --ntasks=1 sleep {asked * 60}",
             )  # fmt: skip
         submitted = time.monotonic()
         while (found := self._find(job))[1] != "RUNNING":
@@ -172,7 +172,7 @@ class SlurmTests:
 
     def _preempted(self, number: str) -> bool:
         """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
-        shown = fields(self.runner.run("scontrol", "--oneliner", "show", "job", number))
+        shown = fields(self.runner.run("scontrol", "--all", "--oneliner", "show", "job", number))
         if shown.get("PreemptTime", "None") == "None":
             return False
         asked = ("sinfo", "--all", "--noheader", f"--nodes={shown.get('NodeList', '')}", "--format=%T")
@@ -182,10 +182,12 @@ class SlurmTests:
     def _gpus(self, node: str) -> tuple[str, ...]:
         """What requests all GPUs of the node: an exclusive job has them, and gives its steps only what it requests.
 
-        Parts of GPUs (MIG) are of the types that Slurm shows. Shards are not requested: they are of the same GPUs.
+        Parts of GPUs (MIG) are of the types that Slurm shows. Shards are not requested: they are parts of the same
+        GPUs.
         """
-        gres = fields(self.runner.run("scontrol", "--oneliner", "show", "node", node)).get("Gres", "")
-        gpus = _GPUS.findall(gres)
+        # Without --all, a node whose partitions are all hidden is not found.
+        shown = fields(self.runner.run("scontrol", "--all", "--oneliner", "show", "node", node))
+        gpus = _GPUS.findall(shown.get("Gres", ""))
         return (f"--gres={','.join(gpus)}",) if gpus else ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.admission.backend import SPARE_MINUTES
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.kubernetes.backend import Kubernetes
 from muster.admission.backends.kubernetes.pod import PodTests, _why_it_waits, resources_left
 from muster.admission.clusters import backend_of
@@ -82,7 +82,7 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
 ) -> None:
     kubernetes.pod("train-0", "n1", **pod)
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        tests.check(["n0"], SPARE_MINUTES)
+        tests.check(["n0"], 60)
 
 
 @pytest.mark.parametrize(("slices", "refused"), [(None, False), ([], False), (["n1"], False), (["n1", "n0"], True)])
@@ -94,7 +94,7 @@ def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
     if slices is not None:
         kubernetes.served[SLICES] = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        tests.check(["n0"], SPARE_MINUTES)
+        tests.check(["n0"], 60)
 
 
 @pytest.mark.parametrize(("flavors", "refused"), [([], False), ([{}], False), ([{}, {"topologyName": "racks"}], True)])
@@ -105,7 +105,7 @@ def test_users_whose_pods_kueue_places_by_topology_do_not_wait_for_tests(
     kubernetes.granted.add(("list", "resourceflavors"))
     kubernetes.served[FLAVORS] = [{"metadata": {"name": "gpus"}, "spec": spec} for spec in flavors]
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
-        tests.check(["n0"], SPARE_MINUTES)
+        tests.check(["n0"], 60)
 
 
 @pytest.mark.parametrize(
@@ -131,16 +131,28 @@ def test_a_pod_is_not_preempted_because_one_of_its_name_was(
         assert tests.step("muster-test-1") is None
 
 
+def begun(tests: PodTests, monkeypatch: pytest.MonkeyPatch, minutes: int) -> dict[str, Any]:
+    """Returns the pod of a test whose stages may take so many minutes."""
+    made: list[dict[str, Any]] = []
+    running = {"metadata": {}, "status": {"phase": "Running"}}
+    monkeypatch.setattr(tests.api, "create_pod", lambda namespace, pod: made.append(pod))
+    monkeypatch.setattr(tests.api, "pod", lambda namespace, name: running if made else None)
+    tests.begin("n0", "muster-test-1", minutes)
+    return made[0]
+
+
+@pytest.mark.parametrize(("minutes", "lasts"), [(60, LIMIT_MINUTES), (LIMIT_MINUTES + 1, LIMIT_MINUTES + 1)])
+def test_a_test_pod_may_run_for_a_day_or_for_as_long_as_its_stages(
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch, minutes: int, lasts: int
+) -> None:
+    assert begun(tests, monkeypatch, minutes)["spec"]["activeDeadlineSeconds"] == lasts * 60
+
+
 def test_a_test_pod_may_signal_the_node_side_where_apparmor_or_selinux_confine_containers(
     tests: PodTests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node side is an unconfined process of the host; the default profile allows signals within itself alone."""
-    made: list[Any] = []
-    running = {"metadata": {}, "status": {"phase": "Running"}}
-    monkeypatch.setattr(tests.api, "create_pod", lambda namespace, pod: made.append(pod))
-    monkeypatch.setattr(tests.api, "pod", lambda namespace, name: running if made else None)
-    tests.begin("n0", "muster-test-1", SPARE_MINUTES)
-    (pod,) = made
+    pod = begun(tests, monkeypatch, 60)
     (container,) = pod["spec"]["containers"]
     confined = container["securityContext"]
     assert (confined["appArmorProfile"], confined["seLinuxOptions"]) == ({"type": "Unconfined"}, {"type": "spc_t"})

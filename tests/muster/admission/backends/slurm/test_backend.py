@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from muster.admission.backend import SPARE_MINUTES, TEST_PREFIX, Mark, Seen
+from muster.admission.backend import TEST_PREFIX, Mark, Seen
 from muster.admission.backends.slurm.backend import FEATURE
 from muster.admission.clusters import backend_of
 from muster.errors import LeftAlone, SchedulerDown
@@ -199,7 +199,7 @@ class TestSlurm:
         reservation = ("ReservationName=later", "Users=root", "StartTime=now+2hours", "Duration=60", "Nodes=n1")
         self.cluster.call("scontrol", "create", "reservation", *reservation)
         try:
-            tests.begin("n1", f"{TEST_PREFIX}1", SPARE_MINUTES + 60)
+            tests.begin("n1", f"{TEST_PREFIX}1", 60)
         finally:
             tests.end(f"{TEST_PREFIX}1")
             self.cluster.call("scontrol", "delete", "ReservationName=later")

@@ -21,7 +21,7 @@ MARK = Mark("PASS", datetime.date(2026, 11, 25), "00ff")
 
 SQUEUE = """
 case "$*" in
-*--nodelist*) printf '1|ada\\n2|bob\\n' ;;
+*%u*) printf '1|ada\\n2|bob\\n' ;;
 *) echo train ;;
 esac
 """
@@ -106,10 +106,15 @@ def test_a_node_in_use_without_a_job_that_is_shown_does_not_count_as_freed(
         assert list(backend.end_jobs("n0")) == []
 
 
+@pytest.mark.parametrize("granted", ["", "[0-9]+"], ids=["no job", "whole jobs"])
 @pytest.mark.parametrize("ends_jobs", [False, True])
-def test_that_sudo_lets_nobody_cancel_jobs_is_found_before_one_has_to_be(commands: Commands, ends_jobs: bool) -> None:
-    """sudo here grants ``scontrol`` alone, as the example's file does as shipped; ``sudo -l`` then ends with 1."""
-    sudo = f'case "$*" in *scancel*) exit 1 ;; *) {UNKNOWN} ;; esac'
+def test_that_sudo_lets_nobody_cancel_jobs_is_found_before_one_has_to_be(
+    commands: Commands, ends_jobs: bool, granted: str
+) -> None:
+    """The example's file grants ``scontrol`` alone as shipped, and its older form no task of an array; ``sudo -l``
+    then ends with 1.
+    """
+    sudo = f'case "$*" in *scancel*) echo "$*" | grep -qE \'scancel {granted}$\' ;; *) {UNKNOWN} ;; esac'
     backend = commands({"sudo": True, "end_corrupted_jobs": ends_jobs}, sudo=sudo, scontrol=":")
     if not ends_jobs:
         backend.check_rights()
@@ -131,8 +136,8 @@ def test_jobs_that_slurm_hides_without_all_are_seen_and_ended(commands: Commands
     """squeue(1): without --all, no jobs of partitions that are hidden, or closed to the caller's group."""
     squeue = """
     case "$*" in
-    *--all*--nodelist*) printf '1|CORP\\\\john doe\\n2|bob\\n' ;;
-    *--nodelist*) printf '2|bob\\n' ;;
+    *--all*%u*) printf '1|CORP\\\\john doe\\n2|bob\\n' ;;
+    *%u*) printf '2|bob\\n' ;;
     *) echo train ;;
     esac
     """
@@ -142,12 +147,15 @@ def test_jobs_that_slurm_hides_without_all_are_seen_and_ended(commands: Commands
 
 
 def test_a_task_of_an_array_and_a_part_of_a_job_end_alone(commands: Commands, tmp_path: Path) -> None:
-    """%A of the task that Slurm started last, and of the first part, is the number of the whole."""
+    """%A of the task that Slurm started last, and of the first part, is the number of the whole; of a part, squeue
+    lists all parts, unless it is asked for those on one node.
+    """
     squeue = """
     case "$*" in
-    *--nodelist*%i*) printf '36_3|ada\\n40+1|bob\\n' ;;
-    *--nodelist*) printf '36|ada\\n40|bob\\n' ;;
-    *) echo train ;;
+    *--nodelist*%i*%u*) printf '36_3|ada\\n40+1|bob\\n' ;;
+    *--nodelist*%u*) printf '36|ada\\n40|bob\\n' ;;
+    *--nodelist*) echo train ;;
+    *) printf 'train\\ntrain\\n' ;;
     esac
     """
     backend = commands({"end_corrupted_jobs": True}, squeue=squeue, scancel="true")

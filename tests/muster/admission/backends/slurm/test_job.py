@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.admission.backend import SPARE_MINUTES
+from muster.admission.backend import LIMIT_MINUTES
 from muster.admission.backends.slurm import job
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown
 from tests.muster.admission.backends.slurm.conftest import Commands, write
 
-HOUR = SPARE_MINUTES + 60
+HOUR = 60
 """Of a test whose stages may take an hour."""
 
 CONFIG = "PreemptType = preempt/partition_prio\nPreemptExemptTime = 00:00:00\n"
@@ -85,14 +85,23 @@ def test_a_partition_that_has_none_of_the_nodes_needs_no_higher_tier(
 
 
 @pytest.mark.parametrize(
-    ("longest", "asked"),
-    [("4-22:59:00", None), ("4-23:00:00", 119 * 60), ("5-00:00:00", 120 * 60), ("UNLIMITED", SPARE_MINUTES + 119 * 60)],
+    ("hours", "longest", "asked"),
+    [
+        (119, "4-22:59:00", None),
+        (119, "4-23:00:00", 119 * 60),
+        (119, "UNLIMITED", 119 * 60),
+        (2, "02:00:00", 2 * 60),
+        (2, "05:30:00", 330),
+        (2, "UNLIMITED", LIMIT_MINUTES),
+        (24, "UNLIMITED", LIMIT_MINUTES),
+    ],
 )
-def test_a_test_asks_slurm_for_the_time_of_its_stages_and_for_more_if_it_may(
-    commands: Commands, tmp_path: Path, longest: str, asked: int | None
+def test_a_test_asks_slurm_for_a_day_or_for_the_time_of_its_stages(
+    commands: Commands, tmp_path: Path, hours: int, longest: str, asked: int | None
 ) -> None:
-    calls = begin(commands, tmp_path, scontrol(ours=f"MaxTime={longest}"), SPARE_MINUTES + 119 * 60)
-    assert (f"--time={asked} --time-min={119 * 60} " in calls) is (asked is not None)
+    """No more: a job above the limit of its account or QOS never starts."""
+    calls = begin(commands, tmp_path, scontrol(ours=f"MaxTime={longest}"), hours * 60)
+    assert (f"--time={asked} --time-min={hours * 60} " in calls) is (asked is not None)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +115,8 @@ def test_a_test_asks_slurm_for_the_time_of_its_stages_and_for_more_if_it_may(
     ],
 )
 def test_a_test_asks_for_all_gpus_of_its_node(commands: Commands, tmp_path: Path, gres: str, asked: str) -> None:
-    calls = begin(commands, tmp_path, f"case \"$*\" in *node*) echo 'NodeName=n0 Gres={gres} State=IDLE' ;;\n"
+    """Without --all, a node that is in hidden partitions alone is not found."""
+    calls = begin(commands, tmp_path, f"case \"$*\" in *--all*node*) echo 'NodeName=n0 Gres={gres} State=IDLE' ;;\n"
                   f"*) {scontrol()}\n;;\nesac", HOUR)  # fmt: skip
     assert [word for word in calls.split() if word.startswith("--gres")] == ([f"--gres={asked}"] if asked else [])
 
