@@ -28,7 +28,6 @@ EVENT_DAYS_MIN = 365
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
 
-
 _OTHERS = re.compile(
     "BMC_.+"  # passwords of BMCs, which the records name
     "|PRELOAD|DEMO_DIRECTORY"
@@ -188,13 +187,9 @@ class _Breaker(pydantic.BaseModel):
     breaker_nodes: int = pydantic.Field(
         default=50, ge=1, description="nodes that tests may withdraw in the window, whatever the size of the fleet"
     )
-    breaker_fleet: int = pydantic.Field(
-        default=20, ge=1, description="with fewer nodes in service there is no circuit breaker"
-    )
+    breaker_fleet: int = pydantic.Field(default=20, ge=1, description="fewer nodes in service have no circuit breaker")
     common_cause_hours: float = pydantic.Field(
-        default=24.0,
-        gt=0,
-        description="window in which nodes of one rack or image that fail alike count as one problem",
+        default=24.0, gt=0, description="window in which nodes of a rack or image that fail alike count as one problem"
     )
 
 
@@ -264,8 +259,8 @@ class _Retention(pydantic.BaseModel):
     retention_events_days: int = pydantic.Field(
         default=0,
         ge=0,
-        description="days the history of nodes and leases is kept, 365 at least, each node's adoption and first entry "
-        "into production for good; 0: forever",
+        description="days the history of nodes and leases is kept, 365 at least, for good each node's adoption, and "
+        "its and its present machine's first entry into production; 0: forever",
     )
 
 
@@ -292,8 +287,13 @@ class Settings(
 
     @pydantic.field_validator("*", mode="after")
     @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return value.expanduser() if isinstance(value, Path) else value
+    def _expand(cls, value: Any, field: pydantic.ValidationInfo) -> Any:
+        try:
+            if field.field_name == "sku_path":
+                return ":".join(str(Path(part).expanduser()) for part in value.split(":") if part)
+            return value.expanduser() if isinstance(value, Path) else value
+        except RuntimeError as error:  # of "~ada" where no login is named so
+            raise ValueError(str(error)) from None
 
     @property
     def records_url(self) -> str:
@@ -311,7 +311,7 @@ class Settings(
     @property
     def sku_folders(self) -> tuple[Path, ...]:
         """The folders of ``sku_path``, in order."""
-        return tuple(Path(part).expanduser() for part in self.sku_path.split(":") if part)
+        return tuple(Path(part) for part in self.sku_path.split(":") if part)
 
     @property
     def busy_daemon_names(self) -> tuple[str, ...]:

@@ -111,6 +111,18 @@ class TestSettings:
         assert "MUSTER_SCHEDULERS" in str(refused.value)
         assert "hunter2" not in str(refused.value)
 
+    @pytest.mark.parametrize("name", ["MUSTER_HOME", "MUSTER_TOPOLOGY", "MUSTER_SKU_PATH"])
+    def test_a_path_in_the_home_of_no_login_is_refused(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setenv(name, "~no-such-login/x")
+        with pytest.raises(BadSettings) as refused:
+            settings()
+        assert name in str(refused.value)
+
+    def test_each_folder_of_a_path_may_be_in_ones_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/ada")
+        monkeypatch.setenv("MUSTER_SKU_PATH", "~/one::~/two")
+        assert settings().sku_folders == (Path("/home/ada/one"), Path("/home/ada/two"))
+
     def test_every_setting_says_what_it_is(self) -> None:
         assert all(description for _, _, description in shown(settings()))
 

@@ -11,7 +11,7 @@ from muster.model.dags import STOPPED_AFTER
 
 
 def successes() -> dict[str, datetime.datetime | None]:
-    """{DAG: end of its last run that succeeded, None without one, and if Airflow's database cannot be read}."""
+    """{DAG: end of its last run that succeeded}; None for a DAG without one, for all if the database cannot be read."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 

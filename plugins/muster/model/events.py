@@ -23,7 +23,8 @@ class Evidence:
     set by the records' functions of these names alone. ``held``: the run's verdict is held by the
     circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
     that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run. ``observed``:
-    the observation between tests for which the health policy takes it out of service. ``replaces``: the node that left
+    the observation between tests for which the health policy takes it out of service, which is of ``check`` and
+    ``device``: observations are not kept as long. ``replaces``: the node that left
     production, whose place it takes; set by ``store.replacing`` alone. ``repair``: the attempt that was reserved, set
     by the records' functions of repairs alone.
     """
@@ -40,6 +41,8 @@ class Evidence:
     held: bool = False
     nothing_new: bool = False
     observed: str = ""
+    check: str = ""
+    device: str = ""
     replaces: str = ""
     repair: str = ""
 

@@ -167,8 +167,8 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
         case State.QUARANTINE | State.TRIAGE | State.REPAIR:
             return seen.item(Cause(str(row.state)), Turn.PERSON, f"muster node move {name} registered --reason …")
         case State.RMA:
-            ways = f"muster node move {name} registered --reason …"  # of most, a part alone is exchanged
-            ways += f", or, if the whole machine is another one, muster node replace {name} --reason …"
+            ways = f"muster node move {name} registered --reason …"  # usually only a part is exchanged
+            ways += f", or, if the vendor sent another machine, muster node replace {name} --reason …"
             return seen.item(Cause.RMA, Turn.VENDOR, ways)
         case State.REGISTERED:
             inconclusive = row.verdict is Verdict.INCONCLUSIVE and not row.moved_for

@@ -1,4 +1,4 @@
-"""``muster backup`` names the file that it made, whatever becomes of the remark about it."""
+"""``muster backup`` names the file that it made, also where the event about it cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Muster = Callable[..., "tuple[int, str, str]"]
 def test_a_backup_of_records_that_take_no_writes_is_named(
     muster: Muster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As of a standby."""
+    """Such as a standby's."""
 
     def refuse(*_: object) -> None:
         raise DatabaseNotReady("read-only")

@@ -11,7 +11,8 @@ from muster.integration.airflow_api import AirflowClient
 
 
 @pytest.mark.parametrize(
-    ("names", "found"), [(["edge", "muster"], []), (["edge"], [Mark.MISSING]), ([], [Mark.MISSING]), (None, [])]
+    ("names", "found"),
+    [(["edge", "muster"], []), (["edge"], [Mark.MISSING]), ([], [Mark.MISSING]), (None, [Mark.ADVICE])],
 )
 def test_a_plugin_that_is_not_loaded_is_missing(names: list[str] | None, found: list[Mark]) -> None:
     def answer(request: httpx.Request) -> httpx.Response:

@@ -11,7 +11,7 @@ import yaml
 from muster_criteria import policy_file
 from muster_criteria.device_events.judge import judge_events
 from muster_criteria.device_events.policy import EventPolicy
-from muster_criteria.model import Action, Lack, Severity, Verdict
+from muster_criteria.model import DEVICE_EVENT, Action, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes
@@ -182,6 +182,27 @@ def test_what_was_logged_before_a_person_repaired_the_node_informs(
     made = logged(case("thermal"), log, began=began).add("device_events", "kernel_log_clock", "node", 90_060.0, "s")
     found = judge_events(made.result(), made.sku.event_policies, repaired_for).findings
     assert [each.severity for each in found] == [severity]
+
+
+@pytest.mark.parametrize(("log", "severity"), [(X86_OOPS, Severity.CRITICAL), (STALL, Severity.WARNING)])
+def test_a_repair_without_a_reboot_or_reset_resolves_nothing_that_needs_one(
+    case: MakeCase, log: list[str], severity: Severity
+) -> None:
+    made = logged(case("thermal"), log, began=90_000.0).add("device_events", "kernel_log_clock", "node", 90_060.0, "s")
+    found = judge_events(made.result(), made.sku.event_policies, 300.0).findings
+    assert [each.severity for each in found] == [severity]
+
+
+def test_a_repeat_an_hour_later_leaves_the_repair_where_it_was_in_the_log_of_the_result(case: MakeCase) -> None:
+    made, again = (
+        logged(case("thermal"), SWAPPED, began=clock - 60.0).add(
+            "device_events", "kernel_log_clock", "node", clock, "s"
+        )
+        for clock in (86_800.0, 90_400.0)
+    )
+    again.raw["repeat"], again.raw["ended_at"] = True, made.raw["ended_at"] + 3600.0
+    found = made.judge(others=(again.result(),), repaired_for=3900.0).findings
+    assert {each.severity for each in found if each.rule == DEVICE_EVENT} == {Severity.INFO}
 
 
 def test_a_node_that_does_not_say_what_its_logs_clock_is_shows_nothing_from_before_its_repair(case: MakeCase) -> None:

@@ -1,12 +1,12 @@
 """A stage's device events under the SKU's policies: findings, and messages that were counted but not reported.
 
 When it happened matters. During the stage nothing ran but Muster's own load, so even an application's error is a
-warning, and whatever needs a restart is critical. Before it, the log shows other users' jobs: an application's error
-is information; one that needed a reset warns, since the reset may have been done; one that needed a reboot or an
-inspection is critical, since a reboot would have emptied the log, unless a person repaired the node since then: a part
-that is swapped while the kernel runs is lost from PCIe, and firmware repeats after the boot what a processor that is
-gone reported. What only matters during a stage says so (``when``): at boot, firmware makes kernels print errors on
-sound machines.
+warning, and whatever needs a restart is critical. Before it, the log shows other users' jobs: an application's error is
+information; one that needed a reset warns, since the reset may have been done; one that needed a reboot or an
+inspection is critical, since a reboot would have emptied the log. Where a person repaired the node since then, one that
+needed an inspection is information: it had one; a part that is swapped while the kernel runs is lost from PCIe, and
+firmware repeats after the boot what the processor that was replaced had reported. What only matters during a stage says
+so (``when``): at boot, firmware makes kernels print errors on sound machines.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _When(enum.Enum):
 
 
 SEVERITY: dict[_When, dict[EventSeverity, Severity]] = {
-    _When.DURING: DURING, _When.BEFORE: BEFORE, _When.REPAIRED: {},
+    _When.DURING: DURING, _When.BEFORE: BEFORE, _When.REPAIRED: BEFORE | {EventSeverity.ISOLATE: Severity.INFO},
 }  # fmt: skip
 """A missing one informs."""
 
@@ -94,7 +94,7 @@ class _Judged:
 def judge_events(
     result: StageResult, policies: Sequence[EventPolicy], repaired_for: float | None = None
 ) -> PartJudgement:
-    """Judges every message of a stage. ``repaired_for``: as of ``Case``; what was logged before that repair informs.
+    """Judges every message of a stage. ``repaired_for``: seconds from a person's repair until the log was read.
 
     Findings, gravest first, of one severity in the order in which they happened; a gap for each probe that counted more
     messages than it reported, or whose log was overwritten or became unreadable meanwhile, and for each kind that no

@@ -33,7 +33,7 @@ class Case:
         repeats: The readings in ``others``.
         running: The versions of drivers and firmware on the other nodes of the SKU.
         replanned: Why other parameters than the SKU's measured the result, which then passes nothing; "" if not.
-        repaired_for: Seconds since a person repaired the node last, None if none did.
+        repaired_for: Seconds from when a person repaired the node last until its newest result; None if none did.
         previous_faults: {device: number of earlier runs in which the part that sits there failed}.
     """
 

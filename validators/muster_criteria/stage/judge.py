@@ -315,11 +315,19 @@ def _in_a_repeat(finding: Finding) -> Finding:
 def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku, repaired_for: float | None) -> PartJudgement:
     """Device events of the result, and what only its repeats logged, or logged more gravely: their log begins with what
     was logged before, and one code may be of several severities.
+
+    ``repeats``: oldest first; ``repaired_for``: as of the newest, so for each other one it was so much less.
     """
-    own = judge_events(result, sku.event_policies, repaired_for)
+    newest = (result, *repeats)[-1].ended_at
+
+    def judged(each: StageResult) -> PartJudgement:
+        ago = None if repaired_for is None else repaired_for - (newest - each.ended_at)
+        return judge_events(each, sku.event_policies, ago)
+
+    own = judged(result)
     findings, missing = list(own.findings), list(own.missing)
     for repeat in repeats:
-        again = judge_events(repeat, sku.event_policies, repaired_for)
+        again = judged(repeat)
         known = {(each.metric, each.device, each.labels, each.severity) for each in findings}
         for each in again.findings:
             during = tuple((key, "during" if key == "when" else label) for key, label in each.labels)

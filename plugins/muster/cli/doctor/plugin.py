@@ -16,12 +16,14 @@ NAME = "muster"
 
 
 def loaded(client: AirflowClient) -> Iterator[Check]:
-    """The API server has loaded the plugin; silent if so."""
+    """Whether the API server has loaded the plugin; silent if so."""
     try:
         absent = NAME not in client.plugins()
-    except MusterError:  # of Airflow, which another line reports
+    except MusterError as error:
+        fix = "try again, or give the login the right to read plugins"
+        yield Check(Mark.ADVICE, "plugin", f"which plugins Airflow has loaded cannot be read: {error}", fix)
         return
     if absent:
-        seen = "Airflow's API server has not loaded it: there are no Fleet page and no metrics"
+        seen = "Airflow's API server has not loaded it: the Fleet page and the metrics are missing"
         fix = "put plugins/muster_plugin.py into Airflow's plugins folder, and restart all components"
         yield Check(Mark.MISSING, "plugin", seen, f"{fix}; the API server's log says if it cannot be imported")

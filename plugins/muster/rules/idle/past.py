@@ -87,7 +87,7 @@ def risk_of(
     """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
 
     SKU and batch (label ``batch``) may make nodes alike. ``served``: when each node's machine first entered production:
-    only from then on can it fail in service. One that never did says nothing.
+    only from then on can it fail in service. Nodes that never entered it are left out.
     """
     nodes = [node for node in nodes if node.name in served]
     zero = now - HORIZON

@@ -55,8 +55,7 @@ SILENT = {
     "keepalives_count": 3,
 }  # fmt: skip
 """libpq's options (s, ms, s, s, number), by which a PostgreSQL host that vanished without a word is given up within
-half a minute, rather than within the quarter of an hour of TCP. Those that the URL has itself count instead.
-"""
+half a minute, rather than within the quarter of an hour of TCP. Those that the URL has itself count instead."""
 
 LOCK_TIMEOUT_MS = 2_000
 """How long a transaction waits for another's lock on PostgreSQL where it is ``hurried``."""
@@ -279,22 +278,24 @@ def version(made: Engine) -> str | None:
 
 
 def _make(url: str) -> Engine:
+    parsed: URL | None = None
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != SQLITE:
-            made = create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_options(parsed))
-        else:
-            made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
-            event.listen(made, "do_connect", _place_sqlite)
-            event.listen(made, "connect", _open_sqlite)
-            event.listen(made, "begin", _begin_sqlite)
+            return create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_options(parsed))
+        made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
+        event.listen(made, "do_connect", _place_sqlite)
+        event.listen(made, "connect", _open_sqlite)
+        event.listen(made, "begin", _begin_sqlite)
+        return made
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError) as error:
-        # A ValueError quotes what stands where a port should: a part of the password, if that has an "@" and a ":".
-        why = "its port is no number: percent-encode the password" if isinstance(error, ValueError) else error
+        why = str(error)
+        if parsed is None and isinstance(error, ValueError):
+            # It quotes what stands where a port should: a part of the password, if that has an "@" and a ":".
+            why = "its port is no number: percent-encode the password, give several hosts as ?host=A:1&host=B:2"
         raise DatabaseNotReady(
             f"MUSTER_DATABASE_URL cannot be used ({why}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
         ) from None
-    return made
 
 
 def apart(made: Engine) -> Engine:
@@ -364,8 +365,7 @@ def translated() -> Iterator[None]:
         raise DatabaseNotReady(_unreachable(error)) from error
     except exc.TimeoutError as error:
         raise DatabaseNotReady(
-            "every connection of this process to the fleet records is in use, for too long: try again, with fewer "
-            "requests at once"
+            "every connection of this process to the fleet records is in use: try again, with fewer requests at once"
         ) from error
 
 

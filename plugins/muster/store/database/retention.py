@@ -64,10 +64,10 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
     by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, of which a
     verdict is current or on which a suspicion rests, parts and suspicions of them by when they were last in a node,
-    events by their own age, but for each node's adoption and first entry into production, and leases by their end.
-    Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots as long
-    as a verdict that is kept cites them, and the newest of each kind; certificates until a year after they expired,
-    and the newest of each machine.
+    events by their own age, but for each node's adoption, and its and its present machine's first entry into
+    production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU
+    revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
+    certificates until a year after they expired, and the newest of each machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -205,11 +205,13 @@ def _over_certificates(before: datetime.datetime) -> Select[str]:
 
 
 def _over_events(before: datetime.datetime) -> Select[int]:
-    """Events from before then, without those that say since when a node has served and whether it was adopted."""
+    """Events from before then, without those that say since when a node and its present machine have served, and
+    whether it was adopted.
+    """
     earlier, production = aliased(EventRow), State.PRODUCTION
-    entered = select(earlier.id).where(
+    entered = select(earlier.id).join(NodeRow, NodeRow.name == earlier.node).where(
         earlier.node == EventRow.node, earlier.from_state != earlier.to_state, earlier.to_state == production,
-        earlier.id < EventRow.id,
+        earlier.id < EventRow.id, or_(EventRow.id <= NodeRow.machine_event, earlier.id > NodeRow.machine_event),
     )  # fmt: skip
     first = (EventRow.from_state != production) & (EventRow.to_state == production) & ~entered.exists()
     adopted = EventRow.evidence["adopted"].as_boolean().is_(True)

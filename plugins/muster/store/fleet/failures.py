@@ -7,20 +7,19 @@ import dataclasses
 import datetime
 import fnmatch
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
-from muster.model.health import observation_of
 from muster.model.states import BROKEN, SERVING, State
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
-from muster.store.database.health import HealthRow
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, StageRow
+from muster.store.machines.parts import CHASSIS
 from muster_criteria.devices import kind_of
 from muster_criteria.model import FaultClass, Severity
 
@@ -53,6 +52,12 @@ CHECKS_OF = {
 """The same of what is observed between tests, by patterns; a driver's and the kernel's errors as in their policies."""
 NO_PART = ("node", "pci")
 """Kinds of devices that name no part: a GPU that no longer answers is known by its address alone."""
+OF_HOST = (
+    FaultClass.CPU, FaultClass.DIMM, FaultClass.DISK, FaultClass.NIC, FaultClass.CABLE, FaultClass.PSU,
+    FaultClass.COOLING,
+    "machine_checks*", "edac_*", "kernel/machine-check", "kernel/memory-*", "kernel/disk-*", "kernel/network",
+)  # fmt: skip
+"""Fault classes and patterns of checks that are of no GPU, also where their device names no part."""
 
 
 def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
@@ -132,33 +137,43 @@ def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
     by_node: dict[str, list[_Spell]] = collections.defaultdict(list)
     for spell in spells:
         by_node[spell.left.node].append(spell)
-    seen = _observed(session, spells)
     made: list[Failure] = []
     for some in batches(by_node):
         entries, findings, placed = _entries(session, some), _findings(session, some), _placed(session, some)
         for name in some:
-            for each in by_node[name]:
-                cause = seen.get(observation_of(each.left.evidence))
-                made.append(_failure(each, cause, entries[name], findings[name], placed[name]))
+            made += [_failure(each, entries[name], findings[name], placed[name]) for each in by_node[name]]
     return made
 
 
-def _failure(spell: _Spell, cause: Any, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
-    """``cause``: what was observed between tests, and the node left for, None for a test's finding or a person."""
+def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
+    """``entries``, ``findings``, ``placed``: all rows of the node; those of the time of ``spell`` count."""
     left, back = spell.left, spell.back
     entered = max((each.after for each in entries if each.id < left.id), default=0)
     own = [each for each in findings if each.id > entered and (back is None or each.id <= back.after)]
     groups = [_group(each.fault_class, each.stage) for each in own]
-    devices = {each.device for each in own}
-    if cause is not None:
-        groups.insert(0, group_seen(cause.check))
-        devices.add(cause.device)
-    # Of a fault that names no part, such as a crash, whatever was replaced may have been the part.
-    slots = {each for each in devices if kind_of(each) not in NO_PART} or {each.slot for each in placed}
+    faults = [(each.device, each.fault_class) for each in own]
+    if check := left.evidence.get("check"):
+        groups.insert(0, group_seen(check))
+        faults.append((left.evidence["device"], check))
+    slots = _suspected(faults, {each.slot for each in placed})
     replaced = back is not None and bool(_removed(placed, slots, left.after, back.after))
     group = next((group for group in groups if group != "unknown"), "unknown")
     gone = spell.over.at if spell.over is not None and back is None else None
     return Failure(left.node, group, left.at, back.at if back else None, replaced, gone)
+
+
+def _suspected(faults: Sequence[tuple[str, str]], known: Collection[str]) -> Collection[str]:
+    """Where the part sat that failed: of the slots with ``known`` parts, those that the faults, (device, fault class or
+    check), name.
+
+    A part without a serial of its own, such as a NIC, a power supply or a DIMM, goes by its board or system: that a
+    GPU was replaced says nothing of it. Of a fault that names no part, such as a crash, whatever was replaced may have
+    been the part.
+    """
+    if named := {device for device, _ in faults}.intersection(known):
+        return named
+    anything = all(kind_of(device) in NO_PART and not _matches(what, OF_HOST) for device, what in faults)
+    return known if anything else CHASSIS
 
 
 def _removed(placed: list[Any], slots: Collection[str], first: int, last: int) -> set[int]:
@@ -176,13 +191,6 @@ def _by_node(session: Session, query: Select[*tuple[Any, ...]]) -> dict[str, lis
     for row in session.execute(query):
         found[row.node].append(row)
     return found
-
-
-def _observed(session: Session, spells: Sequence[_Spell]) -> dict[int | None, Any]:
-    ids = [number for each in spells if (number := observation_of(each.left.evidence)) is not None]
-    columns = HealthRow.id, HealthRow.check, HealthRow.device
-    found = (session.execute(select(*columns).where(HealthRow.id.in_(some))) for some in batches(ids))
-    return {row.id: row for rows in found for row in rows}
 
 
 def _entries(session: Session, nodes: Sequence[str]) -> dict[str, list[Any]]:
@@ -214,5 +222,8 @@ def _group(fault_class: str, stage: str) -> str:
 
 def group_seen(check: str) -> str:
     """Returns the group of what was observed between tests."""
-    of = (group for group, checks in CHECKS_OF.items() if any(fnmatch.fnmatchcase(check, each) for each in checks))
-    return next(of, "unknown")
+    return next((group for group, checks in CHECKS_OF.items() if _matches(check, checks)), "unknown")
+
+
+def _matches(what: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(what, each) for each in patterns)

@@ -353,7 +353,7 @@ def withdraw(observation: Observation, why: str) -> Node:
         held = breaker_now(session, simulated=node.simulated, deciding=True)
         if held.open and not node.shadow:
             raise IllegalMove(f"{node.name} stays in service: {held.why}", Refusal.BREAKER)
-        evidence = Evidence(observed=cited(row.id), reason=why)
+        evidence = Evidence(observed=cited(row.id), check=row.check, device=row.device, reason=why)
         access.move(session, node, State.QUARANTINE, ACTOR, why, evidence)
         row.acted = "withdrawn"
         return access.to_node(node)

@@ -122,6 +122,17 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
 
 
 @pytest.mark.usefixtures("muster_home")
+@pytest.mark.parametrize(
+    ("url", "named"), [("sqlite:///x?timeout=abc", "abc"), ("postgresql://muster@db1:1,db2:2/none", "?host=")]
+)
+def test_what_cannot_be_used_in_a_url_is_named(monkeypatch: pytest.MonkeyPatch, url: str, named: str) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", url)
+    with pytest.raises(DatabaseNotReady) as refused:
+        store.nodes.find()
+    assert named in str(refused.value)
+
+
+@pytest.mark.usefixtures("muster_home")
 def test_no_secret_of_the_url_is_shown_and_each_host_is(monkeypatch: pytest.MonkeyPatch) -> None:
     given = "password=secret&sslpassword=secret&host=db1:5432&host=db2:5432"
     monkeypatch.setenv("MUSTER_DATABASE_URL", f"postgresql://muster:secret@/none?{given}")

@@ -239,6 +239,23 @@ def test_a_node_that_entered_long_ago_and_was_tested_since_is_no_delivery(monkey
     assert found.served["tested"] < days(-365)
 
 
+@pytest.mark.both_dialects
+def test_since_when_a_replaced_machine_serves_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", "365")
+    store.nodes.add(fleet.new_node())
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(access, "now", lambda: days(-800))
+        for machine in ("first", "second"):
+            fleet.qualify(run_id=machine)
+            store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "tested")
+            if machine == "first":
+                store.adoption.replace("gpu-0001", "Ada", "another one", host_key=fleet.host_key("other"))
+    store.retention.apply(NOW)
+    assert store.failures.served(NOW).keys() == {"gpu-0001"}
+    entries = [each.to_state for each in store.nodes.events("gpu-0001") if each.from_state != each.to_state]
+    assert entries == [State.PRODUCTION, State.PRODUCTION]
+
+
 @pytest.mark.parametrize("days_kept", ["30", "364", "-1"])
 def test_events_are_kept_for_a_year_at_least(days_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", days_kept)

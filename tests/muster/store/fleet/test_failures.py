@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import delete, event
 
 from muster import store
 from muster.admission.entry import move
@@ -16,6 +16,7 @@ from muster.model.health import Report
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
+from muster.store.database.health import HealthRow
 from muster.store.machines import parts
 from muster_criteria import policy_file
 from muster_criteria.device_events.policy import EventPolicy, EventSeverity
@@ -115,6 +116,9 @@ def leaves(check: str, slot: str) -> None:
         ("xid/79", "pci:0000:1b:00.0", "links", True),
         ("xid/95", "gpu1", "memory", False),
         ("kernel/oops", "node", "unknown", True),
+        ("edac_uncorrected", "node", "memory", False),
+        ("port_down", "nic:mlx5_0", "links", False),
+        ("psu_failed", "psu1", "power", False),
     ],
 )
 def test_a_failure_that_the_sweep_found_has_its_group_and_its_part(
@@ -125,6 +129,25 @@ def test_a_failure_that_the_sweep_found_has_its_group_and_its_part(
     sits({"gpu0": "X", "gpu1": "B"})
     repaired("replaced")
     assert [(each.group, each.replaced) for each in failures()] == [(group, replaced)]
+
+
+@pytest.mark.parametrize(("check", "slot"), [("edac_uncorrected", "node"), ("port_down", "nic:mlx5_0")])
+def test_a_part_without_a_serial_goes_with_its_board(check: str, slot: str) -> None:
+    sits({"gpu0": "A", "board": "M"})
+    leaves(check, slot)
+    sits({"gpu0": "A", "board": "N"})
+    repaired("replaced")
+    assert [each.replaced for each in failures()] == [True]
+
+
+def test_what_the_sweep_found_counts_when_its_observation_is_no_longer_kept() -> None:
+    sits({"gpu0": "A"})
+    leaves("xid/95", "gpu0")
+    with writing() as session:
+        session.execute(delete(HealthRow))
+    sits({"gpu0": "X"})
+    repaired("replaced")
+    assert [(each.group, each.replaced) for each in failures()] == [("memory", True)]
 
 
 def test_a_node_that_was_reset_alone_had_nothing_replaced() -> None:
