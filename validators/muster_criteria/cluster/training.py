@@ -61,10 +61,12 @@ def judge_training(
     judge_rates(programme, earlier, members, block)
 
 
-def recipe_of(results: Iterable[StageResult | None]) -> str:
-    """What the members trained, as they name it; "" where none does, or they differ."""
-    recipes = {text for each in results if (text := Measurements(each).text(TRAINING, "training_recipe"))}
-    return recipes.pop() if len(recipes) == 1 else ""
+def recipe_of(results: Iterable[StageResult | None]) -> tuple[str, float]:
+    """What the members trained, as they name it, "" where none does, or they differ; and on how many devices."""
+    sent = [Measurements(each) for each in results]
+    recipes = {text for each in sent if (text := each.text(TRAINING, "training_recipe"))}
+    devices = sum(each.value(TRAINING, "training_devices") or 0.0 for each in sent)
+    return recipes.pop() if len(recipes) == 1 else "", devices
 
 
 def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:

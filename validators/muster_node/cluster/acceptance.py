@@ -186,11 +186,9 @@ class Acceptance:
         if group.local == 0:
             group.emit("scaling", "node", value=min(each[1] for each in sums) / sum(nodes), samples=len(steps))
             group.emit("training_devices", "node", value=group.per_node)
-            # By the number of devices a save is divided, and gradients are summed over more or fewer of them.
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
-                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}, {group.world} devices"
-                f"{', compiled' if recipe.compiled else ''}"
+                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
             group.emit("flop_per_token", "node", value=size.flop_per_token, note="6 N + 6 L d s")
