@@ -200,7 +200,7 @@ def _warn_all(
 
 def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Each node's throughput alone against the others with the same devices and libraries."""
-    keys = {name: measured.texts(TRAINING, "digest_key") for name, measured in members.items()}
+    keys = {name: measured.texts(TRAINING, "pace_key") for name, measured in members.items()}
     for name, low in low_rates(limit, values_of(members, "tokens_per_s", scope="node"), keys).items():
         if any(each.rule == "straggler" for each in block.findings.get(name, ())):
             continue
