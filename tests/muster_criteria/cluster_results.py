@@ -17,14 +17,13 @@ PROGRAMME = load_sku("h100-sxm-8").block
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 PARTS = [(kind, layer) for kind in ("activations", "gradients") for layer in ("0", "head")]
 STEPS = 3
-KEY = "NVIDIA H100; PyTorch 2.13"
+KEY = "driver_version=570; gpu_model=NVIDIA H100; torch=2.13"
 COLLECTIVES, TRAINING = "cluster_collectives", "cluster_training"
 
 
 def row(probe: str, metric: str, device: str = "node", **keys: Any) -> dict[str, Any]:
-    unit = {"step_digest": "text", "digest_key": "text", "weights_digest": "text", "nvlink_domain": "text"}.get(
-        metric, "count"
-    )
+    texts = ("step_digest", "digest_key", "pace_key", "weights_digest", "nvlink_domain")
+    unit = "text" if metric in texts else "count"
     return {"probe": probe, "metric": metric, "device": device, "unit": unit, **keys}
 
 
@@ -58,6 +57,12 @@ class Sent:
         self.status = {COLLECTIVES: "completed", TRAINING: "completed"}
         self.dropped: set[str] = set()
         self.end = "completed"
+
+    def apart(self, change: str) -> Sent:
+        """Its GPUs have a key of their own, and by it other digests; by a driver their pace is still comparable."""
+        self.keys = {gpu: f"{key}; {change}" for gpu, key in self.keys.items()}
+        self.digests = {at: text + change for at, text in self.digests.items()}
+        return self
 
     def flip(self, gpu: str = "gpu0", step: int = 1, erratic: bool = False) -> Sent:
         """A GPU whose answer is its own from some part of a step on."""
@@ -117,6 +122,8 @@ class Sent:
             rows.append(row(TRAINING, "step_digest", gpu, text=text, labels=labels))
         for gpu in self.gpus:
             rows.append(row(TRAINING, "digest_key", gpu, text=self.keys[gpu]))
+            of_pace = [part for part in self.keys[gpu].split("; ") if not part.startswith("driver_version")]
+            rows.append(row(TRAINING, "pace_key", gpu, text="; ".join(of_pace)))
             compared = sum(at == gpu for at, *_ in self.digests)
             rows.append(row(TRAINING, "self_mismatches", gpu, value=self.wrong_in_itself[gpu], samples=compared))
             rows.append(row(TRAINING, "step_compute", gpu, value=self.compute[gpu]))

@@ -94,6 +94,21 @@ def listed(names: list[str], most: int = 4) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def unlike(key: str, others: Iterable[str]) -> str:
+    """What distinguishes a key ("NAME=VALUE; NAME=VALUE") from the most common of the others; all of it without any.
+
+    >>> unlike("key=f3; cuda=12.8; torch=2.9", ["key=a0; cuda=12.6; ecc_mode=1; torch=2.9"])
+    'cuda 12.8 instead of 12.6 and ecc_mode not read instead of 1'
+    """
+    usual = max(collections.Counter(others).items(), key=lambda item: (item[1], item[0]), default=("", 0))[0]
+    if not usual:
+        return key
+    mine, theirs = (dict(part.split("=", 1) for part in text.split("; ") if "=" in part) for text in (key, usual))
+    names = sorted({*mine, *theirs} - {"key"})  # which is the digest of all the others
+    read = [(name, mine.get(name, "not read"), theirs.get(name, "not read")) for name in names]
+    return listed([f"{name} {own} instead of {other}" for name, own, other in read if own != other]) or key
+
+
 ALIKE_MIN = 3
 
 

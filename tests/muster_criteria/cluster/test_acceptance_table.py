@@ -89,7 +89,9 @@ def test_what_a_forecast_rests_on_is_said() -> None:
     )  # fmt: skip
     assert (earlier.inputs.save.value, earlier.inputs.restart.value) == (9.0, 70.0 + 5.0)
     unloaded = training(member("n1", checkpoints=False))
-    assert unloaded.inputs.restart.value == 48.0
+    assert (unloaded.inputs.restart.value, unloaded.inputs.restart.measured) == (48.0, False)
+    own, of_others = measured.inputs.restart.source, earlier.inputs.restart.source
+    assert ("3 earlier blocks" in own, "3 earlier blocks" in of_others) == (False, True)
     assert not training(rate=dataclasses.replace(RATE, measured=False)).inputs.measured
 
 

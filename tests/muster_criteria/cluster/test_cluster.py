@@ -76,11 +76,13 @@ def test_the_order_of_members_changes_nothing(dice: random.Random, count: int) -
 
 def test_the_odd_one_out_in_model_is_held_since_no_other_confirms_it() -> None:
     sent = block(3, gpus=1)
-    sent["n2"].keys["gpu0"] = "another library"
+    sent["n2"].apart("torch=2.14")
     judgement = judge_block(members(sent))
     assert judgement.failed == {}
     assert cleared(judgement) == ("n0", "n1")
     assert inconclusive(judgement) == {"n2": {Lack.NOT_CONFIRMED}}
+    assert "2.14" in reason(judgement, "n2")
+    assert "H100" not in reason(judgement, "n2")
 
 
 def test_a_whole_node_that_differs_is_held_for_its_software() -> None:

@@ -92,29 +92,37 @@ def test_a_single_device_may_differ_more_than_a_whole_node() -> None:
 def test_different_models_are_not_compared() -> None:
     sent = block(4)
     for name in ("n2", "n3"):
-        sent[name].keys = dict.fromkeys(sent[name].gpus, "NVIDIA H200; PyTorch 2.13")
-        sent[name].digests = {at: text + " on H200" for at, text in sent[name].digests.items()}
+        sent[name].apart("gpu_model=NVIDIA H200")
         sent[name].compute = dict.fromkeys(sent[name].gpus, 0.7)
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
-def with_other_libraries(each: Sent, suffix: str = ".1") -> None:
-    each.keys = {gpu: key + suffix for gpu, key in each.keys.items()}
-    each.digests = {at: text + suffix for at, text in each.digests.items()}
+@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("with_another_driver", [("n0",), ("n0", "n1", "n2")])
+def test_a_straggler_fails_where_drivers_differ(with_another_driver: tuple[str, ...], gpus: int) -> None:
+    """Which change the bits of a healthy device: its pace is what they must not make slower."""
+    sent = block(6, gpus)
+    slow(sent, "n0", "gpu0", factor=1.12)
+    for name in with_another_driver:
+        sent[name].apart("driver_version=575")
+    judgement = judge_block(members(sent))
+    assert {name: [each.rule for each in found] for name, found in judgement.failed.items()} == {"n0": ["straggler"]}
+    assert set(cleared(judgement)) == set(sent) - {"n0"}
 
 
 @pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.03, False), (1.5, True)])
 def test_a_member_with_other_libraries_than_all_others_is_not_called_fast_enough(factor: float, slower: bool) -> None:
     sent = block(8)
     slow(sent, "n7", factor=factor)
-    with_other_libraries(sent["n7"])
+    sent["n7"].apart("torch=2.14")
     judgement = judge_block(members(sent))
     assert set(cleared(judgement)) == set(sent) - {"n7"}
     member = judgement.members["n7"]
     assert member.verdict is Verdict.PROVISIONAL
     ((gap),) = member.coverage.unjudged
     assert (gap.code, gap.what) == (Lack.NOT_COMPARED, "step_compute of cluster_training")
-    assert sent["n7"].keys["gpu0"] in gap.why
+    assert "2.14" in gap.why
+    assert "H100" not in gap.why
     assert ("1.5 s a step, 50.0 % more" in gap.why) == slower
     assert [note.startswith("n7: ") for note in judgement.notes if "libraries" in note] == [True] * slower
 

@@ -242,7 +242,7 @@ def test_a_path_of_a_node_that_does_not_say_where_it_is_is_of_no_kind() -> None:
 
 def test_a_slow_member_with_libraries_of_its_own_explains_a_block_that_scales_badly() -> None:
     sent = block(4)
-    sent["n2"].keys = {gpu: key + ".1" for gpu, key in sent["n2"].keys.items()}
+    sent["n2"].apart("torch=2.14")
     sent["n2"].compute["gpu1"] = 1.3
     for each in sent.values():
         each.training["scaling"] = 0.8
@@ -257,6 +257,8 @@ def test_a_slow_member_with_libraries_of_its_own_explains_a_block_that_scales_ba
 def test_a_node_that_is_slow_alone_is_warned_of() -> None:
     sent = block(4)
     sent["n3"].alone *= 0.9
+    assert rules(real(sent)) == {"n0": [], "n1": [], "n2": [], "n3": ["slow_alone"]}
+    sent["n3"].apart("driver_version=575")
     assert rules(real(sent)) == {"n0": [], "n1": [], "n2": [], "n3": ["slow_alone"]}
 
 

@@ -75,7 +75,9 @@ def bitwise(
     monkeypatch.setattr(acceptance, "require_torch", lambda: fake)
     monkeypatch.setattr(acceptance, "replica", lambda *given: None)
     monkeypatch.setattr(acceptance, "same_batch", trial)
-    monkeypatch.setattr(Acceptance, "_key", lambda self, model: "x" * TEXT_MAX)
+    monkeypatch.setattr(
+        Acceptance, "_keys", lambda self, model: dict.fromkeys(("digest_key", "pace_key"), "x" * TEXT_MAX)
+    )
     monkeypatch.setattr(Acceptance, "_give_back", lambda self: None)
     every = [Device(f"{kind}{slot}", kind, slot) for slot in range(devices)]
     group = Group(every[0], most or devices)

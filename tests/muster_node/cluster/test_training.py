@@ -215,6 +215,25 @@ def test_exposed_communication_is_what_no_compute_hides(compute: Any, communicat
     assert exposed_of(compute, communication) == (len(busy), len(sent - busy))
 
 
+def test_a_traced_step_begins_once_all_ranks_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time for which another rank still reads its trace is this one's communication."""
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def profile(**given: Any) -> Iterator[Any]:
+        order.append("profiler")
+        yield SimpleNamespace(events=list)
+
+    made: Any = object.__new__(Trainer)
+    made.recipe, made._device = SimpleNamespace(layout=llama.FSDP), SimpleNamespace(type="cuda")
+    made._group = SimpleNamespace(gather=lambda: order.append("all there"))
+    activity = SimpleNamespace(CUDA="cuda")
+    made._torch = SimpleNamespace(profiler=SimpleNamespace(profile=profile, ProfilerActivity=activity))
+    monkeypatch.setattr(Trainer, "step", lambda *given: order.append("step"))
+    assert made.split(3, Work(1, 1)) == (0, 0)
+    assert order == ["profiler", "all there", "step"]
+
+
 def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path: Any) -> None:
     assert trouble_at(tmp_path, 1000) == ""
     assert "not there" in trouble_at(tmp_path / "absent", 1000)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from muster_criteria.cluster.model import PAYLOAD, TRAINING, ZERO, BlockFindings, Measurements, fault_of
 from muster_criteria.devices import natural
 from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
-from muster_criteria.words import listed
+from muster_criteria.words import listed, unlike
 
 VOTERS_MIN = 3
 """Fewer devices have no majority."""
@@ -72,10 +72,10 @@ def judge_digests(members: Mapping[str, Measurements], block: BlockFindings) -> 
     for vote in votes:
         groups.setdefault(vote.key, []).append(vote)
     for group in groups.values():
-        _judge_group(group, block, mixed=len(groups) > 1)
+        _judge_group(group, [vote.key for vote in votes if vote.key != group[0].key], block)
 
 
-def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> None:
+def _judge_group(group: Sequence[Vote], other_keys: Sequence[str], block: BlockFindings) -> None:
     erratic = [vote for vote in group if vote.erratic]
     if len({vote.member for vote in erratic}) > 1 and 2 * len(erratic) > len(group):
         why = (
@@ -96,8 +96,9 @@ def _judge_group(group: Sequence[Vote], block: BlockFindings, mixed: bool) -> No
         _judge_member(member, mine, [vote for vote in faulty if vote.member == member], len(group), block)
     for vote in comparable:
         if not vote.against and vote.confirmed < vote.compared:
-            kind = "comparable device" if mixed else "device"
-            why = f"no other {kind} confirms the digests of {vote.device} ({vote.key})"
+            why = f"no other device confirms the digests of {vote.device}"
+            if other_keys:
+                why += f", which are not comparable with those of most others ({unlike(vote.key, other_keys)})"
             block.suspect([vote.member], Lack.NOT_CONFIRMED, why)
 
 

@@ -33,6 +33,9 @@ CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 A slow or ill member explains none."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
+SAVED = "checkpoint_"
+"""How figures of checkpoints begin, which are compared between blocks of as many devices: a state that all ranks hold
+is saved once, divided over them, so that a node of a small block writes more of it."""
 REASONS_MAX = 200
 """Reasons why a member cannot pass, and sentences about a block, that are kept: a node may report labels at will."""
 
@@ -42,7 +45,7 @@ class Earlier:
     """What earlier sound blocks of the SKU reached with the same recipe, as medians.
 
     ``tokens_per_s`` of a device, of so many ``blocks``; ``save_s``: the 95th percentile of a checkpoint's saves, of the
-    ``saves`` blocks that made some, None without any.
+    ``saves`` blocks of as many devices that made some, None without any.
     """
 
     tokens_per_s: float

@@ -85,7 +85,7 @@ def _judge_saves(
     shown, at_most = against(seconds, most, "s")
     observed = (
         f"{shown} (p95), {100 * (seconds / earlier.save_s - 1):.0f} % more than the median of "
-        f"{earlier.saves} earlier blocks with this recipe"
+        f"{earlier.saves} earlier blocks with this recipe and as many devices"
     )
     summary = f"A save {limit.meaning}: {observed}."
     expected, extent = f"≤ {at_most}", Extent(seconds, "s", "higher")

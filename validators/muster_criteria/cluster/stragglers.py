@@ -19,7 +19,7 @@ from muster_criteria.cluster.model import (
 from muster_criteria.model import Extent, FaultClass, Gap, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import against, figure, listed
+from muster_criteria.words import against, figure, listed, unlike
 
 PARTS = ("step_compute", "step_wait")
 """What a step consists of here."""
@@ -64,7 +64,7 @@ def _pace(measured: Measurements) -> Pace | None:
         for row in measured.rows(TRAINING, "step_compute")
         if row.device != "node" and row.value is not None
     }
-    keys = measured.texts(TRAINING, "digest_key")
+    keys = measured.texts(TRAINING, "pace_key")
     return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
 
 
@@ -84,7 +84,8 @@ def _leave_unjudged(
 ) -> None:
     """Says that a member is compared with none, and by how much it is slower than the others, which may be due to its
     libraries."""
-    why = f"not compared: no other member has its devices and libraries ({listed(list(pace.key)) or 'unknown'})"
+    apart = listed([unlike(key, [key for other in others for key in other.key]) for key in pace.key]) or "unknown"
+    why = f"not compared: no other member has its devices and libraries ({apart})"
     usual = statistics.median([other.compute for other in others] or [pace.compute])
     excess = 100 * (pace.compute / usual - 1.0)
     if excess > number_of(_limits(pace, programme)[1]):

@@ -61,10 +61,12 @@ def judge_training(
     judge_rates(programme, earlier, members, block)
 
 
-def recipe_of(results: Iterable[StageResult | None]) -> str:
-    """What the members trained, as they name it; "" where none does, or they differ."""
-    recipes = {text for each in results if (text := Measurements(each).text(TRAINING, "training_recipe"))}
-    return recipes.pop() if len(recipes) == 1 else ""
+def recipe_of(results: Iterable[StageResult | None]) -> tuple[str, float]:
+    """What the members trained, as they name it, "" where none does, or they differ; and on how many devices."""
+    sent = [Measurements(each) for each in results]
+    recipes = {text for each in sent if (text := each.text(TRAINING, "training_recipe"))}
+    devices = sum(each.value(TRAINING, "training_devices") or 0.0 for each in sent)
+    return recipes.pop() if len(recipes) == 1 else "", devices
 
 
 def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:
@@ -198,7 +200,7 @@ def _warn_all(
 
 def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Each node's throughput alone against the others with the same devices and libraries."""
-    keys = {name: measured.texts(TRAINING, "digest_key") for name, measured in members.items()}
+    keys = {name: measured.texts(TRAINING, "pace_key") for name, measured in members.items()}
     for name, low in low_rates(limit, values_of(members, "tokens_per_s", scope="node"), keys).items():
         if any(each.rule == "straggler" for each in block.findings.get(name, ())):
             continue

@@ -18,7 +18,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads import llama
 from muster_node.workloads.common import MIB, median, quantile, spread
-from muster_node.workloads.golden_key import facts_of, golden_key
+from muster_node.workloads.golden_key import facts_of, golden_key, pace_key
 from muster_node.workloads.transformer import Shape, Transformer
 
 SHAPES = {
@@ -34,8 +34,8 @@ _PATH_REPEATS = 5
 _TURNS = 3
 _MICRO_MAX = 256
 _TRACED_STEPS = 20
-"""With FSDP on GPUs, of which only a trace tells compute and exposed communication; at most as many as were timed. Each
-costs a step of ``step_s``, and its profiler.
+"""So many further steps are traced with FSDP on GPUs, where only a trace tells compute and exposed communication apart;
+fewer where fewer were timed. Each costs a step of ``step_s``, and its profiler.
 """
 AFTER = "after"
 """The label of the step that repeats the bitwise test after the load."""
@@ -117,7 +117,8 @@ class Acceptance:
         model = replica(self._torch, group.hardware, device, shape, dtype, self._seed)
         when = AFTER if AFTER in spans else "before"
         if when != AFTER:
-            emit("digest_key", device.id, text=self._key(model))
+            for metric, text in self._keys(model).items():
+                emit(metric, device.id, text=text)
         differing: list[str] = []
         compared = 0
         for label, steps in spans.items():
@@ -134,10 +135,12 @@ class Acceptance:
         note = f"the first is {differing[0]}" if differing else ""
         emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
-    def _key(self, model: Transformer) -> str:
-        shape = model.shape
+    def _keys(self, model: Transformer) -> dict[str, str]:
+        """By metric: what must be equal for a device's bits to be comparable, and for its times."""
+        shape, facts = model.shape, facts_of(self._group.hardware)
         sizes = f"{DTYPES[model.compute.device.kind]}, {shape.layers}×{model.tokens}×{model.d}"
-        return golden_key(self._torch, model.compute, facts_of(self._group.hardware), sizes=sizes)
+        keys = {"digest_key": golden_key, "pace_key": pace_key}
+        return {metric: key(self._torch, model.compute, facts, sizes=sizes) for metric, key in keys.items()}
 
     def _recipe(self, compute: Compute) -> Recipe:
         """The same on all ranks: what fits on the device with the least memory."""
@@ -186,11 +189,9 @@ class Acceptance:
         if group.local == 0:
             group.emit("scaling", "node", value=min(each[1] for each in sums) / sum(nodes), samples=len(steps))
             group.emit("training_devices", "node", value=group.per_node)
-            # By the number of devices a save is divided, and gradients are summed over more or fewer of them.
             note = (
                 f"{recipe.name}: N = {size.computed:,} without the embedding, L = {size.layers}, d = {size.width}, "
-                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}, {group.world} devices"
-                f"{', compiled' if recipe.compiled else ''}"
+                f"s = {size.seq}, {recipe.dtype}, {recipe.layout}{', compiled' if recipe.compiled else ''}"
             )
             group.emit("training_recipe", "node", text=note)
             group.emit("flop_per_token", "node", value=size.flop_per_token, note="6 N + 6 L d s")

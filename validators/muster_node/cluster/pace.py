@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from muster_node.hardware.seam import Clock, Compute
@@ -116,30 +117,29 @@ def exposed_of(compute: Sequence[Span], communication: Sequence[Span]) -> tuple[
     """(seconds of compute, seconds of communication that no compute hides) of kernels' (begin, end) in one trace.
 
     >>> exposed_of([(0, 4), (6, 8)], [(3, 7)])
-    (6, 2)
+    (6.0, 2.0)
     """
-    busy, sent = _joined(compute), _joined(communication)
-    total = sum(end - begin for begin, end in busy)
-    hidden = sum(
-        max(0, min(end, stop) - max(begin, start)) for begin, end in sent for start, stop in busy
-    )  # traces of a few steps: thousands of spans at most
-    return total, sum(end - begin for begin, end in sent) - hidden
+    busy = _covered(compute)
+    return busy, max(0, _covered([*compute, *communication]) - busy)
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
-    joined: list[Span] = []
+def _covered(spans: Sequence[Span]) -> float:
+    covered, until = 0.0, -math.inf
     for begin, end in sorted(spans):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined
+        covered += max(0, end - max(begin, until))
+        until = max(until, end)
+    return covered
 
 
-def traced(torch: Any, step: Any) -> tuple[float, float]:
-    """``exposed_of`` of one step of CUDA kernels, by PyTorch's profiler; NCCL's kernels carry its name."""
+def traced(torch: Any, meet: Callable[[], object], step: Callable[[], object]) -> tuple[float, float]:
+    """``exposed_of`` of one step of CUDA kernels, by PyTorch's profiler; NCCL's kernels carry its name.
+
+    ``meet`` returns once all ranks are there: a rank takes its own time to start the profiler and to read the trace
+    before, and the others' communication must not contain that.
+    """
     profiler = torch.profiler
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as trace:
+        meet()
         step()
     compute: list[Span] = []
     communication: list[Span] = []

@@ -112,7 +112,7 @@ class Trainer:
         """(compute, exposed communication) of one step where PyTorch tells neither: FSDP on GPUs, by a trace."""
         if self.recipe.layout != llama.FSDP or self._device.type != "cuda":
             return None
-        return traced(self._torch, lambda: self.step(number, work))
+        return traced(self._torch, self._group.gather, lambda: self.step(number, work))
 
     def clock_mhz(self, number: int, work: Work) -> float | None:
         """Mean clock of the device in one further step, None where it does not tell."""

@@ -63,9 +63,12 @@ class ClusterTraining(Probe):
         "self_mismatches": Metric(
             "count", "digests that differ between two runs of the same batch on one device; samples: those compared"
         ),
-        "digest_key": Metric("text", "what must be equal for digests to be comparable: as golden_key, and sizes"),
+        "digest_key": Metric(
+            "text", "what must be equal for digests to be comparable: models, driver, libraries, settings, sizes"
+        ),
+        "pace_key": Metric("text", "what must be equal for times to be comparable: device model, PyTorch, sizes"),
         "training_devices": Metric("count", "ranks of this node that took part"),
-        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout, number format, devices"),
+        "training_recipe": Metric("text", "the model, its parameters, sequence length, layout and number format"),
         "flop_per_token": Metric("FLOP", "6 N + 6 L d s of the model: N without the embedding, d its width, s tokens"),
         "gemm_best": Metric("FLOP/s", "best rate of products of the model's shapes on this device, before the load"),
         "tokens_per_s": Metric("1/s", "tokens in a median step over its time; scope node: alone, block: all together"),

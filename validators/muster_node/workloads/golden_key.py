@@ -1,4 +1,4 @@
-"""What must be equal for the bits of two healthy devices to be comparable: between nodes, over time, within a block."""
+"""What must be equal for two healthy devices to be comparable, in bits or in pace."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Facts = Mapping[tuple[str, str], str]
 
 
 def keep_workspace() -> None:
-    """Has cuBLAS give the same bits in each run, unless the node says otherwise.
+    """Sets cuBLAS to return the same bits in each run, unless the node's environment says otherwise.
 
-    Read when the first GPU product is made, so it has to be called before PyTorch is even imported.
+    cuBLAS reads the setting with the first product on a GPU: this has to be called before.
     """
     os.environ.setdefault(_WORKSPACE, ":4096:8")
 
@@ -41,6 +41,21 @@ def golden_key(torch: Any, compute: Compute, facts: Facts, **work: object) -> st
 
     ``work``: of what is computed. The key's own digest comes first, so that keys still differ if the rest is cut off.
     """
+    text = _joined(_parts(torch, compute, facts, work))
+    return f"key={hashlib.sha256(text.encode()).hexdigest()[:16]}; {text}"
+
+
+def pace_key(torch: Any, compute: Compute, facts: Facts, **work: object) -> str:
+    """What decides how fast healthy devices compute: of the golden key model, PyTorch, its kernels, and ``work``.
+
+    Drivers and settings are not in it: one that makes a device slow has to be found by comparing.
+    """
+    decides = {f"{compute.device.kind}_model", "torch", "cuda", "cpu_kernels", *work}
+    parts = _parts(torch, compute, facts, work)
+    return _joined({name: text for name, text in parts.items() if name in decides})
+
+
+def _parts(torch: Any, compute: Compute, facts: Facts, work: Mapping[str, object]) -> dict[str, str]:
     parts = {name: text for (name, device), text in facts.items() if device in ("node", compute.device.id)}
     if compute.torch_device.type == "cuda":
         properties = torch.cuda.get_device_properties(compute.torch_device)
@@ -53,13 +68,15 @@ def golden_key(torch: Any, compute: Compute, facts: Facts, **work: object) -> st
         )
     else:
         parts["cpu_kernels"] = str(getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")())
-    parts.update({name: str(value) for name, value in work.items()}, torch=str(torch.__version__))
-    text = "; ".join("{}={}".format(*item) for item in sorted(parts.items()))
-    return f"key={hashlib.sha256(text.encode()).hexdigest()[:16]}; {text}"
+    return {**parts, **{name: str(value) for name, value in work.items()}, "torch": str(torch.__version__)}
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    return "; ".join("{}={}".format(*item) for item in sorted(parts.items()))
 
 
 def _packaged(prefix: str) -> str:
-    """The version of the Python package that brings a library, which can change under one and the same PyTorch.
+    """The version of the Python package that brings a library, which can change while PyTorch stays the same.
 
     "bundled" where there is none: the library then came with PyTorch itself.
     """

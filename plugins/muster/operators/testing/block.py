@@ -146,7 +146,7 @@ def judge(key: RunKey) -> None:
     results = block_results.results(key, nodes, skus, collected, pairs)
     # A programme of this name is one for all SKUs of the fleet.
     first, sku = store.runs.get(key, node=names[0]), skus[names[0]]
-    earlier = store.trainings.earlier(first, recipe_of(each.result for each in results))
+    earlier = store.trainings.earlier(first, *recipe_of(each.result for each in results))
     block = judge_block(results, sku.block, rounds.rounds_of(key, block_of), earlier)
     store.rounds.keep_parts(key, block.fabric.parts)
     store.attempts.keep_block(key, {**store.attempts.block_of(key), "fabric_notes": _notes(block, left_out)})

@@ -23,14 +23,15 @@ from muster_criteria.cluster.acceptance.lines import Figures
 from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
-from muster_criteria.cluster.model import STAGE, TRAINING, Earlier
+from muster_criteria.cluster.model import SAVED, STAGE, TRAINING, Earlier
 from muster_criteria.model import Observation
 
 SHOWN = ("throttle_time",)
 """Metrics of other probes that tell why a rank is slow."""
+DEVICES = "training_devices"
 COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "scaling": ("scaling", {}), "step_p95_to_p50": ("step_p95_to_p50", {}), "fault_restart": ("fault_restart", {}),
-    "tokens_per_s": ("tokens_per_s", {"scope": "block"}), "training_devices": ("training_devices", {}),
+    "tokens_per_s": ("tokens_per_s", {"scope": "block"}), DEVICES: (DEVICES, {}),
     "mfu node": ("mfu", {"scope": "node"}), "mfu block": ("mfu", {"scope": "block"}),
     "checkpoint_save": ("checkpoint_save", {"stat": "p50"}),
     "checkpoint_save p95": ("checkpoint_save", {"stat": "p95"}),
@@ -73,7 +74,8 @@ def comparisons(key: RunKey) -> dict[str, Any]:
             .where(*access.of_run(key), StageRow.current)
             .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
         )  # fmt: skip
-        earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "")
+        devices = _figures_of(session, key).get(DEVICES, 0.0)
+        earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "", devices)
         alike = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
         nodes = [access.to_node(row) for row in session.scalars(alike)]
     failed = failures.since(now - spares.PERIOD, former=True)
@@ -81,12 +83,12 @@ def comparisons(key: RunKey) -> dict[str, Any]:
     return _kept(run.sku, rate_of(rates, simulated=run.simulated), earlier)
 
 
-def earlier(run: Run, recipe: str) -> Earlier | None:
-    """What earlier sound blocks of the run's SKU reached with this recipe; None without any."""
+def earlier(run: Run, recipe: str, devices: float) -> Earlier | None:
+    """What earlier sound blocks of its SKU reached with this recipe; None without any. Saves: on so many devices."""
     if not recipe:
         return None
     with reading() as session:
-        known = _earlier(session, run.sku, run.simulated, run.started_at, recipe)
+        known = _earlier(session, run.sku, run.simulated, run.started_at, recipe, devices)
     if "tokens_per_s" not in known:
         return None
     return Earlier(*known["tokens_per_s"], *known.get("checkpoint_save p95", ()))
@@ -160,9 +162,12 @@ def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated
 
 
 def _earlier(
-    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = ""
+    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = "", devices: float = 0.0
 ) -> dict[str, tuple[float, int]]:
-    """By figure, the median of sound blocks of this SKU before, with this recipe if any, and how many they are."""
+    """By figure, the median of sound blocks of this SKU before, and how many they are.
+
+    Where these are named: with this recipe, and figures of checkpoints with so many devices.
+    """
     latest = func.max(RunRow.started_at)
     alike = [MeasurementRow.text == recipe] if recipe else []
     blocks = session.execute(
@@ -176,8 +181,11 @@ def _earlier(
     ).all()  # fmt: skip
     values: dict[str, list[float]] = collections.defaultdict(list)
     for dag_id, run_id in blocks:
-        for name, value in _figures_of(session, RunKey(dag_id, run_id)).items():
-            values[name].append(value)
+        figures = _figures_of(session, RunKey(dag_id, run_id))
+        as_many = figures.pop(DEVICES, 0.0) == devices
+        for name, value in figures.items():
+            if as_many or not devices or not name.startswith(SAVED):
+                values[name].append(value)
     return {name: (statistics.median(found), len(found)) for name, found in values.items()}
 
 
@@ -196,8 +204,7 @@ def _figures_of(session: Session, key: RunKey) -> dict[str, float]:
         for name, (compared, wanted) in COMPARED.items():
             if compared == metric and wanted.items() <= of:
                 found[name].append(value)
-    devices = sum(found.pop("training_devices", []))
-    figures = {name: statistics.median(values) for name, values in found.items()}
+    figures = {name: sum(values) if name == DEVICES else statistics.median(values) for name, values in found.items()}
     if "tokens_per_s" in figures:
-        figures["tokens_per_s"] /= max(devices, 1.0)
+        figures["tokens_per_s"] /= max(figures.get(DEVICES, 0.0), 1.0)
     return figures

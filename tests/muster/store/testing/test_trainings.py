@@ -20,7 +20,9 @@ from tests.muster_reports.trainings import member
 NAMES = ["n1", "n2"]
 
 
-def train(run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdict = Verdict.PASS) -> RunKey:
+def train(
+    run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdict = Verdict.PASS, gpus: int = 2
+) -> RunKey:
     """A block of two nodes that trained, judged and recorded."""
     key = RunKey("cluster_qualification", run_id)
     for name in NAMES:
@@ -28,7 +30,7 @@ def train(run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdic
         store.runs.begin(key, name, "short", "x", required_stages=["cluster_validation"])
     store.attempts.keep_block(key, {"members": NAMES, "differences": ["its members differ in nccl: 2.27; 2.28"]})
     for name in NAMES:
-        of = member(name, slow=slow if name == "n2" else "", scaling=scaling)
+        of = member(name, slow=slow if name == "n2" else "", scaling=scaling, gpus=gpus)
         judged = fleet.judgement("cluster_validation", verdict, findings=of.findings)
         judged = dataclasses.replace(judged, observations=of.observations)
         fleet.record(key, None, judged, node=name)
@@ -74,11 +76,32 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
     run = store.runs.get(train("now"), node="n1")
     recipe = next(row.text for row in member("n1").observations if row.metric == "training_recipe")
     assert recipe
-    assert store.trainings.earlier(run, recipe) == Earlier(
+    assert store.trainings.earlier(run, recipe, 4.0) == Earlier(
         pytest.approx(37_000.0 / 4), 2, pytest.approx(11.2 * 1.08), 2
     )
-    assert store.trainings.earlier(run, "another recipe") is None
-    assert store.trainings.earlier(run, "") is None
+    assert store.trainings.earlier(run, "another recipe", 4.0) is None
+    assert store.trainings.earlier(run, "", 4.0) is None
+
+
+@pytest.mark.parametrize(("gpus", "saves"), [(2, 2), (1, 1), (3, 0)])
+def test_saves_are_compared_with_blocks_of_as_many_devices_and_tokens_with_all(gpus: int, saves: int) -> None:
+    """A block without one of its nodes trains as fast a device; by the number of devices a save is divided."""
+    for number, before in enumerate((2, 2, 1)):
+        train(f"before{number}", gpus=before)
+    key = train("now", gpus=gpus)
+    run = store.runs.get(key, node="n1")
+    recipe = next(row.text for row in member("n1").observations if row.metric == "training_recipe")
+    found = store.trainings.earlier(run, str(recipe), 2.0 * gpus)
+    assert found is not None
+    assert (found.blocks, found.saves) == (3, saves)
+    kept = store.trainings.comparisons(key)["earlier"]
+    assert [kept.get(name, [0.0, 0])[1] for name in ("scaling", "checkpoint_load", "checkpoint_save")] == [
+        3,
+        saves,
+        saves,
+    ]
+    now = datetime.datetime.now(datetime.UTC)
+    assert store.trainings.inputs(run.sku, spares.RECORD, now, simulated=run.simulated).save.measured
 
 
 def test_the_rate_of_failures_is_that_of_the_spares() -> None:

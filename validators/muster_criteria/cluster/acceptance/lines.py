@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from muster_criteria.cluster.acceptance.values import Comparisons, Line, Member
-from muster_criteria.cluster.model import TRAINING
+from muster_criteria.cluster.model import SAVED, TRAINING
 from muster_criteria.model import Observation
 from muster_criteria.words import figure, listed, number
 
@@ -117,7 +117,8 @@ def _gated(figures: Figures, compared: Comparisons, metric: str, what: str, wors
 
 def _earlier(compared: Comparisons, key: str, unit: str) -> str:
     if key not in compared.earlier:
-        return "no earlier block with this recipe"
+        alike = " and as many devices" if key.startswith(SAVED) else ""
+        return f"no earlier block with this recipe{alike}"
     value, blocks = compared.earlier[key]
     return f"{number(value)}{f' {unit}' if unit else ''}: median of {blocks} earlier block{'s' if blocks > 1 else ''}"
 

@@ -67,18 +67,23 @@ def inputs_of(figures: Figures, compared: Comparisons) -> Inputs:
     restarted = compared.restart
     if restart is not None:
         restarted = Input(restart, True, f"from a rank's death to the next step in this block{host}")
-    load = figures.value("checkpoint_load", stat="p50") or compared.earlier.get("checkpoint_load", (None, 0))[0]
     together, devices = figures.together(), figures.devices()
     each = together / devices if together and devices else compared.earlier.get("tokens_per_s", (None, 0))[0]
-    restarting = _with_load(restarted, load) if restarted else ASSUMED_RESTART
+    restarting = _with_load(restarted, figures, compared) if restarted else ASSUMED_RESTART
     return Inputs(saved, restarting, compared.rate, compared.gpus_a_node, each)
 
 
-def _with_load(restart: Input, load: float | None) -> Input:
+def _with_load(restart: Input, figures: Figures, compared: Comparisons) -> Input:
     """The model of a fault run is small whatever the block trains, so the load of the block's own is added."""
-    loaded = "no load of a checkpoint was measured" if load is None else f"plus a median load, {figure(load, 's')}"
+    load, of = figures.value("checkpoint_load", stat="p50"), "this block"
+    if load is None and "checkpoint_load" in compared.earlier:
+        load, blocks = compared.earlier["checkpoint_load"]
+        of = f"{blocks} earlier blocks"
+    loaded = "no load of a checkpoint was measured"
+    if load is not None:
+        loaded = f"plus the median load of {of}, {figure(load, 's')}"
     source = f"{restart.source}, of a small model and without a queue; {loaded}"
-    return Input(restart.value + (load or 0.0), True, source)
+    return Input(restart.value + (load or 0.0), load is not None, source)
 
 
 def _headline(figures: Figures, slow: Sequence[str]) -> str:
