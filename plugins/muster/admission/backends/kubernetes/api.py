@@ -48,8 +48,8 @@ _POD: Mapping[str, Any] = {
     "status": {"startTime": None},
 }
 _NODE: Mapping[str, Any] = {"metadata": None, "spec": None, "status": {"conditions": None}}
-"""What is kept of each object in a list of all: a whole pod takes 50 KB of memory, and a cluster has 60,000. None: the
-whole field."""
+"""_POD and _NODE are what is kept of each object in a list of all: a whole pod takes 50 KB of memory, and a cluster has
+60,000. None: the whole field."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,10 @@ class Api:
         yield from self._pages(self._scheduling.list_priority_class)
 
     def resource_slices(self, node: str) -> Iterator[dict[str, Any]]:
-        """Yields the node's devices for Dynamic Resource Allocation, none from a server without it; SchedulerDown."""
+        """Yields the node's devices for Dynamic Resource Allocation, none from a server without it.
+
+        Raises SchedulerDown.
+        """
         yield from self._of_group(DEVICES, "resourceslices", field_selector=f"spec.nodeName={node}")
 
     def resource_flavors(self) -> Iterator[dict[str, Any]]:
@@ -246,7 +249,7 @@ class Api:
                     self._sleep(wait)
                     continue
             if not 200 <= status < 300:
-                unknown = "; its token may have ended: renew it in the Airflow connection"
+                unknown = "; the API server does not know this login: its token or certificate may have ended"
                 advice = unknown if status == _UNAUTHORIZED else ""
                 raise SchedulerDown(f"Kubernetes answered {status}: {_message(body)}{advice}")
             try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import pydantic
@@ -108,11 +109,11 @@ class Kubernetes(AdmissionBackend):
         self._chosen = chosen
         timeout_s = settings().scheduler_timeout_s
         self._api = Api(client_of(extra, chosen.context, chosen.connection, timeout_s), timeout_s)
-        test_pods = PodTests(
-            self._api, self._is_of_a_user, chosen.test_image, chosen.test_namespace, chosen.test_priority_class
-        )
-        self.tests = test_pods if chosen.test_image else None
-        self.end_jobs = self._end_jobs if chosen.end_corrupted_jobs else None
+        # No bound methods: with such a cycle, the login's files would last until Python collects garbage.
+        self._is_of_a_user = of_a_user = functools.partial(_is_of_a_user, chosen)
+        where = (chosen.test_image, chosen.test_namespace, chosen.test_priority_class)
+        self.tests = PodTests(self._api, of_a_user, *where) if chosen.test_image else None
+        self.end_jobs = functools.partial(_end_jobs, self._api, of_a_user) if chosen.end_corrupted_jobs else None
 
     def check_rights(self) -> None:
         """Ask the API server whether our login may do all that we do with nodes and pods. Raises SchedulerDown."""
@@ -131,7 +132,7 @@ class Kubernetes(AdmissionBackend):
         return self._look(names, jobs=True)
 
     def look_without_jobs(self, names: Collection[str]) -> Mapping[str, Seen]:
-        """As the API server shows nodes; a list of all pods takes it long, and is large. Raises SchedulerDown."""
+        """As the API server shows nodes, without a list of all pods, which is slow and large. Raises SchedulerDown."""
         return self._look(names, jobs=False)
 
     def _look(self, names: Collection[str], *, jobs: bool) -> Mapping[str, Seen]:
@@ -210,16 +211,6 @@ class Kubernetes(AdmissionBackend):
                 f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"
             )
 
-    def _end_jobs(self, name: str) -> Iterator[str]:
-        """Delete the users' pods on the node; yields each, once deleted, as "team/train-0 of Job train"."""
-        self._api.begin()
-        for pod in self._api.pods(name):
-            metadata = pod["metadata"]
-            if self._is_of_a_user(metadata) and not metadata.get("deletionTimestamp"):
-                self._api.delete_pod(metadata["namespace"], metadata["name"])
-                owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
-                yield one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}")
-
     def _refuse(self, name: str, node: dict[str, Any], mark: Mark) -> None:
         if why := self._seen(node).stays_closed(mark):
             raise LeftAlone(f"{name} is not admitted in Kubernetes: {why}")
@@ -284,12 +275,24 @@ class Kubernetes(AdmissionBackend):
                 found[place or _ANY].append("that Muster cannot read")
         return {node: one_line(f"pod {', '.join(sorted(names)[:5])}") for node, names in found.items()}
 
-    def _is_of_a_user(self, metadata: Mapping[str, Any]) -> bool:
-        namespace = metadata["namespace"]
-        if namespace in self._chosen.system_namespaces or _of_the_node(metadata):
-            return False
-        ours = namespace == self._chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
-        return not (self.tests and ours)
+
+def _is_of_a_user(chosen: KubernetesSettings, metadata: Mapping[str, Any]) -> bool:
+    namespace = metadata["namespace"]
+    if namespace in chosen.system_namespaces or _of_the_node(metadata):
+        return False
+    ours = namespace == chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
+    return not (chosen.test_image and ours)
+
+
+def _end_jobs(api: Api, is_of_a_user: Callable[[Mapping[str, Any]], bool], name: str) -> Iterator[str]:
+    """Delete the users' pods on the node; yields each, once deleted, as "team/train-0 of Job train"."""
+    api.begin()
+    for pod in api.pods(name):
+        metadata = pod["metadata"]
+        if is_of_a_user(metadata) and not metadata.get("deletionTimestamp"):
+            api.delete_pod(metadata["namespace"], metadata["name"])
+            owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
+            yield one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}")
 
 
 _ANY = "*"

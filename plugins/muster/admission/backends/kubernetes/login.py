@@ -2,14 +2,14 @@
 
 The client by itself writes certificates and keys into files of the temporary folder, which stay when a process ends
 without Python's exit handlers, as Airflow's tasks do. It also ignores a program of the kubeconfig (``exec``) that
-fails, and waits without end for one that hangs. So it gets files without a name, and what the program gave.
+fails, and has no time limit for one that hangs. So it gets files without a name, and what the program gave.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import copy
+import errno
 import json
 import os
 import shutil
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pydantic
+import yaml
 
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, SchedulerDown
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from kubernetes.config.kube_config import ConfigNode
 
 KUBE_CONFIG_BYTES_MAX = 1_000_000
+
+_NOEXEC_SEAL = 0x8
+"""MFD_NOEXEC_SEAL: where ``vm.memfd_noexec`` is 2, no other file in memory is made. Linux knows it since 6.3."""
 
 
 class KubernetesLogin(pydantic.BaseModel):
@@ -65,7 +69,9 @@ def client_of(login: KubernetesLogin, context: str, connection: str, timeout_s: 
                 config.load_incluster_config(client_configuration=configuration)
             else:
                 _load(_kube_config(login), context, timeout_s, configuration, files)
-        except (config.ConfigException, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        except (
+            config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError
+        ) as error:  # fmt: skip
             raise BadScheduler(
                 f"the Airflow connection {connection} cannot be used with context {context or '(current)'}: {error}"
             ) from None
@@ -80,11 +86,16 @@ def _kube_config(login: KubernetesLogin) -> ConfigNode:
 
     if login.kube_config:
         text = login.kube_config
-        parsed = yaml_file.load(text, KUBE_CONFIG_BYTES_MAX) if isinstance(text, str) else copy.deepcopy(text)
+        parsed = yaml_file.load(text, KUBE_CONFIG_BYTES_MAX) if isinstance(text, str) else text
+        if not parsed:
+            raise ConfigException("its kube_config is empty")
         return ConfigNode("kube-config", parsed)
     found = KubeConfigMerger(login.kube_config_path).config
     if found is None:
         raise ConfigException(f"there is no file {login.kube_config_path}")
+    for kind in ("clusters", "contexts", "users"):
+        for number, entry in enumerate(found.value[kind]):
+            entry.name = f"{kind}[{number}]"  # which errors quote; the client's own name is all of it, with its secrets
     return found
 
 
@@ -98,39 +109,40 @@ def _load(
     names = loader.current_context["context"]
     cluster = kube_config["clusters"].get_with_name(names["cluster"])["cluster"].value
     user: dict[str, Any] = {}
-    if names.get("user") and (found := kube_config["users"].get_with_name(names["user"], safe=True)):
+    users = kube_config.safe_get("users") and kube_config["users"]
+    if users and names.get("user") and (found := users.get_with_name(names["user"], safe=True)):
         user = found["user"].value
-        program = user.pop("exec", None)
-        if program and not (user.get("token") or user.get("tokenFile")):
-            folder = os.path.dirname(os.path.abspath(found.path)) if found.path else ""
-            user |= _credential(program, cluster, folder, timeout_s)
+        if user.get("exec") and not (user.get("token") or user.get("tokenFile") or "auth-provider" in user):
+            user |= _credential(found["user"]["exec"], cluster, timeout_s)
+        user.pop("exec", None)
     for part, field in ((cluster, "certificate-authority"), (user, "client-certificate"), (user, "client-key")):
         if data := part.pop(f"{field}-data", ""):
             part[field] = _unnamed_file(base64.b64decode(data), files)
     loader.load_and_set(configuration)
 
 
-def _credential(
-    program: Mapping[str, Any], cluster: Mapping[str, Any], folder: str, timeout_s: float
-) -> Mapping[str, str]:
-    """Returns what the program gives, as fields of a kubeconfig's user. Raises BadScheduler, SchedulerDown.
+def _credential(program: ConfigNode, cluster: Mapping[str, Any], timeout_s: float) -> Mapping[str, str]:
+    """Returns what the program gives, as fields of a kubeconfig's user. Raises SchedulerDown, BadScheduler without it.
 
     It is asked for each client, and a client is made for each question: what it gives is not kept until it ends.
     """
     command = str(program["command"])
-    if "/" in command:
-        command = os.path.join(folder, command)
-    if shutil.which(command) is None:
-        raise BadScheduler(f"the kubeconfig wants the program {command}, which this machine has not: install it")
+    if "/" in command and program.path:
+        command = os.path.join(os.path.dirname(os.path.abspath(program.path)), command)
     spec: dict[str, Any] = {"interactive": False}
-    if program.get("provideClusterInfo"):
+    if program.safe_get("provideClusterInfo"):
         extensions = {each["name"]: each["extension"] for each in cluster.get("extensions") or []}
-        spec["cluster"] = {**cluster, "config": extensions.get("client.authentication.k8s.io/exec")}
+        config = extensions.get("client.authentication.k8s.io/exec")
+        spec["cluster"] = {**cluster} if config is None else {**cluster, "config": config}
     info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": spec}
     # All of the environment, as kubectl gives it: profiles, proxies and folders of the provider's login are there.
-    variables = dict(os.environ) | {str(each["name"]): str(each["value"]) for each in program.get("env") or []}
+    variables = dict(os.environ) | {str(each["name"]): str(each["value"]) for each in program.safe_get("env") or []}
     variables["KUBERNETES_EXEC_INFO"] = json.dumps(info)
-    arguments = [str(each) for each in program.get("args") or []]
+    if shutil.which(command, path=variables.get("PATH")) is None:
+        raise BadScheduler(
+            f"the kubeconfig wants the program {command}, which is not on this machine, or may not be run"
+        )
+    arguments = [str(each) for each in program.safe_get("args") or []]
     said = Runner(timeout_s, tuple(variables.items()), shown=1).run(command, *arguments)
     try:
         status = json.loads(said)["status"]
@@ -146,7 +158,13 @@ def _credential(
 
 def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> str:
     """Returns the path of a file in memory: it ends with ``files``, or with the process, whatever ends that."""
-    file = files.enter_context(os.fdopen(os.memfd_create("muster-login"), "wb"))
+    try:
+        number = os.memfd_create("muster-login", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        number = os.memfd_create("muster-login")
+    file = files.enter_context(os.fdopen(number, "wb"))
     file.write(data)
     file.flush()
     return f"/proc/self/fd/{file.fileno()}"

@@ -90,7 +90,9 @@ class PodTests:
         # Kueue counts what any pod without a topology holds, whatever its priority, and lets no workload through to
         # the scheduler that would preempt it: kubernetes-sigs/kueue#9992.
         for flavor in self.api.resource_flavors():
-            if topology := (flavor.get("spec") or {}).get("topologyName"):
+            spec = flavor.get("spec") or {}
+            topology, its_labels = spec.get("topologyName"), (spec.get("nodeLabels") or {}).items()
+            if topology and any(its_labels <= self._labels(node).items() for node in nodes):
                 raise BadScheduler(
                     f"users' pods would wait for idle tests: Kueue places those of its ResourceFlavor "
                     f"{flavor['metadata']['name']} by the topology {topology}, and does not preempt tests; {_WITHOUT}"
@@ -103,6 +105,9 @@ class PodTests:
                     f"pod {name} would wait for idle tests: its scheduler {pod['spec']['schedulerName']} does not "
                     f"preempt them; {_WITHOUT}"
                 )
+
+    def _labels(self, node: str) -> dict[str, Any]:
+        return self.api.existing(node)["metadata"].get("labels") or {}
 
     def _check_classes(self) -> None:
         """Raise BadScheduler unless every pod of another priority class may preempt ours; SchedulerDown."""

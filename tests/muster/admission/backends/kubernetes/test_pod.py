@@ -97,7 +97,16 @@ def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
         tests.check(["n0"], 60)
 
 
-@pytest.mark.parametrize(("flavors", "refused"), [([], False), ([{}], False), ([{}, {"topologyName": "racks"}], True)])
+@pytest.mark.parametrize(
+    ("flavors", "refused"),
+    [
+        ([], False),
+        ([{"nodeLabels": {"nvidia.com/gpu.present": "true"}}], False),
+        ([{}, {"topologyName": "racks", "nodeLabels": {"nvidia.com/gpu.present": "true"}}], True),
+        ([{"topologyName": "racks", "nodeLabels": {"nvidia.com/gpu.present": "true", "pool": "b"}}], False),
+    ],
+    ids=["no flavor", "without topology", "of this node", "of other nodes"],
+)
 def test_users_whose_pods_kueue_places_by_topology_do_not_wait_for_tests(
     kubernetes: Cluster, tests: PodTests, flavors: list[dict[str, Any]], refused: bool
 ) -> None:
@@ -109,7 +118,7 @@ def test_users_whose_pods_kueue_places_by_topology_do_not_wait_for_tests(
 
 
 @pytest.mark.parametrize(
-    ("told", "preempted"),
+    ("events", "preempted"),
     [
         ([("Scheduled", 0), ("Preempted", 9), ("Killing", 10)], True),
         ([("Scheduled", 0), ("Preempted", 9), ("Scheduled", 20), ("Killing", 30)], False),
@@ -118,15 +127,15 @@ def test_users_whose_pods_kueue_places_by_topology_do_not_wait_for_tests(
         ([("Killing", 9)], False),
         ([], False),
     ],
-    ids=["preempted", "the one before was", "both were", "its start is forgotten", "deleted", "nothing is told"],
+    ids=["preempted", "the one before was", "both were", "its start is forgotten", "deleted", "no event"],
 )
 def test_a_pod_is_not_preempted_because_one_of_its_name_was(
-    tests: PodTests, monkeypatch: pytest.MonkeyPatch, told: list[tuple[str, int]], preempted: bool
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch, events: list[tuple[str, int]], preempted: bool
 ) -> None:
     monkeypatch.setattr("muster.admission.backends.kubernetes.pod.EVENT_S", 0.0)
     monkeypatch.setattr(tests.api, "pod", lambda *_: None)
-    events = [{"reason": why, "metadata": {"creationTimestamp": f"2026-06-01T08:00:{at:02}Z"}} for why, at in told]
-    monkeypatch.setattr(tests.api, "events", lambda *_: events)
+    stored = [{"reason": why, "metadata": {"creationTimestamp": f"2026-06-01T08:00:{at:02}Z"}} for why, at in events]
+    monkeypatch.setattr(tests.api, "events", lambda *_: stored)
     with contextlib.nullcontext() if preempted else pytest.raises(JobEnded):
         assert tests.step("muster-test-1") is None
 
