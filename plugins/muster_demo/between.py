@@ -72,7 +72,9 @@ def aftermath(fault: Planted) -> Aftermath:
         for each in events
         if each.from_state in SERVING and each.to_state is State.QUARANTINE
     ]
-    seen = {each.id: f"{each.check} on {each.device}" for each in store.health.of_node(fault.node)}
+    seen: dict[int | None, str] = {
+        each.id: f"{each.check} on {each.device}" for each in store.health.of_node(fault.node)
+    }
     left_for = seen.get(causes[-1], "another reason than the sweep's") if causes else ""
     incidents = [each for each in store.repairs.find(fault.node) if each.fault.device == fault.device]
     if not incidents:
