@@ -18,7 +18,7 @@ from muster.remote import zipapp
 from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.sku_files.model import SkuError
-from muster_criteria.sku_files.skus import list_skus, load_sku
+from muster_criteria.sku_files.skus import current_sku, list_skus
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.judge import judge
 from muster_reports import mail
@@ -36,8 +36,8 @@ def warm() -> None:
     folders = settings().sku_folders
     for name in list_skus(folders):
         with contextlib.suppress(SkuError):  # said by the task of a node of this model
-            load_sku(name, folders)
-    case = Case(load_sku(SKU), STAGE, LEVEL, parse_result(json.dumps(_RESULT).encode()), simulated=True)
+            current_sku(name, folders)
+    case = Case(current_sku(SKU, ()), STAGE, LEVEL, parse_result(json.dumps(_RESULT).encode()), simulated=True)
     now = datetime.datetime.now(datetime.UTC)
     lines = (Series("load", "node", "count", (0.0, 1.0), (1.0, 2.0)),)
     judgement = judge(case)

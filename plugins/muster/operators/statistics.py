@@ -12,7 +12,7 @@ from muster.judging.references import metrics
 from muster.model.statistics import KeptSnapshot
 from muster.settings import settings
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import current_sku
 from muster_criteria.sku_files.work import sku_work
 from muster_criteria.stages import LEVELS
 
@@ -32,7 +32,7 @@ def recompute() -> list[str]:
     failed: list[str] = []
     for name, simulated in sorted({(node.sku, node.simulated) for node in store.nodes.find()}):
         try:
-            sku = load_sku(name, settings().sku_folders)
+            sku = current_sku(name, settings().sku_folders)
         except Exception as error:
             log.warning("no statistics of %s nodes: %s", name, error)
             continue

@@ -10,7 +10,9 @@ from types import ModuleType
 import pytest
 from matplotlib import font_manager
 
+from muster.integration import policy
 from muster.remote import zipapp
+from muster.settings import settings
 from muster.store.database.models import Base
 from muster_criteria.sku_files import skus
 from muster_criteria.stage import suite
@@ -33,11 +35,20 @@ def test_importing_it_makes_ready_what_each_task_would_set_up_for_itself(warm: M
     fonts = vars(font_manager)["_get_font"]
     suite._frames.cache_clear()
     skus._parsed_policy.cache_clear()
+    skus._as_changed.cache_clear()
     fonts.cache_clear()
     zipapp.packed.cache_clear()
     importlib.reload(warm)
     assert suite._frames.cache_info().currsize, "Great Expectations sets itself up at the first verdict"
     assert skus._parsed_policy.cache_info().currsize, "the kernel policy is parsed with the first SKU"
+    parsed = skus._as_changed.cache_info().misses
+    skus.current_sku("h100-sxm-8", settings().sku_folders)
+    assert skus._as_changed.cache_info().misses == parsed, "a task asks for the SKU with the same folders"
     assert zipapp.packed.cache_info().currsize
     assert all(mapper.configured for mapper in Base.registry.mappers), "tables are mapped at the first query"
     assert fonts.cache_info().currsize, "fonts are read when the first chart is drawn"
+
+
+def test_no_task_reads_a_sku_anew_that_was_read_before_the_fork() -> None:
+    ours = [name for name in policy.dag_modules() if name.startswith("muster.operators.")]
+    assert [name for name in ours if hasattr(importlib.import_module(name), "load_sku")] == []

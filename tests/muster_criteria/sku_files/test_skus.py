@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def test_the_revision_changes_with_the_file_and_with_its_programmes(folder: Path
         file.write("# changed\n")
 
     assert load_sku("h100-sxm-8", [folder]).revision != before
+
+
+def test_a_sku_is_read_again_when_a_file_changes_even_one_that_keeps_its_time(folder: Path) -> None:
+    block = folder / "programmes" / "block.yaml"
+    before, time = skus.current_sku("h100-sxm-8", (folder,)), block.stat().st_mtime_ns
+    assert skus.current_sku("h100-sxm-8", (folder,)) is before
+
+    with block.open("a") as file:
+        file.write("# changed\n")
+    os.utime(block, ns=(time, time))
+
+    assert skus.current_sku("h100-sxm-8", (folder,)).revision != before.revision
 
 
 WRONG: list[tuple[str, Spoil]] = [

@@ -67,7 +67,7 @@ def changed(search: Sequence[Path] = ()) -> tuple[tuple[str, int], ...]:
 
 def _changed_at(path: Path) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return path.stat().st_ctime_ns  # a copy may keep the other time
     except OSError:  # removed meanwhile, or a link to nothing
         return 0
 

@@ -26,7 +26,7 @@ from muster.rules.idle import selection as planning
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster_criteria.sku_files import programme
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import current_sku
 from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     node = claims.testable(str(params["node"]), level, key, run_after)
     claims.controller_ready()
     stages = _stages(params)
-    limit_s = programme.test_limit_s(load_sku(node.sku, settings().sku_folders), stages, level)
+    limit_s = programme.test_limit_s(current_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
     if runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key):
         _refuse_late(name, params.get("chosen_at"))

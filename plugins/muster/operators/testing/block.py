@@ -35,7 +35,7 @@ from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.plan import has_rounds
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.model import Verdict
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import current_sku
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def _claim(
 
 def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
     """What the rounds of pairs need to know, {} where the programme has none. Raises MusterError, BadSettings."""
-    skus = [load_sku(node.sku, settings().sku_folders) for node in nodes]
+    skus = [current_sku(node.sku, settings().sku_folders) for node in nodes]
     if not has_rounds(skus[0].block, level):
         return {}
     fabric = rounds.fabric_of(nodes, skus)
@@ -142,7 +142,7 @@ def judge(key: RunKey) -> None:
         for name in names
     }  # fmt: skip
     nodes = [store.nodes.get(name) for name in names]
-    skus = {node.name: load_sku(node.sku, settings().sku_folders) for node in nodes}
+    skus = {node.name: current_sku(node.sku, settings().sku_folders) for node in nodes}
     results = block_results.results(key, nodes, skus, collected, pairs)
     # A programme of this name is one for all SKUs of the fleet.
     first, sku = store.runs.get(key, node=names[0]), skus[names[0]]

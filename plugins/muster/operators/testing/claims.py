@@ -23,7 +23,7 @@ from muster.reporting import notices
 from muster.settings import settings
 from muster_criteria.cluster.plan import SOAK_MINUTES_MAX, Asked
 from muster_criteria.sku_files.model import SkuError
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import current_sku
 from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | 
     """
     node = store.nodes.get(name)
     store.runs.check_same(key, name, run_after)
-    load_sku(node.sku, settings().sku_folders)
+    current_sku(node.sku, settings().sku_folders)
     parse_launch(node.launch)
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}; it is one of {', '.join(LEVELS)}")

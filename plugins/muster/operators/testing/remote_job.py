@@ -45,7 +45,7 @@ from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Judgement, Verdict
 from muster_criteria.sku_files.model import Sku, SkuError
-from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.sku_files.skus import current_sku
 
 if TYPE_CHECKING:
     import paramiko
@@ -247,7 +247,7 @@ class RemoteJobOperator(BaseOperator):
         if begin:
             remote.renew(task)
             store.attempts.forget_fault(task.key, self.stage, node=self.member)
-        sku = load_sku(run.sku, settings().sku_folders)
+        sku = current_sku(run.sku, settings().sku_folders)
         if begin:
             self._check(run, sku)
         return remote.claim(

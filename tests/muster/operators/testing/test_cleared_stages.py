@@ -76,7 +76,7 @@ def test_a_cleared_stage_that_is_not_measured_again_ends_the_run_without_a_pass(
     revalidation.claim(RUN, PARAMS)
     with monkeypatch.context() as broken:
         if prevented != "the node is away":
-            broken.setattr(remote_job, "load_sku", raising(SkuError("no such SKU")))
+            broken.setattr(remote_job, "current_sku", raising(SkuError("no such SKU")))
         with pytest.raises((remote_job.Inconclusive, AirflowFailException)):
             execute("burn_in", TRIES + 1)
     with pytest.raises(AirflowSkipException):
