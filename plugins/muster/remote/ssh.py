@@ -333,7 +333,7 @@ def _timed_out(line: str, to: str, timeout: float) -> str:
 
 def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline: float) -> Completed:
     out, err = bytearray(), bytearray()
-    unsent = memoryview(stdin)
+    unsent, pause = memoryview(stdin), 0.0
     sending = True
     while True:
         if time.monotonic() > deadline:
@@ -358,8 +358,9 @@ def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline:
             return Completed(channel.recv_exit_status(), bytes(out), bytes(err))
         if channel.closed and not channel.exit_status_ready():
             raise EOFError("it was lost before the command ended")
-        if not moved:
-            time.sleep(0.005)
+        # Each look costs CPU, so what takes longer is looked at less often.
+        pause = 0.0 if moved else min(pause + 0.005, 0.05)
+        time.sleep(pause)
 
 
 def _unread(channel: paramiko.Channel) -> bool:

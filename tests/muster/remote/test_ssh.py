@@ -11,8 +11,10 @@ import shlex
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 import paramiko
 import pytest
@@ -222,6 +224,18 @@ def test_output_is_capped_while_it_is_read(client: paramiko.SSHClient) -> None:
     endless = ssh.run(client, "yes", timeout=20, max_bytes=100_000)
     assert endless.truncated
     assert len(endless.out) == 100_000
+
+
+def test_a_command_that_takes_long_is_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = mock.Mock(closed=False, eof_received=True, recv_exit_status=lambda: 0)
+    channel.recv_ready.return_value = channel.recv_stderr_ready.return_value = False
+    channel.exit_status_ready.side_effect = [False] * 200 + [True]
+    pauses: list[float] = []
+    monkeypatch.setattr(ssh, "time", mock.Mock(monotonic=time.monotonic, sleep=pauses.append))
+    assert ssh._converse(channel, b"", 100, time.monotonic() + 60).rc == 0
+    assert pauses[0] <= 0.005, "most answer at once"
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.05, "nobody waits longer than that for an answer which is there"
 
 
 def test_a_command_that_hangs_is_given_up(client: paramiko.SSHClient) -> None:
