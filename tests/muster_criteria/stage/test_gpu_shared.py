@@ -9,7 +9,7 @@ import pytest
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.model import Lack, Severity, Verdict
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.retests import arranged
+from muster_criteria.stage.retests import arranged, repeated_rows
 from tests.muster_criteria.nodes import Case, MakeCase
 from tests.muster_criteria.stage.test_retests import alone, judged, slowed
 
@@ -58,6 +58,36 @@ def shared(made: Case, *devices: str) -> Case:
     for device in devices:
         made.set("foreign_processes", device, value=1.0)
     return made
+
+
+@pytest.mark.parametrize("devices", [("gpu3",), EVERY])
+@pytest.mark.parametrize(
+    "metrics", [("memory_bandwidth",), ("pcie_bandwidth",), ("gemm_rate_per_clock",), ("gemm_rate", "gemm_clock")]
+)
+def test_what_the_fleet_computes_of_the_rates_of_a_shared_gpu_is_excused_too(
+    case: MakeCase, references: References, metrics: tuple[str, ...], devices: tuple[str, ...]
+) -> None:
+    """The index of a family of metrics, and the level of the whole node."""
+    made = case("performance")
+    for metric in metrics:
+        for device in devices:
+            slowed(made, 0.15, metric, device)
+    failing = made.judge(references=references)
+    computed = {each.metric for each in failing.findings if each.metric.endswith(("_index", "_level"))}
+    assert (failing.verdict, bool(computed)) == (Verdict.FAIL, True)
+    assert all(each.measurements for each in failing.findings if each.metric in computed)
+
+    judgement = shared(made, *devices).judge(references=references)
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert {each.severity for each in judgement.findings} == {Severity.WARNING}
+    assert judgement.repeat == ()
+
+
+def test_what_is_derived_of_the_readings_of_a_shared_gpu_is_invalid_too(case: MakeCase, h100: Sku) -> None:
+    derived = {each.metric for each in h100.programme.derive}
+    assert derived.isdisjoint(metric for limit in h100.limits for metric in limit.invalidates)
+    rows = repeated_rows(shared(case("thermal"), "gpu3").result(), h100)
+    assert {row.device for row in rows if row.metric in derived} == set(EVERY) - {"gpu3"}
 
 
 @pytest.mark.parametrize(

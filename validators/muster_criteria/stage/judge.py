@@ -233,8 +233,8 @@ def _divided(frame: Frame, count: int, sku: Sku, evaluate: Evaluate, runs: Runs)
         of = int(case[position])
         own[of][position - first[of]] = values
     laid = []
-    for part, breaks, values in zip(frame.parts(count), broken, own, strict=True):
-        breaking = findings_of(part, part.applicable(), breaks, sku, values)
+    for part, breaks, each_run in zip(frame.parts(count), broken, own, strict=True):
+        breaking = findings_of(part, part.applicable(), breaks, sku, each_run)
         laid.append(_Laid(part, breaking, invalid_rows(part, breaking, sku)))
     return laid
 
