@@ -23,6 +23,8 @@ from muster_criteria.rows import Row
 
 FLEET_PROBE = "fleet"
 """The probe of rows that are computed here: family indices, and a node's own level."""
+LEVEL = "_level"
+"""What the name of a node's own level of a metric, or of an index, ends in."""
 PEERS_MEDIAN = "peers_median"
 """The frame's column of what is usual among a row's peers."""
 NOW = "this"
@@ -254,7 +256,7 @@ class _Table:
         found = []
         for reading, key in zip(rule.reading.tolist(), of.siblings_of[rule.reading].tolist(), strict=True):
             if key not in levels:
-                metric = f"{of.catalogue[of.series[reading]].key[1]}_level"
+                metric = f"{of.catalogue[of.series[reading]].key[1]}{LEVEL}"
                 levels[key] = self._make(reading, "node", metric, float(self._measured.level[reading]), "level")
             found.append(levels[key])
         return np.arange(len(found)), np.array(found, dtype=np.int64)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from muster_criteria.context.goldens import GOLDEN
-from muster_criteria.devices import natural
+from muster_criteria.devices import kind_of, natural
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.keyed import given_name
-from muster_criteria.fleet.single import FLEET_PROBE, Runs
+from muster_criteria.fleet.single import FLEET_PROBE, LEVEL, Runs
 from muster_criteria.model import (
     COMMON_CAUSE,
     DEVICE_EVENT,
@@ -185,23 +185,25 @@ class Origins:
         return found
 
     @functools.cached_property
-    def _of_metric(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for (metric, _), positions in self._of_device.items():
-            found.setdefault(metric, []).extend(positions)
-        return {metric: sorted(positions) for metric, positions in found.items()}
+    def _of_kind(self) -> dict[tuple[str, str], list[int]]:
+        found: dict[tuple[str, str], list[int]] = {}
+        for (metric, device), positions in self._of_device.items():
+            found.setdefault((metric, kind_of(device)), []).extend(positions)
+        return found
 
     def of(self, row: Mapping[str, Any], comparison: Comparison, sku: Sku) -> list[int]:
         """Positions in the frame: the row itself; for a family's index or a node's level, all rows that it combines."""
         metric, device, labels = row["metric"], row["device"], row["labels"]
         if row["probe"] != FLEET_PROBE:
             return [at for at in self._of_device.get((metric, device), ()) if self._labels[at] == labels]
-        if device == "node":
-            return [at for at in self._of_metric.get(comparison.metric, ()) if self._labels[at] == labels]
+        level = metric.removesuffix(LEVEL) if device == "node" else ""
+        rows, of = (self._of_kind, comparison.device) if level else (self._of_device, device)
+        if level == comparison.metric:
+            return sorted(at for at in rows.get((level, of), ()) if self._labels[at] == labels)
         metrics = {each.metric for each in sku.programme.compare if each.family == comparison.family}
-        if comparison.given and metric == given_name(comparison):
+        if comparison.given and given_name(comparison) in (metric, level):
             metrics.add(comparison.given)
-        return sorted(at for each in metrics for at in self._of_device.get((each, device), ()))
+        return sorted(at for each in metrics for at in rows.get((each, of), ()))
 
 
 def _reference(row: Mapping[str, Any]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from muster_criteria.fleet.single import FLEET_PROBE
 from muster_criteria.model import Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
-from muster_criteria.stage.findings import Breaking
+from muster_criteria.stage.findings import Breaking, Origins
 from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS
 
@@ -31,7 +32,10 @@ class Invalid:
 
 
 def invalid_rows(frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> dict[int, Invalid]:
-    """Returns {invalid row: reason}; the reason is the row's own value or another measurement's."""
+    """Returns {invalid row: reason}; the reason is the row's own value or another measurement's.
+
+    What is computed from invalid rows is invalid too: derived metrics, and what the fleet's rules compute.
+    """
     invalid: dict[int, Invalid] = {}
     for item in breaking:
         if item.rule.breach != "invalid":
@@ -45,7 +49,28 @@ def invalid_rows(frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> dict[i
                 continue  # a sibling's
             why = f"invalid, since {item.finding.metric} is {item.finding.observed}"
             invalid.setdefault(position, Invalid(why, itself=False, excess=_beyond(item, frame, limit)))
+    if invalid:
+        _add_computed(invalid, frame, breaking, sku)
     return invalid
+
+
+def _add_computed(invalid: dict[int, Invalid], frame: Frame, breaking: Sequence[Breaking], sku: Sku) -> None:
+    """Add what is computed from invalid rows; of the fleet's rows, only those that break a rule matter."""
+    bad = {(frame["metric"][at], frame["device"][at], frame["labels"][at]): why for at, why in invalid.items()}
+    for each in sku.programme.derive:
+        for at in _positions_of(frame, (each.metric,)):
+            device, labels = frame["device"][at], frame["labels"][at]
+            sources = ((each.of, device, labels), (each.per, device, labels), (each.per, device, ()))
+            if why := next((bad[source] for source in sources if source in bad), None):
+                invalid.setdefault(at, dataclasses.replace(why, itself=False))
+    origins = Origins(frame)
+    for item in breaking:
+        if item.rule.kind not in FLEET_KINDS or frame["probe"][item.position] != FLEET_PROBE:
+            continue
+        row = frame.row(item.position)
+        comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]
+        if why := next((invalid[at] for at in origins.of(row, comparison, sku) if at in invalid), None):
+            invalid.setdefault(item.position, dataclasses.replace(why, itself=False))
 
 
 def finding_of_invalid(item: Breaking, frame: Frame, invalid: Mapping[int, Invalid], sku: Sku) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,14 +34,14 @@ from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, needs, watching
 from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import tally
-from muster_criteria.stage.findings import bounded, evidence_finding, findings_of, in_order
+from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
-from muster_criteria.stage.invalid import finding_of_invalid, invalid_rows
+from muster_criteria.stage.invalid import Invalid, finding_of_invalid, invalid_rows
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import rows_again, to_repeat
-from muster_criteria.stage.rules import OF_PARAMETERS, Evaluate, Violations
+from muster_criteria.stage.rules import OF_PARAMETERS, Evaluate
 from muster_criteria.stage.sequential import is_noisy, sequential_probes, weigh
 from muster_criteria.stage.suite import unexpected_rows
 from muster_criteria.stage.verdict import verdict_of
@@ -172,11 +172,11 @@ def _examined(cases: Sequence[Case], evaluate: Evaluate) -> list[_Examined]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Laid:
-    """A result in a frame of its own: the rows that break each rule, and the values of each run."""
+    """A result in a frame of its own: the rows that break a rule, and those that are invalid."""
 
     frame: Frame
-    broken: Violations
-    runs: Runs
+    breaking: Sequence[Breaking]
+    invalid: Mapping[int, Invalid]
 
 
 def _examine(cases: Sequence[Case], evaluate: Evaluate) -> list[_Examined]:
@@ -206,7 +206,7 @@ def _laid(own: Sequence[Sequence[Row]], cases: Sequence[Case], evaluate: Evaluat
     if fleet is None:
         return _laid_alone(own, sku, stage, evaluate)
     frame = build_frame(fleet.rows, sku, stage, fleet.columns, cases=fleet.cases)
-    return _divided(frame, len(cases), evaluate, fleet.runs)
+    return _divided(frame, len(cases), sku, evaluate, fleet.runs)
 
 
 def _laid_alone(own: Sequence[Sequence[Row]], sku: Sku, stage: str, evaluate: Evaluate) -> list[_Laid]:
@@ -215,10 +215,10 @@ def _laid_alone(own: Sequence[Sequence[Row]], sku: Sku, stage: str, evaluate: Ev
         return []
     cases = np.repeat(np.arange(len(own)), [len(rows) for rows in own])
     frame = build_frame([row for rows in own for row in rows], sku, stage, cases=cases)
-    return _divided(frame, len(own), evaluate, {})
+    return _divided(frame, len(own), sku, evaluate, {})
 
 
-def _divided(frame: Frame, count: int, evaluate: Evaluate, runs: Runs) -> list[_Laid]:
+def _divided(frame: Frame, count: int, sku: Sku, evaluate: Evaluate, runs: Runs) -> list[_Laid]:
     """The frame of so many cases, judged by its rules, and divided into one for each."""
     rules = frame.applicable()
     case = frame["case"]
@@ -232,7 +232,11 @@ def _divided(frame: Frame, count: int, evaluate: Evaluate, runs: Runs) -> list[_
     for position, values in runs.items():
         of = int(case[position])
         own[of][position - first[of]] = values
-    return [_Laid(*each) for each in zip(frame.parts(count), broken, own, strict=True)]
+    laid = []
+    for part, breaks, each_run in zip(frame.parts(count), broken, own, strict=True):
+        breaking = findings_of(part, part.applicable(), breaks, sku, each_run)
+        laid.append(_Laid(part, breaking, invalid_rows(part, breaking, sku)))
+    return laid
 
 
 def _one(
@@ -244,28 +248,28 @@ def _one(
     wanted: Sequence[Need],
 ) -> _Examined:
     """One case of several, after the rules were evaluated."""
-    sku, frame = case.sku, laid.frame
-    rules = frame.applicable()
-    breaches = findings_of(frame, rules, laid.broken, sku, laid.runs)
-    weighed = weigh(frame, breaches, sku, result, case.repeats, [other.frame for _, other in ran])
+    sku, frame, invalid = case.sku, laid.frame, laid.invalid
+    others = [(other.frame, other.invalid) for _, other in ran]
+    weighed = weigh(frame, laid.breaking, sku, result, case.repeats, invalid, others)
     breaking = weighed.breaking
-    invalid = invalid_rows(frame, breaking, sku)
     counted = tally(result, frame, invalid, sku, wanted)
-    if not rules and not counted.missing:
+    if not frame.applicable() and not counted.missing:
         counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, "the whole stage"))
     found = [finding_of_invalid(item, frame, invalid, sku) for item in breaking]
     found += weighed.elsewhere
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
-    repeats = [each for each in case.others if each.repeat]
-    events = _events(result, repeats, sku, case.repaired_for)
+    again = [(each, other) for each, other in ran if each.repeat]
+    events = _events(result, [each for each, _ in again], sku, case.repaired_for)
     versions = judge_versions(result, sku, case.running)
     found = [*corroborated(found), *events.findings, *versions.findings]
     found = with_unknown_places(once(found), rows)
     findings = in_order(compared_with(with_past(found, case.previous_faults), devices))
     observations = observations_of(frame, {item.position for item in breaking}, sku)
-    unseen = [gap for each, other in ran if each.repeat for gap in _unwatched(each, other, sku, wanted)]
+    unseen = [gap for each, other in again for gap in _unwatched(each, other, sku, wanted)]
+    # What was disturbed in a repeat is measured again with the whole stage only, whose attempts are limited.
+    spoiled = {other.frame["probe"][at] for _, other in again for at in other.invalid}
     for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen):
         counted.miss(gap)
     uncompared_gaps, uncompared_notes = uncompared(result, case.goldens)
@@ -276,7 +280,7 @@ def _one(
         (*result.notes, *counted.notes, *uncompared_notes, *events.notes, *versions.notes, *_not_learned(rows, sku)),
         findings,
         observations,
-        tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, sku, result)})),
+        tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, invalid, sku, result)} - spoiled)),
     )
 
 
@@ -291,11 +295,10 @@ def _only_in_repeats(ran: Sequence[tuple[StageResult, _Laid]], findings: Sequenc
         known.setdefault((each.rule, each.metric, each.device, each.labels), each.severity.rank)
     found: list[Finding] = []
     for result, laid in ran:
-        frame = laid.frame
-        breaking = findings_of(frame, frame.applicable(), laid.broken, sku)
-        invalid, noisy = invalid_rows(frame, breaking, sku), sequential_probes(sku, result.stage, result.level)
+        frame, invalid = laid.frame, laid.invalid
+        noisy = sequential_probes(sku, result.stage, result.level)
         watch = watching(sku, result.stage, result.level)
-        for item in breaking:
+        for item in laid.breaking:
             finding = finding_of_invalid(item, frame, invalid, sku)
             key = (finding.rule, finding.metric, finding.device, finding.labels)
             fails = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
@@ -352,8 +355,7 @@ def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
 
 def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:
     """Why it is not known what a repeat did to the node."""
-    breaking = findings_of(laid.frame, laid.frame.applicable(), laid.broken, sku)
-    counted = tally(repeat, laid.frame, invalid_rows(laid.frame, breaking, sku), sku, wanted)
+    counted = tally(repeat, laid.frame, laid.invalid, sku, wanted)
     return [_gap_in_a_repeat(gap) for gap in counted.missing]
 
 

@@ -6,7 +6,9 @@ rules may request one second reading: two readings have lower thresholds than on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
 
 from muster_criteria.fleet.budget import repeat_informs
 from muster_criteria.fleet.single import derived
@@ -15,8 +17,9 @@ from muster_criteria.model import Verdict
 from muster_criteria.rows import Row, rows_of
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import stage_probes, watching
-from muster_criteria.stage.findings import Breaking, Origins
-from muster_criteria.stage.frame import Frame
+from muster_criteria.stage.findings import Breaking, Origins, findings_of
+from muster_criteria.stage.frame import Frame, build_frame
+from muster_criteria.stage.invalid import invalid_rows
 from muster_criteria.stage.rules import FLEET_KINDS
 
 
@@ -48,32 +51,48 @@ def arranged(
 
 
 def rows_again(result: StageResult, sku: Sku) -> list[Row]:
-    """What another result adds to the judgement: ``repeated_rows``, and what a repeat did to the node."""
-    rows = repeated_rows(result, sku)
-    if result.repeat:
-        watch = watching(sku, result.stage, result.level)
-        rows += [row for row in rows_of(result, sku) if row.probe in watch]
-    return rows
+    """What another result adds to the judgement: ``repeated_rows``, or of a repeat all of them, and what it did to the
+    node: what is invalid in a repeat is said, and an earlier whole result said it itself.
+    """
+    if not result.repeat:
+        return repeated_rows(result, sku)
+    watch = watching(sku, result.stage, result.level)
+    again, others = _repeatable(result, sku)
+    return [*again, *(row for row in others if row.probe in watch)]
 
 
 def repeated_rows(result: StageResult, sku: Sku) -> list[Row]:
-    """The rows of a repeat's completed, repeatable probes, with derived metrics."""
+    """The valid rows of a result's completed, repeatable probes, with derived metrics."""
+    again, others = _repeatable(result, sku)
+    frame = build_frame([*again, *others], sku, result.stage)
+    rules = [rule for rule in frame.applicable() if rule.breach == "invalid"]
+    broken = {rule.column: np.flatnonzero(frame[rule.column] < 0.0).tolist() for rule in rules}
+    invalid = invalid_rows(frame, findings_of(frame, rules, broken, sku), sku)
+    return [row for position, row in enumerate(again) if position not in invalid]
+
+
+def _repeatable(result: StageResult, sku: Sku) -> tuple[list[Row], list[Row]]:
+    """(rows of the completed, repeatable probes, with derived metrics; all other rows)."""
     may = set(repeatable(sku, result.stage, result.level))
     done = {end.probe for end in result.probes if end.status == "completed"} & may
-    rows = [row for row in rows_of(result, sku) if row.probe in done and not row.refused]
-    return [*rows, *derived(rows, sku.programme.derive)]
+    rows = rows_of(result, sku)
+    again = [row for row in rows if row.probe in done and not row.refused]
+    return [*again, *derived(again, sku.programme.derive)], [row for row in rows if row.probe not in done]
 
 
-def to_repeat(frame: Frame, breaking: Sequence[Breaking], sku: Sku, result: StageResult) -> set[str]:
+def to_repeat(
+    frame: Frame, breaking: Sequence[Breaking], invalid: Collection[int], sku: Sku, result: StageResult
+) -> set[str]:
     """Returns the probes of which the fleet's rules need a second reading that is still missing.
 
-    Part-to-part variation needs none: a second reading shows the same.
+    Part-to-part variation needs none: a second reading shows the same. Nor does what is ``invalid``, which only the
+    whole stage can replace.
     """
     may = set(repeatable(sku, result.stage, result.level))
     found: set[str] = set()
     origins = Origins(frame)
     for item in breaking:
-        if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn":
+        if item.rule.kind not in FLEET_KINDS or item.rule.breach != "warn" or item.position in invalid:
             continue
         row = frame.row(item.position)
         comparison = sku.programme.compare[int(row[f"{item.rule.column}_by"])]

@@ -9,7 +9,7 @@ fleet's rules apply unchanged. Every finding lists every run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,23 +60,28 @@ def weigh(
     sku: Sku,
     result: StageResult,
     repeats: pd.DataFrame | None,
-    others: Sequence[Frame] = (),
+    invalid: Collection[int] = (),
+    others: Sequence[tuple[Frame, Collection[int]]] = (),
 ) -> Weighed:
-    """Returns the findings; those of noisy limits are decided over all runs, in the order in which they began.
+    """Returns the findings; those of noisy limits are decided over all valid runs, in the order in which they began.
 
-    ``frame`` is of ``result``; ``others``: those of the other results of the same test, oldest first, and ``repeats``
-    the readings in them (see ``fleet.series.readings``).
+    ``frame`` is of ``result``, ``invalid`` its invalid rows; ``others``: the same of the other results of the same
+    test, oldest first, and ``repeats`` the valid readings in them (see ``fleet.series.readings``).
     """
     noisy = sequential_probes(sku, result.stage, result.level)
     if not noisy:
         return Weighed(tuple(breaking))
-    ran = _runs(frame, result, noisy, repeats)
+    ran = _runs(frame, invalid, result, noisy, repeats)
     own = {(item.rule.column, item.position): item for item in breaking}
-    kept = [item for item in breaking if not (item.rule.breach == "fail" and is_noisy(frame, item, noisy))]
+    kept = [
+        item
+        for item in breaking
+        if item.rule.breach != "fail" or item.position in invalid or not is_noisy(frame, item, noisy)
+    ]
     elsewhere: list[Finding] = []
     pending: list[Gap] = []
     probes: set[str] = set()
-    for rule, of, position in _judged([frame, *reversed(others)], noisy):
+    for rule, of, position in _judged([(frame, invalid), *reversed(others)], noisy):
         row = of.row(position)
         runs = ran.get(_key(row)) or [float(row["value"])]
         failed = [_fails(value, rule.kind, float(row[f"{rule.column}_at"])) for value in runs]
@@ -95,26 +100,27 @@ def weigh(
     return Weighed(tuple(kept), tuple(elsewhere), tuple(pending), tuple(sorted(probes)))
 
 
-def _judged(frames: Sequence[Frame], noisy: Sequence[str]) -> Iterator[tuple[Rule, Frame, int]]:
+def _judged(frames: Sequence[tuple[Frame, Collection[int]]], noisy: Sequence[str]) -> Iterator[tuple[Rule, Frame, int]]:
     """Each noisy rule of each measurement once, in the first frame that judges it by that rule, and its position there.
 
-    A limit that an earlier run broke counts although a later run did not measure it.
+    ``frames``: each with its invalid rows. A limit that an earlier run broke counts although a later run did not
+    measure it.
     """
     for rule in (Rule(kind, "fail") for kind in NOISY):
         seen: set[_Key] = set()
-        for frame in frames:
+        for frame, invalid in frames:
             if rule.column not in frame.columns:
                 continue
-            for position in _of(frame, noisy, ~np.isnan(frame[rule.column])):
+            for position in _of(frame, noisy, ~np.isnan(frame[rule.column]), invalid):
                 key = _key(frame.row(position))
                 if key not in seen:
                     seen.add(key)
                     yield rule, frame, position
 
 
-def _of(frame: Frame, probes: Sequence[str], chosen: npt.NDArray[np.bool_]) -> list[int]:
-    """The chosen rows that these probes measured."""
-    return [at for at in np.flatnonzero(chosen).tolist() if frame["probe"][at] in probes]
+def _of(frame: Frame, probes: Sequence[str], chosen: npt.NDArray[np.bool_], invalid: Collection[int]) -> list[int]:
+    """The chosen rows that these probes measured, and validly."""
+    return [at for at in np.flatnonzero(chosen).tolist() if frame["probe"][at] in probes and at not in invalid]
 
 
 def is_noisy(frame: Frame, item: Breaking, noisy: Sequence[str]) -> bool:
@@ -130,16 +136,16 @@ def _key(row: Mapping[str, Any]) -> _Key:
 
 
 def _runs(
-    frame: Frame, result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
+    frame: Frame, invalid: Collection[int], result: StageResult, noisy: Sequence[str], repeats: pd.DataFrame | None
 ) -> dict[_Key, list[float]]:
-    """Returns {measurement: the value of each run of a noisy probe}, in the order in which the runs began."""
+    """Returns {measurement: the value of each valid run of a noisy probe}, in the order in which the runs began."""
     found: dict[_Key, list[tuple[float, float]]] = {}
     if repeats is not None:
         columns = (repeats[name].astype(str) for name in ("device", "metric", "labels", "unit"))
         for *key, at, value in zip(*columns, repeats["at"], repeats["value"], strict=True):
             if np.isfinite(value):
                 found.setdefault((key[0], key[1], key[2], key[3]), []).append((float(at), float(value)))
-    for position in _of(frame, noisy, np.isfinite(frame["value"])):
+    for position in _of(frame, noisy, np.isfinite(frame["value"]), invalid):
         row = frame.row(position)
         found.setdefault(_key(row), []).append((day_of(result.started_at), float(row["value"])))
     return {key: [value for _, value in sorted(runs)] for key, runs in found.items()}
