@@ -39,6 +39,8 @@ TEXTS = {
     "fabric_state": "completed",
     "cuda_version": "12.8",
     "gemm_accumulator": "float32",
+    "golden_key": "key=1",
+    "full_entropy_digest": "0",
 }
 NUMBERS = {
     "cpu_sockets": 1.0,
@@ -46,6 +48,7 @@ NUMBERS = {
     "cpu_threads": CPUS,
     "memory_total": 64.0,
     "clock_synchronised": 1.0,
+    "application_clock_default": {"gpu": 1980.0},
     "burn_rate": {"cpu": 40.0, "gpu": 740.0},
     "burn_rate_drop": 1.0,
     "host_burn_rate": 90.0,

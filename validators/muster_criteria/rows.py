@@ -1,7 +1,7 @@
 """A stage's measurements as plain rows: each (probe, metric, device, labels) once, in a fixed order.
 
-Contradictory measurements, and those of GPUs that the SKU does not count, become rows without a value, which count as
-not measured. Each counted GPU, and each extra one, gets a row for whether it answers.
+Contradictory measurements, texts in the unit of a number, and those of GPUs that the SKU does not count, become rows
+without a value, which count as not measured. Each counted GPU, and each extra one, gets a row for whether it answers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from muster_criteria.devices import kind_of, natural
+from muster_criteria.kinds.kind import TEXT
 from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import Measured, StageResult
 from muster_criteria.sku_files.model import Sku
@@ -32,7 +33,7 @@ NOT_COUNTED = "not counted by the SKU"
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One measurement as it is judged. ``note``: the reason where there is neither value nor text. ``refused``:
-    reported, but not used: contradictory, or of a GPU that the SKU does not count.
+    reported, but not used: contradictory, a text for a number or the reverse, or of a GPU that the SKU does not count.
     """
 
     probe: str
@@ -71,7 +72,7 @@ def rows_of(result: StageResult, sku: Sku) -> list[Row]:
 
 
 def _row(measured: Measured) -> Row:
-    return Row(
+    row = Row(
         probe=measured.probe,
         metric=measured.metric,
         device=measured.device,
@@ -83,18 +84,24 @@ def _row(measured: Measured) -> Row:
         spread=measured.spread,
         note=measured.note,
     )
+    if (row.text if row.unit != TEXT else row.value) is None:
+        return row
+    return _refused(row, f"reported as a {'number' if row.text is None else 'text'}, but its unit is {row.unit}")
+
+
+def _refused(row: Row, why: str) -> Row:
+    return dataclasses.replace(row, value=None, text=None, spread=None, samples=0, note=why, refused=True)
 
 
 def _only(group: list[Row]) -> Row:
     if len(group) == 1:
         return group[0]
-    values = {(row.unit, row.value, row.text, row.spread) for row in group}
+    values = {(row.unit, row.value, row.text, row.spread, row.refused) for row in group}
     if len(values) == 1:
         return min(group, key=lambda row: (row.samples, row.note))
     note = f"reported {len(group)} times, with different values"
     unit = min(row.unit for row in group)
-    bare = dataclasses.replace(group[0], value=None, text=None, spread=None, samples=0)
-    return dataclasses.replace(bare, unit=unit, note=note, refused=True)
+    return dataclasses.replace(_refused(group[0], note), unit=unit)
 
 
 def counted_gpus(result: StageResult, sku: Sku) -> frozenset[str] | None:
@@ -138,7 +145,7 @@ def _known(row: Row, counted: frozenset[str] | None) -> Row:
     """The row; without its value where it is of a GPU that the SKU does not count."""
     if counted is None or row.device in counted or kind_of(row.device) != "gpu":
         return row
-    return dataclasses.replace(row, value=None, text=None, spread=None, samples=0, note=NOT_COUNTED, refused=True)
+    return _refused(row, NOT_COUNTED)
 
 
 def _presence(result: StageResult, expected: frozenset[str] | None) -> list[Row]:

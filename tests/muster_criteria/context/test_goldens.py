@@ -187,6 +187,12 @@ class TestJudging:
         assert len(judgement.notes) == 1
         assert not made.judge(goldens=PROMOTED).notes
 
+    @pytest.mark.parametrize("metric", ["golden_key", "full_entropy_digest"])
+    def test_a_gpu_without_digests_or_key_is_not_measured(self, case: MakeCase, metric: str) -> None:
+        judgement = case("integrity", level="short").drop(metric, "gpu5").judge()
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+        assert {(gap.code, gap.device) for gap in judgement.coverage.missing} == {(Lack.NOT_REPORTED, "gpu5")}
+
     def test_a_device_that_contradicts_itself_has_no_vote(self, case: MakeCase) -> None:
         twice = measured(case).add("full_entropy", "full_entropy_digest", "gpu5", "x", "text", labels={"op": OP})
         assert {each.device for each in digests_of(twice.result())} == set(GPUS) - {"gpu5"}

@@ -149,6 +149,25 @@ def test_wide_spread_lowers_the_floor_rather_than_failing_healthy_nodes() -> Non
     assert found.fail <= readings["value"].min()
 
 
+def test_readings_of_two_models_teach_no_floor() -> None:
+    slow, fast = fleet(16, rate=200.0), fleet(16, rate=740.0, first=16)
+    calibration = learn(as_readings(pd.concat([slow, fast], ignore_index=True)), ())
+    assert not calibration.learned
+    assert [(note.code, note.metric) for note in calibration.notes] == [(Remark.TOO_WIDE, METRIC)]
+
+
+@pytest.mark.parametrize("rate", [0.001, 500.0])
+def test_no_published_figure_of_another_message_size_refuses_a_learned_floor(tmp_path: Path, rate: float) -> None:
+    collective = {
+        "metric": "collective_busbw",
+        "labels": "bytes=8,nvls=on,op=all_reduce",
+        "unit": "GB/s",
+        "device": "node",
+    }
+    written(learn(as_readings(fleet(16, rate=rate).assign(**collective)), ()), tmp_path)
+    assert lint_sku("h200-sxm-8", [tmp_path]) == []
+
+
 def test_nodes_that_stand_out_below_are_left_out_and_named() -> None:
     calibration = learn(fleet(20, slow=(4, 11)), ())
     assert calibration.left_out == ("n004", "n011")

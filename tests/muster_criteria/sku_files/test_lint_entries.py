@@ -14,6 +14,7 @@ from tests.muster_criteria.sku_files.spoiling import rewrite
 EVIDENCE = {"source": "for a test", "date": "2026-06-01", "stack": "not stated"}
 BF16 = {"metric": "gemm_rate", "device": "gpu", "unit": "TFLOPS", "labels": {"dtype": "bf16"}, "floor": 200, **EVIDENCE}
 HOT = {"metric": "temperature_max", "device": "gpu", "unit": "°C", "ceiling": 150, "breach": "invalid", **EVIDENCE}
+TESTED = {"metric": "round_trip_cores", "device": "node", "unit": "count", "stages": ["integrity"], **EVIDENCE}
 SLOW = {"metric": "step_excess", "device": "node", "unit": "%", "ceiling": 1, "labels": {"devices": "one"}, **EVIDENCE}
 
 
@@ -26,6 +27,8 @@ SLOW = {"metric": "step_excess", "device": "node", "unit": "%", "ceiling": 1, "l
         ("limits", BF16 | {"stages": ["thermal"]}, "not-measured"),
         ("limits", HOT | {"invalidates": ["gemm_rate"]}, None),
         ("limits", HOT | {"invalidates": ["gemm_ratte"]}, "unknown-metric"),
+        ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_threads"}}, None),
+        ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_cores"}}, "not-required"),
         ("block_limits", SLOW, None),
         ("block_limits", SLOW | {"labels": {"device": "one"}}, "bad-value"),
         ("block_limits", SLOW | {"metric": "step_exces"}, "unknown-metric"),

@@ -125,7 +125,7 @@ def test_a_floor_on_a_rate_names_its_stack(folder: Path, stack: str, problems: l
     [
         ({**BF16, "floor": None, "ceiling": 700, "breach": "warn"}, [NO_STACK]),
         ({**BF16, "floor": None, "ceiling": 990, "breach": "invalid", "labels": {"dtype": "int8"}}, []),
-        ({**BF16, "floor": {"times": 0.5, "metric": "burn_rate"}}, []),
+        ({**BF16, "floor": {"times": 0.5, "metric": "gemm_rate", "labels": {"dtype": "tf32"}}}, []),
         ({**BF16, "floor": None, "siblings_at_least": 0.5}, []),
         ({**BF16, "metric": "gemm_rate_per_clock", "unit": "TFLOPS/GHz"}, [NO_STACK]),
         ({"metric": "thermal_margin", "unit": "°C", "floor": 3}, []),

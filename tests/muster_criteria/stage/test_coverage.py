@@ -113,6 +113,41 @@ def test_another_unit_is_not_measured(case: MakeCase) -> None:
     assert missing(spoilt.judge()) == {(Lack.REFUSED, "memory_bandwidth[op=copy]", "gpu1")}
 
 
+REFUSED: dict[str, dict[str, Any]] = {
+    "in another unit": {"unit": "1"},
+    "as a text": {"value": None, "text": "7 tests failed"},
+}
+
+
+@pytest.mark.parametrize("how", [*REFUSED, "twice, with different values"])
+def test_what_a_limit_would_have_judged_is_missing_where_it_was_refused(case: MakeCase, how: str) -> None:
+    failed: dict[str, Any] = {"labels": {"test": "memory"}}
+    spoilt = case("performance", level="short").add("dcgm_diag", "dcgm_failures", "gpu3", 0.0, "count", **failed)
+    assert not spoilt.judge().coverage.missing
+    if how in REFUSED:
+        next(spoilt.rows("dcgm_failures")).update(REFUSED[how])
+    else:
+        spoilt.add("dcgm_diag", "dcgm_failures", "gpu3", 1.0, "count", **failed)
+
+    assert missing(spoilt.judge()) == {(Lack.REFUSED, "dcgm_failures[test=memory]", "gpu3")}
+
+
+def test_an_inlet_in_another_unit_does_not_pass_as_cool(case: MakeCase) -> None:
+    hot = case("thermal").add("thermal_soak", "inlet_temperature", "node", 104.0, "°F")
+
+    assert missing(hot.judge()) == {(Lack.REFUSED, "inlet_temperature", "node")}
+
+
+def test_what_no_limit_is_about_and_what_is_of_no_counted_gpu_is_not_missed(case: MakeCase) -> None:
+    healthy = case("performance", level="short")
+    for value in (1.0, 2.0):
+        healthy.add("dcgm_diag", "dcgm_seconds", "gpu3", value, "s")
+    assert not healthy.judge().coverage.missing
+
+    extra = case("performance", level="short").add("dcgm_diag", "dcgm_failures", "gpu8", 0.0, "1")
+    assert not extra.judge().coverage.missing
+
+
 def test_another_probes_figure_is_not_the_one_required(case: MakeCase) -> None:
     spoilt = case("burn_in")
     for row in spoilt.rows("burn_rate", "gpu0"):
@@ -147,6 +182,19 @@ def test_the_cpus_of_a_node_with_gpus_must_be_tested_but_for_a_fifth(case: MakeC
         assert not case(stage).set(metric, value=CPUS * (1 - untested)).judge().coverage.missing
 
     assert missing(case(stage).set(metric, value=CPUS * 0.79).judge()) == {(Lack.INVALID, metric, "node")}
+
+
+@pytest.mark.parametrize(("stage", "counts"), [("integrity", "cpu_threads"), ("burn_in", "cpu_cores")])
+def test_what_a_limit_is_relative_to_is_required(case: MakeCase, stage: str, counts: str) -> None:
+    assert missing(case(stage).drop(counts).judge()) == {(Lack.NOT_REPORTED, counts, "node")}
+
+
+def test_clocks_without_a_default_are_a_note(case: MakeCase) -> None:
+    newer = case("intake").set("application_clock_default", value=None)
+    for row in newer.rows("application_clock_default"):
+        row["note"] = "not supported"
+
+    assert not newer.judge().coverage.missing
 
 
 @pytest.mark.parametrize("count", [None, 0.0, 1e12, -3.0])

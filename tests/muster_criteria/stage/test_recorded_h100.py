@@ -34,7 +34,7 @@ NOT_THERE = {
 """What such a machine cannot show, by stage."""
 LATER = {
     "channel_repair_pending", "tpc_repair_pending", "unrepairable_memory", "host_product_mismatches",
-    "memory_burn_tested", "gemm_accumulator", "round_trip_cores", "host_cores",
+    "memory_burn_tested", "gemm_accumulator", "round_trip_cores", "host_cores", "application_clock_default",
 }  # fmt: skip
 """What the node side does not read yet in the recordings."""
 

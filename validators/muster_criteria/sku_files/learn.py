@@ -89,6 +89,10 @@ def learn(
             continue
         found = _floors(healthy, str(metric), str(kind), str(labels), str(unit))
         kept = None if own is None else _sunk(found, floors_of(own))
+        if kept is None and found.fail <= 0:
+            wide = "the readings spread too widely for a floor (is this more than one model?), so none was learned"
+            notes.append(Note(Remark.TOO_WIDE, name, wide))
+            continue
         if kept is not None:
             sinks = f"the floor would sink from {kept.fail:g} to {found.fail:g} {unit}, so the old floor is kept"
             notes.append(Note(Remark.FLOOR_KEPT, name, sinks))

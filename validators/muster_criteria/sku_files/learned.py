@@ -71,6 +71,7 @@ class Remark(enum.StrEnum):
     """What a person has to know of one metric's floors."""
 
     TOO_FEW_NODES = "too_few_nodes"
+    TOO_WIDE = "too_wide"
     FLOOR_KEPT = "floor_kept"
     FLOOR_LOWERED = "floor_lowered"
 

@@ -13,9 +13,9 @@ from muster_criteria.kinds.kind import Times
 from muster_criteria.sku_files.declarations import Declared, declared_probes
 from muster_criteria.sku_files.figures import in_base_units
 from muster_criteria.sku_files.limits import Limit
-from muster_criteria.sku_files.lint_figures import FLOORS, NO_FIGURE, figure_problems, labels_meet, limits_of
+from muster_criteria.sku_files.lint_figures import FLOORS, OF_FIGURES, figure_problems, labels_meet, limits_of
 from muster_criteria.sku_files.model import BLOCK_LIMITS, PAIR_RATE, ProbeUse, Problem, Sku
-from muster_criteria.sku_files.programme import Need, needs
+from muster_criteria.sku_files.programme import Need, needs, stage_probes
 from muster_criteria.stages import LEVELS, STAGES
 
 CEILINGS = ("ceiling", "at_most")
@@ -27,14 +27,15 @@ OTHER_UNIT = ""
 def problems_of(sku: Sku) -> list[Problem]:
     """Returns contradictions within a SKU, and names that the shipped probes do not have.
 
-    Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a
-    floor of the SKU: the higher one counts. And none needs a published figure: the fleet's own readings are its basis.
+    Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a floor of the
+    SKU: the higher one counts. And published figures, of other conditions, say nothing about one: the fleet's own
+    readings are its basis.
     """
     return _problems_of(sku) or [
         dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
         for file in sku.learned
         for found in _problems_of(sku.on(file.stack, file.level))
-        if found.code not in (GIVEN_TWICE, NO_FIGURE)
+        if found.code not in (GIVEN_TWICE, *OF_FIGURES)
     ]
 
 
@@ -48,6 +49,7 @@ def _problems_of(sku: Sku) -> list[Problem]:
         *_derivation_problems(sku, probes),
         *_comparison_problems(sku, probes),
         *_unmet_sensors(sku, probes),
+        *dict.fromkeys(_unmet_references(sku, probes)),
         *figure_problems(sku),
     ]
 
@@ -221,13 +223,37 @@ def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Probl
 
 def _limited(sku: Sku, stage: str, need: Need) -> bool:
     """Whether a limit of the SKU judges what is needed."""
-    kind = kind_of(need.requirement.devices.removeprefix("each ").replace("core", "cpu"))
     return any(
         limit.breach != "invalid"
         and stage in (limit.stages or (stage,))
-        and limit.applies_to(need.requirement.metric, kind, limit.labels | dict(need.labels))
+        and limit.applies_to(need.requirement.metric, _kind(need), limit.labels | dict(need.labels))
         for limit in sku.all_limits
     )
+
+
+def _kind(need: Need) -> str:
+    return kind_of(need.requirement.devices.removeprefix("each ").replace("core", "cpu"))
+
+
+def _unmet_references(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
+    """Yields each limit relative to a measurement that a stage does not require: without it the limit judges none."""
+    relative = [(key, each, each.value) for _, key, each in limits_of(sku) if isinstance(each.value, Times)]
+    for stage, level in itertools.product(sku.programme.stages, LEVELS):
+        units = [probes[name].units for name in stage_probes(sku, stage, level) if name in probes]
+        wanted = needs(sku, stage, level) if relative else ()
+        for key, limit, of in relative:
+            if stage not in (limit.stages or (stage,)) or not any(limit.metric in each for each in units):
+                continue
+            device = "node" if of.device == "node" else limit.device
+            required = any(
+                need.requirement.metric == of.metric
+                and _kind(need) == device
+                and of.labels.items() <= dict(need.labels).items()
+                for need in wanted
+            )
+            if not required or sum(of.metric in each for each in units) > 1:
+                why = f"refers to {of.metric}, which stage {stage} does not require of one probe"
+                yield Problem(sku.file, key, "not-required", why)
 
 
 def _unmet_sensors(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:

@@ -15,7 +15,9 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Problem, Sku
 
 FLOORS = ("floor", "at_least")
-NO_FIGURE = "no-figure"
+NO_FIGURE, TOO_LOW, ABOVE_BEST = "no-figure", "floor-too-low", "floor-above-best"
+OF_FIGURES = (NO_FIGURE, TOO_LOW, ABOVE_BEST)
+"""Problems of a floor by the published figures."""
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure is taken for a mistake, often of the unit."""
 LEAST_OF_PEAK = 0.05
@@ -69,14 +71,14 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
             best = in_base_units(figure.best, figure.unit)
             known = f"{figure.best:g} {figure.unit}, the best known figure ({figure.source})"
             if floor > best:
-                yield "floor-above-best", f"{lead} is above {known}"
+                yield ABOVE_BEST, f"{lead} is above {known}"
             elif floor < LEAST_SHARE * best:
                 share = f"{100 * floor / best:.2g} %"
-                yield "floor-too-low", f"{lead} is {share} of {known}: less than half a device would pass it"
+                yield TOO_LOW, f"{lead} is {share} of {known}: less than half a device would pass it"
     low = next((peak for peak in peaks if floor < LEAST_OF_PEAK * in_base_units(peak.number or 0.0, peak.unit)), None)
     if not figures and low is not None:
         share = f"less than {100 * LEAST_OF_PEAK:g} % of {low.number:g} {low.unit} ({low.source})"
-        yield "floor-too-low", f"{lead} is {share}: next to nothing would break it"
+        yield TOO_LOW, f"{lead} is {share}: next to nothing would break it"
     if not figures and not peaks:
         yield (
             NO_FIGURE,

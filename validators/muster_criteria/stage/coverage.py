@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,15 @@ from muster_criteria.devices import kind_of, natural
 from muster_criteria.labels import Labels, labelled
 from muster_criteria.measured import NOT_SUPPORTED, ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
-from muster_criteria.rows import COUNTED_BY, DEVICES_MAX, PRESENCE, PRESENCE_PROBE, counted_gpus, first_gpus
+from muster_criteria.rows import (
+    COUNTED_BY,
+    DEVICES_MAX,
+    NOT_COUNTED,
+    PRESENCE,
+    PRESENCE_PROBE,
+    counted_gpus,
+    first_gpus,
+)
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import Need, promised, requires, stage_probes, watching
 from muster_criteria.stage.frame import Frame
@@ -77,14 +85,14 @@ def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku
         invalid = {at: why for at, why in invalid.items() if frame["probe"][at] in probes}
     if PRESENCE_PROBE in probes:
         _presence(frame, ends, sku, counted)
-    needed = {(need.probe, need.requirement.metric) for need in wanted}
-    for position, reason in sorted(invalid.items()):
-        if reason.itself and (frame["probe"][position], frame["metric"][position]) not in needed:
-            counted.miss(Gap(Lack.INVALID, reason.why))
+    first = len(counted.missing)
     requirements = _Requirements(frame, invalid, ends, sku, counted, counted_gpus(result, sku))
     for need in wanted:
         requirements.count(need)
     requirements.finish()
+    beside = [*_beside(frame, invalid, requirements.seen)]
+    counted.required += len(beside)
+    counted.missing[first:first] = beside  # ahead of what else they make invalid
     if not counted.required:
         why = "the programme requires nothing here, so the stage cannot pass"
         counted.miss(Gap(Lack.NOTHING_REQUIRED, why, "everything"))
@@ -137,6 +145,18 @@ def _presence(frame: Frame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tal
         counted.required += number
 
 
+def _beside(frame: Frame, invalid: Mapping[int, Invalid], seen: Collection[int]) -> Iterator[Gap]:
+    """What is not required and was reported, so that it would have been judged, and is invalid or was refused.
+
+    ``seen``: the rows of what is required.
+    """
+    gaps = {at: Gap(Lack.INVALID, reason.why) for at, reason in invalid.items() if reason.itself}
+    for at in np.flatnonzero(frame["refused"] & frame["limited"] & (frame["note"] != NOT_COUNTED)).tolist():
+        name = labelled(frame["metric"][at], frame["labels"][at])
+        gaps[at] = Gap(Lack.REFUSED, frame["note"][at], name, frame["device"][at])
+    return (gaps[at] for at in sorted(gaps.keys() - seen))
+
+
 def _excused(need: Need, notes: Sequence[str]) -> bool:
     """Whether what was not readable, for these reasons, is no miss."""
     requirement = need.requirement
@@ -156,6 +176,7 @@ class _Requirements:
         gpus: Collection[str] | None,
     ) -> None:
         self.missed_by: set[str] = set()
+        self.seen: set[int] = set()
         self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
         self._gpus = gpus
         self._rows: dict[tuple[str, str], dict[str, list[tuple[frozenset[tuple[str, str]], int]]]] = {}
@@ -192,6 +213,7 @@ class _Requirements:
     def _on(self, need: Need, name: str, device: str, wanted: frozenset[tuple[str, str]]) -> None:
         found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
         positions = [position for labels, position in found if labels >= wanted]
+        self.seen.update(positions)
         empty = [at for at in positions if not self._usable[at]]
         notes = sorted({str(self._frame["note"][at]) or "no value and no reason given" for at in empty})
         honest = all(self._frame["note"][at] and not self._frame["refused"][at] for at in empty)

@@ -1,10 +1,11 @@
 """The long frame that is judged: a row per device × metric × labels, and for each rule the margin by which it holds.
 
 Any number of cases of one SKU and stage lie in one frame, one after the other (column ``case``), since what is computed
-column-wise costs the same for one as for hundreds. Columns: those of ``rows.Row``, kind, usable; siblings_median,
-others_median, siblings_count; peers_median (NaN without a fleet to compare with); and for each rule ``<rule>``: its
-margin (negative: broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's
-limit, or the programme's comparison for the fleet's rules and for what is plausible.
+column-wise costs the same for one as for hundreds. Columns: those of ``rows.Row``, kind, usable; limited: whether a
+limit of the SKU is about the row, even where it cannot judge what was reported; siblings_median, others_median,
+siblings_count; peers_median (NaN without a fleet to compare with); and for each rule ``<rule>``: its margin
+(negative: broken, NaN: not applicable), ``<rule>_at``: the threshold in the row's unit, ``<rule>_by``: the SKU's limit,
+or the programme's comparison for the fleet's rules and for what is plausible.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def build_frame(
     the number of each row's case, ascending (default: all are of one).
     """
     case = np.zeros(len(rows), dtype=np.intp) if cases is None else cases
-    applications, mixed = _applications(rows, sku, stage)
-    columns = _plain(rows, case, mixed)
+    applications, mixed, limited = _applications(rows, sku, stage)
+    columns = _plain(rows, case, mixed) | {"limited": limited}
     columns |= _siblings(columns)
     columns |= dict(fleet) if fleet is not None else {PEERS_MEDIAN: np.full(len(rows), np.nan)}
     margins = _Margins(columns)
@@ -115,8 +116,11 @@ def build_frame(
     return Frame(columns | margins.columns())
 
 
-def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple[int, Positions]], dict[int, str]]:
-    """Which limit judges which rows, and the rows whose unit is not the limit's or the programme's (position → why).
+def _applications(
+    rows: Sequence[Row], sku: Sku, stage: str
+) -> tuple[list[tuple[int, Positions]], dict[int, str], Column]:
+    """Which limit judges which rows; the rows whose unit is not the limit's or the programme's (position → why); and
+    for each row, whether any limit is about it.
 
     Decided once per distinct (metric, kind, labels, unit), however many devices there are.
     """
@@ -125,6 +129,7 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
         groups.setdefault((row.metric, kind_of(row.device), row.labels, row.unit), []).append(position)
     applications: list[tuple[int, Positions]] = []
     mixed: dict[int, str] = {}
+    limited = np.zeros(len(rows), dtype=np.bool_)
     units = source_units(sku.programme)
     of_metric: dict[str, list[tuple[int, Limit]]] = {}
     for index, limit in enumerate(sku.all_limits):
@@ -136,12 +141,13 @@ def _applications(rows: Sequence[Row], sku: Sku, stage: str) -> tuple[list[tuple
         for index, limit in of_metric.get(metric, ()):
             if not limit.applies_to(metric, kind, dict(labels)):
                 continue
+            limited[members] = True
             if limit.kind.takes(limit, unit):
                 applications.append((index, np.array(members, dtype=np.intp)))
             else:
                 why = f"reported in {unit}, but the SKU file judges it in {limit.unit}"
                 mixed |= dict.fromkeys(members, why)
-    return applications, mixed
+    return applications, mixed, limited
 
 
 def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> dict[str, Column]:
@@ -153,7 +159,8 @@ def _plain(rows: Sequence[Row], case: Positions, mixed: Mapping[int, str]) -> di
     note = objects([row.note for row in rows])
     refused = np.array([row.refused for row in rows], dtype=np.bool_)
     for position, why in mixed.items():
-        value[position], text[position], note[position], refused[position] = np.nan, None, why, True
+        if not refused[position]:
+            value[position], text[position], note[position], refused[position] = np.nan, None, why, True
     return {
         "case": case,
         "probe": objects([row.probe for row in rows]),
