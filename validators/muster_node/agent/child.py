@@ -46,7 +46,11 @@ class Reporter:
         spread: float | None = None,
         note: str = "",
     ) -> None:
-        """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``)."""
+        """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``).
+
+        Names that the kernel or a tool gives may have any character ("cciss!c0d0"): "_" replaces what a result may not
+        have.
+        """
         number = None if value is None else float(value)
         if number is not None and not math.isfinite(number):
             number, note = None, (f"not a finite number ({number}); {note}").rstrip("; ")
@@ -55,10 +59,10 @@ class Reporter:
         self.send(
             "measurement",
             metric=metric,
-            device=device,
+            device=contract.as_device(device),
             value=number,
             text=None if text is None else str(text),
-            labels={str(key): str(label) for key, label in (labels or {}).items()},
+            labels={str(key): contract.as_label(str(label)) for key, label in (labels or {}).items()},
             samples=int(samples),
             spread=None if spread is None else float(spread),
             note=note,
