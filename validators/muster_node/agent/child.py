@@ -1,7 +1,7 @@
 """The probe's side of its own process: opens the hardware, runs one probe, streams what it measures to the agent.
 
 Every measurement leaves at once, one JSON line each, so that what was measured before a crash is kept. Lines:
-{"kind": "measurement", …}, {"kind": "progress", "text"}, and last {"kind": "end", "status", "reason"}.
+{"kind": "measurement" or "so_far", …}, {"kind": "progress", "text"}, and last {"kind": "end", "status", "reason"}.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ OOM_SCORE = 500
 
 
 class Reporter:
-    """Writes lines to the agent. Safe to use from several threads."""
+    """Writes lines to the agent. Safe to use from several threads, and from the processes that a probe forks: the
+    kernel does not mix short writes to a pipe."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -45,6 +46,7 @@ class Reporter:
         samples: int = 1,
         spread: float | None = None,
         note: str = "",
+        so_far: bool = False,
     ) -> None:
         """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``).
 
@@ -57,7 +59,7 @@ class Reporter:
         if spread is not None and not math.isfinite(spread):
             spread = None
         self.send(
-            "measurement",
+            "so_far" if so_far else "measurement",
             metric=metric,
             device=contract.as_device(device),
             value=number,
