@@ -76,7 +76,8 @@ def run(probe: type[Probe], hardware: Hardware, seed: int, params: dict[str, Any
     emitted: Emitted = []
 
     def emit(metric: str, device: str, **values: Any) -> None:
-        emitted.append((metric, {"device": device, **values}))
+        if not values.pop("so_far", False):
+            emitted.append((metric, {"device": device, **values}))
 
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as scratch:
         context = Context(hardware, resolve_params(probe, params), seed, Path(scratch), emit, lambda sentence: None)

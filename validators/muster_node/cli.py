@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Callable, NoReturn
 
@@ -18,6 +19,10 @@ def host_hardware() -> Hardware:
     return open_hardware()
 
 
+_ROOTS_PROGRAMS = "/usr/sbin:/sbin"
+"""A login's PATH may lack them, as that of Debian's sshd does, and tools such as nvme and ipmitool are there."""
+
+
 def main(
     argv: Sequence[str],
     relaunch: Sequence[str],
@@ -25,6 +30,7 @@ def main(
     packages: Sequence[str] = registry.PROBE_PACKAGES,
 ) -> NoReturn:
     """Runs a command line and ends the process. ``relaunch`` is the command that starts this program again."""
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{_ROOTS_PROGRAMS}"
     if argv[:1] == ["_probe"]:
         child.main(json.loads(argv[1]), open_hardware)
     report = processes.go_on_in_child()

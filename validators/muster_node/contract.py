@@ -27,6 +27,7 @@ UNIT = re.compile(r"[A-Za-z0-9%°/·²³ .-]{1,16}")
 LABEL = re.compile(r"[A-Za-z0-9_.:@+/% -]{0,64}")
 LABELS_MAX = 8
 NUMBER_MAX = 1e18
+_NOT_IN_DEVICE, _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9_.:@+/-]"), re.compile(r"[^A-Za-z0-9_.:@+/% -]")
 
 # How one probe ended.
 COMPLETED = "completed"
@@ -52,6 +53,17 @@ OF_EACH_DEVICE = ("vbios", "inforom", "nvswitch", "nic")
 """Versions of an environment that may differ between the devices of one node: the distinct ones that could be read,
 sorted, with ``BETWEEN_VERSIONS`` between them."""
 BETWEEN_VERSIONS = "+"
+
+
+def as_device(name: str) -> str:
+    """The name of a device, with "_" for each character of its own name that a result may not have."""
+    kind, colon, own = name.partition(":")
+    return kind + colon + _NOT_IN_DEVICE.sub("_", own)[:64]
+
+
+def as_label(text: str) -> str:
+    """A label, with "_" for each character that a result may not have."""
+    return _NOT_IN_LABEL.sub("_", text)[:64]
 
 
 @dataclasses.dataclass(frozen=True)

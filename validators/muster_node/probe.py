@@ -52,7 +52,9 @@ class Context:
     """What a running probe is given.
 
     ``emit(metric, device, value=…, text=…, labels=…, samples=…, spread=…, note=…)`` records a measurement: the metric
-    must be declared, its unit is the declaration's ``unit_on(device)``. ``progress(sentence)`` writes a progress line.
+    must be declared, its unit is the declaration's ``unit_on(device)``. With ``so_far=True`` it is recorded unless the
+    same metric, device and labels are reported with a value or text later: what is found wrong is sent so as soon as it
+    is seen, since the probe may be ended at any moment. ``progress(sentence)`` writes a progress line.
     ``scratch`` is a directory of the probe's own, removed afterwards. ``params`` holds every declared parameter.
     """
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
+from muster_node import contract
 from muster_node.agent import jobdir
 from muster_node.bounded import Hung, bounded
 from muster_node.hardware import events as device_events
@@ -161,7 +162,7 @@ def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
-    plain: dict[str, Any] = {"name": fact.name, "device": fact.device}
+    plain: dict[str, Any] = {"name": fact.name, "device": contract.as_device(fact.device)}
     if fact.value is not None:
         plain["value"] = fact.value
     for name, value in (("text", fact.text), ("note", fact.note)):

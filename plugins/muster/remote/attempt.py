@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import paramiko
 
 from muster import store
-from muster.errors import LeaseLost, MusterError
+from muster.errors import LeaseLost, MusterError, Preempted
 from muster.model.nodes import Node
 from muster.model.runs import Job, OfRun, Run, RunKey
 from muster.remote import jobs, launch, outcome, redfish, ssh
@@ -149,8 +149,8 @@ def begin(
     """Start the attempt's job unless the node has it already. Returns the attempt and the node's state before.
 
     First sends the agent if needed, stops every other job on the node, and reads its BMC. ``step``: returns the words
-    that run it as part of a job of the node's scheduler; raises Preempted, LeftAlone, SchedulerDown. Raises
-    RemoteError, Overtaken.
+    that run it as part of a job of the node's scheduler; raises Preempted, LeftAlone, SchedulerDown. A job that had
+    begun before its test was preempted is stopped, to be judged by what it measured. Raises RemoteError, Overtaken.
     """
     node, key = attempt.node, attempt.job_key
     seen = jobs.look(client, node.work_dir, key, agent.sha256)
@@ -158,7 +158,13 @@ def begin(
         log.info("the job of this attempt is on the node (%s): not started again", seen.state)
         _note(attempt, "")
         if seen.state is jobs.State.RUNNING:
-            _stop_if_taken_back(step, attempt, client, seen)
+            try:
+                _stop_if_taken_back(step, attempt, client, seen)
+            except Preempted as error:
+                # Whoever submits jobs decides when a test is preempted, and not what becomes of its findings.
+                log.warning("judged by what it measured: %s", error)
+                store.runs.change_job(attempt.job, state=outcome.RUNNING)
+                seen = jobs.look(client, node.work_dir, key, "")
         return attempt, seen
     if jobs.send_agent(client, seen, agent.path, agent.sha256):
         log.info("sent the node side %s", agent.sha256)

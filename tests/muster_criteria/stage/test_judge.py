@@ -92,6 +92,16 @@ def test_a_critical_finding_fails_even_where_coverage_is_partial(case: MakeCase)
     assert [(each.rule, each.device) for each in judgement.findings] == [("exactly", "gpu5")]
 
 
+def test_wrong_data_of_a_probe_that_was_preempted_fails(case: MakeCase) -> None:
+    cut = case("integrity").end("exact_gemm", "skipped", "it was cut short: preempted by SIGTERM")
+    cut = cut.add("exact_gemm", "gemm_mismatches", "gpu5", 1.0, "count", labels={"dtype": "bf16"})
+
+    judgement = cut.judge()
+
+    assert judgement.verdict is Verdict.FAIL
+    assert [(each.device, each.action) for each in judgement.findings] == [("gpu5", Action.RETEST)]
+
+
 def test_missing_comes_before_warnings(case: MakeCase) -> None:
     judgement = case("intake").set("persistence_mode", "gpu0", value=0.0).drop("vbios", "gpu1").judge()
 

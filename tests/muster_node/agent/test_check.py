@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,20 @@ def test_what_rdma_lacks_is_reported_where_there_are_ports_for_it(
     items = check._rdma(Files(tmp_path))
     assert tuple(item.item for item in items) == check.RDMA_ITEMS
     assert {item.item for item in items if not item.ok} == missing
+
+
+def test_a_tool_that_the_path_of_a_login_leaves_out_is_found(tmp_path: Path) -> None:
+    """As on Debian, where sshd's PATH has no /usr/sbin."""
+    tool(tmp_path, "nvme", "exit 0")
+    code = (
+        "import sys; from muster_node import cli; cli._ROOTS_PROGRAMS = sys.argv[1]; cli.main(['check', '--json'], ())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": "/nowhere"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    items = {item["item"]: item for item in json.loads(done.stdout)}
+    assert (items["nvme"]["ok"], items["nvme"]["message"]) == (True, str(tmp_path / "nvme"))
 
 
 def test_the_command_prints_text_and_json(node: Node, tmp_path: Path) -> None:

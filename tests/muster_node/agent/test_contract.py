@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from muster_criteria import measured
 from muster_node import contract
 from muster_node.agent import registry
+from muster_node.agent.child import Reporter
 from muster_node.agent.probe_run import Listener
 from muster_node.agent.process import BadLine
 from muster_node.probe import Metric, Probe
@@ -60,6 +63,21 @@ def test_a_measurement_that_the_controller_would_refuse_ends_its_probe_alone(str
     listener.take(json.dumps(sent).encode())
     with pytest.raises(BadLine):
         listener.take(json.dumps({**sent, **strange}).encode())
+
+
+@given(st.text(min_size=1), st.text())
+@example("cciss!c0d0", "MT4129 ü;")
+def test_no_name_that_a_kernel_or_tool_gives_ends_a_probe(name: str, label: str) -> None:
+    listener = Listener(Own, lambda sentence: None)
+
+    class Line(Reporter):
+        def send(self, kind: str, **fields: Any) -> None:
+            listener.take(json.dumps({"kind": kind, **fields}).encode())
+
+    Line(-1).emit("figure", f"disk:{name}", value=1.0, labels={"board": label})
+    (row,) = listener.measurements
+    assert row.device.startswith("disk:")
+    assert {name, label} != {"cciss!c0d0", "MT4129 ü;"} or row.device == "disk:cciss_c0d0"
 
 
 @pytest.mark.parametrize(

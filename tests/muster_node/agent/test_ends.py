@@ -35,6 +35,25 @@ def test_sigterm_ends_it_with_what_it_has(node: Node, probe: str) -> None:
     assert not any(alive(pid) for pid in children)
 
 
+def test_what_was_found_wrong_before_a_preemption_is_kept(node: Node) -> None:
+    """Also by a process that the probe forked, and of a device that hangs afterwards; a later figure replaces it."""
+    running = node.start(plan(call("corrupts", 60.0)))
+    running.wait_for_progress("corrupted")
+    done = running.end(signal.SIGTERM)
+    assert [outcome.status for outcome in done.result.probes] == ["skipped"]
+    rows = [row for row in done.measured("corrupts") if row.metric == "wrong"]
+    assert {(row.device, row.labels.get("dtype", ""), row.value) for row in rows} == {
+        ("gpu0", "", 2.0),
+        ("gpu1", "", 1.0),
+        ("gpu2", "", 5.0),
+        ("gpu3", "bf16", 1.0),
+        ("gpu3", "fp16", 0.0),
+        ("node", "", 3.0),
+    }
+    assert len(rows) == 6
+    assert [row.note for row in rows if row.device == "gpu1"] == ["one bit; gpu1 hangs"]
+
+
 @pytest.fixture
 def tool(tmp_path: Path) -> Callable[[str, float], Path]:
     """Makes a tool that writes "stopped" next to itself so long (s) after SIGTERM. dcgmi does as its source has it

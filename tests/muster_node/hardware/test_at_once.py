@@ -5,13 +5,16 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from muster_node.hardware.host.cpu_workers import WorkerFailed
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
+from muster_node.hardware.workers import NotEnded, Threads
 from muster_node.probe import Skip
+from muster_node.workloads.each_device import DeviceError
 
 GPUS = [Device(f"gpu{slot}", "gpu", slot) for slot in range(3)]
 
@@ -109,6 +112,23 @@ def test_ticks_in_the_caller_while_work_runs(hardware):
         assert found == [device.id for device in group]
         assert len(ticks) >= 3
         assert set(ticks) == {caller}
+
+
+def test_only_work_that_was_done_tells_how_long_it_takes(monkeypatch):
+    """One GPU fails at once, one does its work, and one hangs."""
+    now, done, never = [0.0], threading.Event(), threading.Event()
+    monkeypatch.setattr("muster_node.hardware.workers.time", SimpleNamespace(monotonic=lambda: now[0]))
+    jobs = [lambda ready: DeviceError("ECC"), lambda ready: done.wait(), lambda ready: never.wait()]
+    threads = Threads(jobs, 1.0)
+    threads._threads[0].join()
+    now[0] = 1000.0
+    assert not threads.overdue(1.0)
+    done.set()
+    threads._threads[1].join()
+    now[0] = 5000.0
+    assert threads.overdue(1.0)
+    assert threads.results() == [DeviceError("ECC"), True, NotEnded(4000.0)]
+    never.set()
 
 
 def test_workers_die_with_their_parent(hardware, tmp_path):

@@ -1,11 +1,13 @@
 """A harness that runs one probe on this machine's real hardware, or on what the test gives."""
 
 import dataclasses
+import json
 import os
 import stat
 
 import pytest
 
+from muster_criteria.context.suspicion import RERUNS
 from muster_node.hardware import open_hardware
 from muster_node.probe import Context, resolve_params
 
@@ -20,6 +22,10 @@ class Measured:
     samples: int
     spread: float | None
     note: str
+
+
+SENT_AT_ONCE = frozenset(RERUNS) - {"full_entropy_mismatches"} | {"collective_mismatches", "pulse_mismatches"}
+"""What is wrong by itself; in which bits a device differs from its siblings is known once all have theirs."""
 
 
 class Run(list):
@@ -47,21 +53,32 @@ def run_probe(tmp_path):
     """
 
     def run(probe, hardware=None, seed=7, into=None, **params):
-        emitted = Run()
+        emitted, at_once = Run(), tmp_path / f"{probe.name}-so-far"
+        at_once.write_text("")
 
-        def emit(metric, device, value=None, text=None, labels=None, samples=1, spread=None, note=""):
+        def emit(metric, device, value=None, text=None, labels=None, samples=1, spread=None, note="", so_far=False):
             assert metric in probe.metrics, f"{probe.name} emitted {metric}, which it does not declare"
             assert value is None or text is None
-            assert value is not None or text is not None or note, f"{metric}: neither a value nor a reason"
-            emitted.append(Measured(metric, device, value, text, labels or {}, samples, spread, note))
+            assert so_far or value is not None or text is not None or note, f"{metric}: neither a value nor a reason"
+            if so_far:  # also by processes that the probe forks
+                with at_once.open("a") as file:
+                    file.write(json.dumps([metric, device, labels or {}]) + "\n")
+                return
+            measured = Measured(metric, device, value, text, labels or {}, samples, spread, note)
+            emitted.append(measured)
             if into is not None:
-                into.append(emitted[-1])
+                into.append(measured)
 
         scratch = tmp_path / probe.name
         scratch.mkdir(exist_ok=True)
         probe().run(
             Context(hardware or open_hardware(), resolve_params(probe, params), seed, scratch, emit, lambda text: None)
         )
+        sent = [json.loads(line) for line in at_once.read_text().splitlines()]
+        for row in emitted:
+            # The probe may be ended before it reports its figures.
+            wrong = row.metric in SENT_AT_ONCE and row.value
+            assert not wrong or [row.metric, row.device, row.labels] in sent, f"{row} was not sent when it was seen"
         return emitted
 
     return run

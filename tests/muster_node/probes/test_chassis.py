@@ -87,9 +87,9 @@ def test_what_a_part_draws_in_is_not_the_halls_air(run_probe, ipmitool, name):
 @pytest.mark.parametrize(
     ("line", "device"),
     [
-        ("PS_RDNDNT_MODE   | ADh | ok  | 20.0 | Non-Redundant: Sufficient from Redundant", "psu1"),
-        ("PS Redundancy    | 77h | ok  |  7.1 | Redundancy Lost", "psu1"),
-        ("Power Supplies   | 06h | ok  | 10.3 | Redundancy Lost", "psu1"),
+        ("PS_RDNDNT_MODE   | ADh | ok  | 20.0 | Non-Redundant: Sufficient from Redundant", "psu2"),
+        ("PS Redundancy    | 77h | ok  |  7.1 | Redundancy Lost", "psu2"),
+        ("Power Supplies   | 06h | ok  | 10.3 | Redundancy Lost", "psu2"),
         ("Fan Redundancy   | 75h | ok  |  7.1 | Redundancy Degraded", "fan0"),
         ("PS Redundancy    | 77h | ok  |  7.1 | Fully Redundant", None),
         ("Memory Mirroring | 41h | ok  |  7.1 | Non-Redundant", None),
@@ -103,7 +103,27 @@ PSU2_STATUS      | 2Ch | ok  | 10.2 |
 PSU2_POUT        | 31h | ns  | 10.2 | No Reading
 """)
     states = {each.device: each.text for each in run_probe(Chassis, Machine())}
-    assert states == {"psu0": "ok", **({device: "warning"} if device else {})}
+    silent = None if "Fully" in line else "warning"
+    assert states == {"psu0": "ok", "psu1": silent, **({device: "warning"} if device else {})}
+
+
+@pytest.mark.parametrize("said", ["ok | 10.2 |", "ns | 10.2 | No Reading", "ns | 10.2 | Disabled"])
+@pytest.mark.parametrize(
+    ("redundancy", "state"), [("", "warning"), ("PS Redundancy | 77h | ok | 7.1 | Fully Redundant", None)]
+)
+def test_a_supply_that_says_nothing_keeps_its_number_and_warns(run_probe, ipmitool, said, redundancy, state):
+    ipmitool(f"""{redundancy}
+PSU1 Status | 51h | ok | 10.1 | Presence detected
+PSU1 PIN    | 61h | ok | 10.1 | 900 Watts
+PSU2 Status | 52h | {said}
+PSU2 PIN    | 62h | ns | 10.2 | No Reading
+PSU3 Status | 53h | ok | 10.3 | Presence detected
+PSU3 PIN    | 63h | ok | 10.3 | 910 Watts
+""")
+    assert values(run_probe(Chassis, Machine())) == {
+        ("psu_state", "psu0"): "ok", ("psu_state", "psu1"): state, ("psu_state", "psu2"): "ok",
+        ("psu_input_power", "psu0"): 900.0, ("psu_input_power", "psu1"): None, ("psu_input_power", "psu2"): 910.0,
+    }  # fmt: skip
 
 
 def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ipmitool):

@@ -69,9 +69,10 @@ def test_mismatches_found_before_an_error_remain_a_finding(run_probe, broken_gpu
     real = Vector.check_first
 
     def wrong_then_broken(self, reruns, finding):
+        broken = self._compute.device.id == "gpu2"
+        self._first[0, 0] += broken
         real(self, reruns, finding)
-        if self._compute.device.id == "gpu2":
-            finding.mismatches += 1
+        if broken:
             raise RuntimeError(REASON)
 
     monkeypatch.setattr(Vector, "check_first", wrong_then_broken)

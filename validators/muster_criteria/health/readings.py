@@ -51,7 +51,7 @@ _Line = pydantic.AfterValidator(one_line)
 Text = Annotated[str, pydantic.StringConstraints(max_length=1000), _Line]
 Short = Annotated[str, pydantic.StringConstraints(max_length=40), _Line]
 Number = Annotated[float, pydantic.Field(allow_inf_nan=False)]
-Name = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._/ -]{0,79}$")]
+Name = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:._@+/ -]{0,79}$")]
 
 
 class _Read(pydantic.BaseModel):

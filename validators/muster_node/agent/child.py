@@ -1,7 +1,7 @@
 """The probe's side of its own process: opens the hardware, runs one probe, streams what it measures to the agent.
 
 Every measurement leaves at once, one JSON line each, so that what was measured before a crash is kept. Lines:
-{"kind": "measurement", …}, {"kind": "progress", "text"}, and last {"kind": "end", "status", "reason"}.
+{"kind": "measurement" or "so_far", …}, {"kind": "progress", "text"}, and last {"kind": "end", "status", "reason"}.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ OOM_SCORE = 500
 
 
 class Reporter:
-    """Writes lines to the agent. Safe to use from several threads."""
+    """Writes lines to the agent. Safe to use from several threads, and from the processes that a probe forks: the
+    kernel does not mix short writes to a pipe."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -45,20 +46,25 @@ class Reporter:
         samples: int = 1,
         spread: float | None = None,
         note: str = "",
+        so_far: bool = False,
     ) -> None:
-        """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``)."""
+        """Context.emit. The agent ends a probe that reports what it may not (``probe_run.Listener``).
+
+        Names that the kernel or a tool gives may have any character ("cciss!c0d0"): "_" replaces what a result may not
+        have.
+        """
         number = None if value is None else float(value)
         if number is not None and not math.isfinite(number):
             number, note = None, (f"not a finite number ({number}); {note}").rstrip("; ")
         if spread is not None and not math.isfinite(spread):
             spread = None
         self.send(
-            "measurement",
+            "so_far" if so_far else "measurement",
             metric=metric,
-            device=device,
+            device=contract.as_device(device),
             value=number,
             text=None if text is None else str(text),
-            labels={str(key): str(label) for key, label in (labels or {}).items()},
+            labels={str(key): contract.as_label(str(label)) for key, label in (labels or {}).items()},
             samples=int(samples),
             spread=None if spread is None else float(spread),
             note=note,

@@ -49,6 +49,13 @@ class RunContext:
     spare: set[int]
 
 
+_Key = tuple[str, str, "tuple[tuple[str, str], ...]"]
+
+
+def _key(measurement: Measurement) -> _Key:
+    return measurement.metric, measurement.device, tuple(sorted(measurement.labels.items()))
+
+
 class Listener:
     """Validates every line that a probe sends. Raises BadLine, which ends the probe."""
 
@@ -56,7 +63,8 @@ class Listener:
         self._probe = probe
         self._report = report
         self._sent = 0
-        self.measurements: list[Measurement] = []
+        self._measured: list[Measurement] = []
+        self._so_far: dict[_Key, Measurement] = {}
         self.end: tuple[str, str] | None = None
         self.message_at = time.monotonic()
 
@@ -71,16 +79,32 @@ class Listener:
         except (ValueError, RecursionError):
             raise BadLine(f"it sent a line that is not JSON: {line[:40]!r}") from None
         kind = raw.get("kind") if isinstance(raw, dict) else None
-        if kind == "measurement":
-            if len(self.measurements) >= MEASUREMENTS_MAX:
+        if kind in ("measurement", "so_far"):
+            if len(self._measured) + len(self._so_far) >= MEASUREMENTS_MAX:
                 raise BadLine(f"it sent more than {MEASUREMENTS_MAX} measurements")
-            self.measurements.append(self._measurement(raw))
+            measurement = self._measurement(raw)
+            if kind == "so_far":
+                self._so_far[_key(measurement)] = measurement
+            else:
+                self._measured.append(measurement)
         elif kind == "progress":
             self._report(str(raw.get("text", "")))
         elif kind == "end" and raw.get("status") in (contract.COMPLETED, contract.SKIPPED, contract.CRASHED):
             self.end = (raw["status"], str(raw.get("reason", ""))[:REASON_MAX])
         else:
             raise BadLine(f"it sent a line of unknown kind: {line[:40]!r}")
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """What the probe reported; what it had found so far stands where no value or text replaced it."""
+        left, found = dict(self._so_far), []
+        for each in self._measured:
+            before = left.pop(_key(each), None)
+            if before is not None and each.value is None and each.text is None:
+                note = "; ".join(filter(None, (before.note, each.note)))[:REASON_MAX]
+                each = dataclasses.replace(before, note=note)
+            found.append(each)
+        return found + list(left.values())
 
     def _measurement(self, raw: dict[str, Any]) -> Measurement:
         name = raw.get("metric")

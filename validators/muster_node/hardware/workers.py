@@ -11,12 +11,12 @@ from typing import Any, Callable
 START_LIMIT_S = 300.0
 """Real seconds that workers wait for one that does not come to the start. Chosen here: operands are made in seconds."""
 LATE_S = 120.0
-"""Real seconds for which the last workers may run on after the first has ended, at the least. Chosen here: the work of
-alike devices ends within seconds of each other; a driver reports a hang by itself within a minute, if at all."""
+"""Real seconds for which the last workers may run on after the first has done its work, at the least. Chosen here: the
+work of alike devices ends within seconds of each other; a driver reports a hang itself within a minute, if at all."""
 _JOIN_S = 0.05
 
 Job = Callable[[Callable[[], Any]], Any]
-"""The work of one thread, from its start signal."""
+"""The work of one thread, from its start signal. A result with an ``error`` that is not empty ended before its time."""
 
 
 class StartAborted(Exception):
@@ -66,7 +66,7 @@ class StartSignal:
 
 @dataclasses.dataclass(frozen=True)
 class NotEnded:
-    """Stands for the result of a worker that had not ended so long after the first one that did."""
+    """Stands for the result of a worker that had not ended so long after the first one that had done its work."""
 
     after_s: float
 
@@ -78,7 +78,7 @@ class Threads:
         self._start = StartSignal(len(jobs), start_limit_s)
         self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
-        self._ended_at: list[float] = []
+        self._done_at: list[float] = []
         self._begun = time.monotonic()
         self._threads = [
             threading.Thread(target=self._work, args=(index, job), name=f"worker {index}", daemon=True)
@@ -89,12 +89,15 @@ class Threads:
 
     def _work(self, index: int, job: Job) -> None:
         try:
-            self._results[index] = job(self._start.wait)
+            result = self._results[index] = job(self._start.wait)
+            # One that failed early says nothing of how long the work takes.
+            if not getattr(result, "error", ""):
+                self._done_at.append(time.monotonic())
         except BaseException as error:
             self._errors[index] = error
+            self._done_at.append(time.monotonic())  # there are no results to wait for
             self._start.abort()
         finally:
-            self._ended_at.append(time.monotonic())
             self._start.leave()
 
     def running(self) -> bool:
@@ -102,10 +105,10 @@ class Threads:
         return any(thread.is_alive() for thread in self._threads)
 
     def overdue(self, late_s: float) -> bool:
-        """Whether the rest has run ``late_s`` longer than the first that ended, and at least twice as long."""
-        if not self._ended_at:
+        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long."""
+        if not self._done_at:
             return False
-        first = min(self._ended_at)
+        first = min(self._done_at)
         return time.monotonic() - first > max(late_s, first - self._begun)
 
     def join(self) -> None:
@@ -116,5 +119,5 @@ class Threads:
         """What each returned, in order; NotEnded for those that are still at work. Raises the first worker's error."""
         for error in sorted(self._errors.values(), key=lambda error: isinstance(error, StartAborted)):
             raise error
-        late = NotEnded(time.monotonic() - min(self._ended_at)) if self._ended_at else None
+        late = NotEnded(time.monotonic() - min(self._done_at)) if self._done_at else None
         return [self._results.get(index, late) for index in range(len(self._threads))]

@@ -111,7 +111,7 @@ class _Rank:
                 if repeat >= _WARMUP:
                     times["waits"].append(waited)
                     times["seconds"].append(seconds)
-                wrong.update(exchange.wrong())
+                _count(group, {"op": op}, wrong, exchange)
                 checks += 1
             self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
         _report_wrong(group, {"op": op}, wrong, checks)
@@ -122,7 +122,7 @@ class _Rank:
         elements = elements_of(mib * MIB, group.world)
         exchange = Exchange(torch, op, group.rank, group.world, elements, fabric.device, self._seed, mark=group.mark)
         wrong: collections.Counter[int] = collections.Counter()
-        begun, checks = clock.now(), 0
+        begun, checks, labels = clock.now(), 0, {"op": op, "part": "soak"}
         until = begun + 60.0 * self._params["soak_minutes"]
         group.begin("soak")
         while group.gather(clock.now() < until)[0]:
@@ -130,8 +130,8 @@ class _Rank:
             for _ in range(self._params["repeats"]):
                 _once(fabric, group, exchange, f"soak with {op} of {mib:g} MiB, minute {minute}")
                 checks += 1
-                wrong.update(exchange.wrong())
-        _report_wrong(group, {"op": op, "part": "soak"}, wrong, checks)
+                _count(group, labels, wrong, exchange)
+        _report_wrong(group, labels, wrong, checks)
         if group.local == 0:
             group.emit("soak_time", "node", value=(clock.now() - begun) / 60.0)
 
@@ -148,6 +148,14 @@ def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tu
         exchange.run()
         fabric.settle()
         return round(met - begun, 9), round(clock.now() - met, 9)
+
+
+def _count(group: RankGroup, labels: dict[str, str], wrong: collections.Counter[int], exchange: Exchange) -> None:
+    """Adds what arrived wrong to ``wrong``; the first of it is reported at once."""
+    found = exchange.wrong()
+    if found and not wrong:
+        group.emit("collective_mismatches", "node", value=sum(found.values()), labels=labels, so_far=True)
+    wrong.update(found)
 
 
 def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:

@@ -204,7 +204,7 @@ class _Rank:
     def __init__(self, torch: Any, context: Context, gpus: list[Device], nvls: bool) -> None:
         self._torch, self._hardware, self._params = torch, context.hardware, context.params
         self._scratch, self._seed, self._gpus, self._nvls = context.scratch, context.seed, gpus, nvls
-        self._kind = "gpu" if gpus else "cpu"
+        self._kind, self._emit = "gpu" if gpus else "cpu", context.emit
 
     def __call__(self, worker: Worker) -> _Measured:
         dist = self._torch.distributed
@@ -294,7 +294,11 @@ class _Rank:
             if batch > 1:  # a repeated sum would change the result
                 exchange.reset()
                 exchange.run()
-            measured.wrong[op] += sum(exchange.wrong().values())
+            wrong = sum(exchange.wrong().values())
+            if wrong and not measured.wrong[op]:
+                labels = {"op": op, **({"nvls": "on" if self._nvls else "off"} if self._gpus else {})}
+                self._emit("collective_mismatches", "node", value=wrong, labels=labels, so_far=True)
+            measured.wrong[op] += wrong
         return times[_WARMUP:]
 
     def _settle(self) -> None:

@@ -104,7 +104,7 @@ def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note
     for (device, test), reported in by_place.items():
         ran = [outcome for outcome in reported if not outcome.skipped]
         if not ran:
-            context.emit("dcgm_failures", device, labels={"test": _label(test)}, samples=0, note="DCGM skipped it")
+            context.emit("dcgm_failures", device, labels={"test": test}, samples=0, note="DCGM skipped it")
             continue
         failures = sum(outcome.failed for outcome in ran)
         warnings = sum(len(outcome.errors) or 1 for outcome in ran if outcome.warned)
@@ -113,11 +113,6 @@ def _emit(context: Context, outcomes: list[Outcome], names: dict[int, str], note
         )
         of = [f"of DCGM's GPU {number}, which is in no known slot" for number in unplaced]
         texts = "; ".join((*of, *(error.text for outcome in ran for error in outcome.errors)))
-        labels, notes = {"test": _label(test)}, "; ".join(filter(None, (texts[:_NOTE_MAX], note)))
+        labels, notes = {"test": test}, "; ".join(filter(None, (texts[:_NOTE_MAX], note)))
         context.emit("dcgm_failures", device, value=failures, labels=labels, note=notes)
         context.emit("dcgm_warnings", device, value=warnings, labels=labels, note=notes)
-
-
-def _label(test: str) -> str:
-    """A test's name, with "_" for characters that a label may not have."""
-    return "".join(letter if letter.isalnum() or letter in "_.:@+/% -" else "_" for letter in test)[:64]

@@ -65,7 +65,7 @@ class Disk(Probe):
             with _opened(path, os.O_WRONLY) as (descriptor, _):
                 written, digests = _write(descriptor, blocks, seed, clock)
             with _opened(path, os.O_RDONLY) as (descriptor, direct):
-                read, wrong, again = _read(descriptor, digests, clock)
+                read, wrong, again = _read(descriptor, digests, clock, context)
         finally:
             path.unlink(missing_ok=True)
         note = "" if direct else "the file system has no direct reads; the page cache was asked to drop the file first"
@@ -152,7 +152,7 @@ def _write(descriptor: int, blocks: int, seed: int, clock: Clock) -> tuple[_Time
     return _Times(seconds, clock.now() - start), digests
 
 
-def _read(descriptor: int, digests: list[bytes], clock: Clock) -> tuple[_Times, int, Rerun]:
+def _read(descriptor: int, digests: list[bytes], clock: Clock, context: Context) -> tuple[_Times, int, Rerun]:
     """Times, the number of wrong blocks, and the first of them read again."""
     seconds, again = [], Rerun()  # type: list[float], Rerun
     with mmap.mmap(-1, _BLOCK) as buffer:
@@ -163,7 +163,11 @@ def _read(descriptor: int, digests: list[bytes], clock: Clock) -> tuple[_Times, 
             seconds.append(clock.now() - start)
             return count != _BLOCK or hashlib.sha256(buffer).digest() != digests[number]
 
-        bad = [number for number in range(len(digests)) if differs(number)]
+        bad: list[int] = []
+        for number in range(len(digests)):
+            if differs(number):
+                bad.append(number)
+                context.emit("disk_mismatches", SCRATCH_DISK.id, value=len(bad), samples=number + 1, so_far=True)
         times = _Times(seconds[:])
         for _ in range(_RERUNS if bad else 0):
             os.posix_fadvise(descriptor, bad[0] * _BLOCK, _BLOCK, os.POSIX_FADV_DONTNEED)

@@ -90,25 +90,20 @@ class ExactGemm(Probe):
         dtypes = context.params["dtypes"]
         found: dict[str, _Found] = {dtype: {device.id: [] for device in devices} for dtype in dtypes}
         missing: dict[str, list[str]] = {device.id: [] for device in devices}
-        try:
-            # Cold comes first and for all formats: after the first soak nothing is cold any more.
-            if "alone" in context.params["modes"]:
-                _cold(torch, context, devices, found)
-            soak_s = context.params["soak_s"] if "together" in context.params["modes"] else 0.0
-            for dtype in dtypes:
-                with precision_of(torch, dtype):
-                    if soak_s > 0:
-                        soak_s -= _soaked(torch, context, devices, dtype)
-                    _loaded(torch, context, devices, dtype, found[dtype])
-                    reruns = self._again(context, dtype, devices, found[dtype])
-                for device in devices:
-                    report_reruns(context, "gemm_rerun", device.id, {"dtype": dtype}, reruns.get(device.id, {}))
-                    if not _report(context, device, dtype, found[dtype][device.id]):
-                        missing[device.id].append(dtype)
-                del found[dtype]
-        except BaseException:
-            _report_wrong(context, devices, found)
-            raise
+        # Cold comes first and for all formats: after the first soak nothing is cold any more.
+        if "alone" in context.params["modes"]:
+            _cold(torch, context, devices, found)
+        soak_s = context.params["soak_s"] if "together" in context.params["modes"] else 0.0
+        for dtype in dtypes:
+            with precision_of(torch, dtype):
+                if soak_s > 0:
+                    soak_s -= _soaked(torch, context, devices, dtype)
+                _loaded(torch, context, devices, dtype, found[dtype])
+                reruns = self._again(context, dtype, devices, found[dtype])
+            for device in devices:
+                report_reruns(context, "gemm_rerun", device.id, {"dtype": dtype}, reruns.get(device.id, {}))
+                if not _report(context, device, dtype, found[dtype][device.id]):
+                    missing[device.id].append(dtype)
         for device_id, formats in missing.items():
             if formats:
                 context.emit("gemm_not_supported", device_id, text=", ".join(formats))
@@ -197,14 +192,6 @@ def _report_pulses(
             pulsing.emit_share(context, device, finding, labels)
 
 
-def _report_wrong(context: Context, devices: list[Device], found: dict[str, _Found]) -> None:
-    """Reports mismatches found before the test ended with an error; such a test clears no device."""
-    for dtype, findings in found.items():
-        for device in devices:
-            if any(finding.mismatches for finding in findings[device.id]):
-                _report(context, device, dtype, findings[device.id])
-
-
 def _report(context: Context, device: Device, dtype: str, findings: list[Finding]) -> bool:
     if not findings:
         return False
@@ -243,7 +230,7 @@ class _Screen:
 
     def __init__(self, torch: Any, context: Context, dtype: str, mode: str) -> None:
         self._torch, self._hardware, self._dtype, self._mode = torch, context.hardware, dtype, mode
-        self._params, self._seed = context.params, context.seed
+        self._emit, self._params, self._seed = context.emit, context.params, context.seed
 
     def __call__(self, worker: Worker) -> Finding | None:
         compute = self._hardware.compute(worker.device)
@@ -268,7 +255,7 @@ class _Screen:
     def _screen(self, compute: Compute, shape: Shape, span: str, seed: int, finding: Finding) -> None:
         """One set of operands: one product, and as many more as fill the time."""
         reruns = self._params["reruns"]
-        vector = Vector(self._torch, compute, self._dtype, shape, span, seed)
+        vector = Vector(self._torch, compute, self._dtype, shape, span, seed, self._emit)
         vector.check_first(reruns, finding)
         if not self._params["dwell_s"]:
             return

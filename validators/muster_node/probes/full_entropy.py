@@ -218,7 +218,7 @@ class _Runner:
 
     def __init__(self, torch: Any, context: Context, named: Named, seeds: list[int]) -> None:
         self._torch, self._hardware, self._named, self._seeds = torch, context.hardware, named, seeds
-        self._params, self._facts = context.params, facts_of(context.hardware)
+        self._params, self._facts, self._emit = context.params, facts_of(context.hardware), context.emit
 
     def __call__(self, worker: Worker) -> tuple[Ran, ...]:
         compute = self._hardware.compute(worker.device)
@@ -230,7 +230,9 @@ class _Runner:
         return tuple(Ran(key, self._digests(compute, seed)) for seed in self._seeds)
 
     def _digests(self, compute: Compute, seed: int) -> dict[str, list[str]]:
-        digests = {}
+        digests, device = {}, compute.device.id
         for name, operation in self._named(Operations(self._torch, compute, seed)):
-            digests[name] = [digest(self._torch, operation()) for _ in range(self._params["repeats"])]
+            runs = digests[name] = [digest(self._torch, operation()) for _ in range(self._params["repeats"])]
+            if wrong := sum(run != runs[0] for run in runs):
+                self._emit("full_entropy_mismatches", device, value=wrong, labels={"op": name}, so_far=True)
         return digests

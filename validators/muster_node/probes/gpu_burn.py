@@ -67,7 +67,7 @@ class GpuBurn(Probe):
             burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S, _hung)
             if not any(burns):
                 raise Skip(f"no GPU here multiplies {dtype}")
-            lost = {gpu: burned.lost for gpu, burned in zip(gpus, burns) if burned and burned.lost}
+            lost = {gpu: burned.error for gpu, burned in zip(gpus, burns) if burned and burned.error}
             remaining = [gpu for gpu, burned in zip(gpus, burns) if burned and gpu not in lost]
             lost.update(pulses.pulse(context, remaining, burn.operands))
         for gpu, burned in zip(gpus, burns):
@@ -124,7 +124,7 @@ class _Burned:
 
     rates: list[float] = dataclasses.field(default_factory=list)
     per_ghz: list[float] = dataclasses.field(default_factory=list)
-    lost: str = ""
+    error: str = ""
 
 
 class _Burn:
@@ -144,7 +144,7 @@ class _Burn:
         try:
             self._burn(compute, start + self._params["seconds"], burned)
         except RuntimeError as error:  # what PyTorch raises when a device is lost
-            burned.lost = f"lost under load after {clock.now() - start:.0f} s: {reason_of(error)}"
+            burned.error = f"lost under load after {clock.now() - start:.0f} s: {reason_of(error)}"
         return burned
 
     def _burn(self, compute: Compute, end: float, burned: _Burned) -> None:
@@ -170,12 +170,12 @@ class _Burn:
 
 
 def _hung(gpu: Device, why: str) -> _Burned:
-    return _Burned(lost=why)
+    return _Burned(error=why)
 
 
 def _emit_rates(context: Context, gpu: Device, burned: _Burned) -> None:
     """A GPU that was lost has no rate over the whole burn; the note has its rate until then."""
-    rates, per_ghz, lost = burned.rates, burned.per_ghz, burned.lost
+    rates, per_ghz, lost = burned.rates, burned.per_ghz, burned.error
     if not rates:
         context.emit("burn_rate", gpu.id, note=lost)
         return

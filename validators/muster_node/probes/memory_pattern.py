@@ -118,7 +118,7 @@ class _Tester:
     """The work of one device: its share of the memory, all patterns, until rounds and seconds are reached."""
 
     def __init__(self, torch: Any, context: Context, least_bytes: float) -> None:
-        self._torch, self._hardware = torch, context.hardware
+        self._torch, self._hardware, self._emit = torch, context.hardware, context.emit
         self._params, self._seed = context.params, context.seed
         self._least = least_bytes
 
@@ -167,6 +167,10 @@ class _Tester:
             wrong = 0
             for fills in sequences(self._torch, pattern, key, self._params["walk"]):
                 count, examples = region.run(pattern, fills)
+                if count and not wrong and not tested.mismatches.get(pattern):
+                    device = compute.device.id if compute.device.kind == "gpu" else "memory"
+                    labels, note = {"pattern": pattern}, "; ".join(examples[:1])
+                    self._emit("memory_mismatches", device, value=count, labels=labels, note=note, so_far=True)
                 wrong += count
                 tested.examples.setdefault(pattern, []).extend(examples)
         tested.mismatches[pattern] = tested.mismatches.get(pattern, 0) + wrong

@@ -68,9 +68,12 @@ class RoundTrip(Probe):
             for codec in (*CODECS, HASH):
                 given = [result[codec] for result in results]
                 for index, problem in compare(given).items():
-                    place = (devices[index].id, codec)
+                    place = device, _ = (devices[index].id, codec)
+                    note, labels = f"round {rounds + 1}: {problem}", {"codec": codec}
+                    if not wrong[place]:
+                        context.emit("round_trip_mismatches", device, value=1, labels=labels, note=note, so_far=True)
                     wrong[place] += 1
-                    notes.setdefault(place, f"round {rounds + 1}: {problem}")
+                    notes.setdefault(place, note)
                     first.setdefault(place, (trip, _of_most([digest for _, digest in given])))
             rounds += 1
         alone = "" if len(devices) > 1 else "there is one CPU, and no other to compare it with"

@@ -69,7 +69,7 @@ class _HostLink:
     """One GPU's way to the host: a route for each direction, on buffers that stay."""
 
     def __init__(self, torch: Any, context: Context, device: Device) -> None:
-        nominal_bytes = _whole_words(context.params["mib"])
+        nominal_bytes, self._context = _whole_words(context.params["mib"]), context
         self._compute, self._copying = context.hardware.compute(device), Copying(torch, context, nominal_bytes)
         shape = self._compute.physical(nominal_bytes // WORD)
         self._routes = {
@@ -88,7 +88,9 @@ class _HostLink:
         found = {}
         for name in HOST_DIRECTIONS:
             ready()
-            found[name] = self._copying(self._compute, self._routes_of(name))
+            copied = found[name] = self._copying(self._compute, self._routes_of(name))
+            if copied.wrong:
+                _emit_mismatches(self._context, self._compute.device, copied, name, so_far=True)
         return found
 
     def again(self, name: str, times: int) -> Rerun:
@@ -156,12 +158,14 @@ def _emit_rate(context: Context, metric: str, gpu: Device, copied: Copied, label
         context.emit(metric, gpu.id, value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
 
 
-def _emit_mismatches(context: Context, gpu: Device, copied: Copied, direction: str) -> None:
+def _emit_mismatches(context: Context, gpu: Device, copied: Copied, direction: str, *, so_far: bool = False) -> None:
     # Mismatches before the end count; matches clear nothing.
     value = None if copied.lost and not copied.wrong else copied.wrong
     note = "; ".join(filter(None, (copied.example, copied.lost)))
-    labels = {"direction": direction}
-    context.emit("transfer_mismatches", gpu.id, value=value, labels=labels, samples=copied.copies, note=note)
+    context.emit(
+        "transfer_mismatches", gpu.id, value=value, labels={"direction": direction}, samples=copied.copies, note=note,
+        so_far=so_far,
+    )  # fmt: skip
 
 
 def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
@@ -199,6 +203,8 @@ def _between(context: Context, torch: Any, gpus: list[Device]) -> None:
                 copied = copying(context.hardware.compute(gpu), [route(gpu, peer)])
             _emit_rate(context, "peer_pair_bandwidth", gpu, copied, {"peer": peer.id})
             found[gpu.id, peer.id] = copied
+        if any(copied.wrong for copied in found.values()):
+            _emit_blame(context, gpus, found, set(), so_far=True)
     # A GPU none of whose copies ends is missing itself, and its peers are measured among each other.
     broken_gpus = {gpu.id for gpu in gpus if all(copied.lost for pair, copied in found.items() if gpu.id in pair)}
     for gpu in gpus:
@@ -232,7 +238,15 @@ def _emit_peers(context: Context, gpu: Device, found: dict[tuple[str, str], Copi
     context.emit("peer_bandwidth", gpu.id, value=value, samples=samples, note=note)
 
 
-def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str], Copied], broken: set[str]) -> None:
+def _emit_blame(
+    context: Context,
+    gpus: list[Device],
+    found: dict[tuple[str, str], Copied],
+    broken: set[str],
+    *,
+    so_far: bool = False,
+) -> None:
+    """``so_far``: further copies follow, which may charge others, so that no device is clear yet."""
     samples = sum(copied.copies for copied in found.values()) * 2 // len(gpus)
     charged = blamed({pair: copied.wrong for pair, copied in found.items()})
     for device, pairs in charged.items():
@@ -243,9 +257,11 @@ def _emit_blame(context: Context, gpus: list[Device], found: dict[tuple[str, str
         tie = "at either end" if any(pair in charged[_other(pair, device)] for pair in pairs) else ""
         example = next((copied.example for copied in own.values() if copied.example), "")
         wrong = sum(pairs.values())
-        value, note = (None if lost and not wrong else wrong), "; ".join(filter(None, [*ways, tie, example, lost]))
-        labels = {"direction": "peer"}
-        context.emit("transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note)
+        value = None if (lost or so_far) and not wrong else wrong
+        note, labels = "; ".join(filter(None, [*ways, tie, example, lost])), {"direction": "peer"}
+        context.emit(
+            "transfer_mismatches", device, value=value, labels=labels, samples=samples, note=note, so_far=so_far
+        )
 
 
 def _again_between(

@@ -5,15 +5,16 @@ A line is "name | sensor number | status | entity | reading". Entities are those
 there a reading in RPM or a name with "fan" is a fan. Where no air inlet has a reading, a temperature named inlet,
 intake or ambient is one, under the system board, the front panel (12), the chassis (23) or the external environment
 (39): power supplies, PCIe slots and liquids have inlets too. Redundancy of fans or supplies that is lost is a state of
-its own: a supply that is gone gives no other sign on many machines. What was never configured reads the same, so it
-warns at most. 19 to 21 are power units, modules and their management.
+its own. What was never configured reads the same, so it warns at most; so does a supply that says nothing where its
+siblings say that they are present, unless the supplies are fully redundant without it. 19 to 21 are power units,
+modules and their management.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 _NUMBER = re.compile(r"^(-?[0-9]+(?:[.,][0-9]+)?) (degrees C|RPM|Watts|percent)\b")
 _FAN_NAME = re.compile(r"fan(?!.*redundan)", re.IGNORECASE)
@@ -25,6 +26,7 @@ _INPUT = re.compile(r"(?<![a-z])(in|input|pin)(?![a-z])", re.IGNORECASE)
 _FAILED = re.compile(r"failure detected|ac lost|input lost|out-of-range|config(uration)? error", re.IGNORECASE)
 _PREDICTED = re.compile(r"predictive failure", re.IGNORECASE)
 _REDUNDANCY = re.compile(r"redundancy (lost|degraded)|non-redundant", re.IGNORECASE)
+_REDUNDANT = re.compile(r"fully redundant", re.IGNORECASE)
 _PRESENT = re.compile(r"presence detected", re.IGNORECASE)
 
 _STATES = {"ok": "ok", "nc": "warning", "unc": "warning", "lnc": "warning"}
@@ -81,6 +83,16 @@ class _Sensor:
         return "psu_state" if self.entity in _POWER or _POWER_NAME.search(self.name) else ""
 
     @property
+    def stem(self) -> str:
+        """What the sensors of one kind have in common: their name without digits."""
+        return re.sub("[0-9]", "", self.name)
+
+    @property
+    def input_watts(self) -> float | None:
+        """What goes into a supply."""
+        return self.number("Watts") if _INPUT.search(self.name) else None
+
+    @property
     def thermal(self) -> bool:
         """Whether it measures, or should measure, a temperature."""
         return self.number("degrees C") is not None or not self.readable
@@ -102,13 +114,17 @@ def parse_sdr(text: str) -> list[Reading]:
     in_percent = any(sensor.number("percent") is not None for sensor in fans)
     unknown = "fan_duty" if in_percent and not any(sensor.number("RPM") for sensor in fans) else "fan_speed"
     inlets = _inlets([sensor for sensor in sensors if sensor.thermal])
+    supplies = [sensor for sensor in sensors if sensor.entity == _POWER_SUPPLY]
+    inputs = {sensor.stem for sensor in supplies if sensor.input_watts is not None}
+    states = {sensor.stem for sensor in supplies if _PRESENT.search(sensor.reading)}
+    whole = any(sensor.group == "psu_state" and _REDUNDANT.search(sensor.reading) for sensor in sensors)
     found: list[Reading] = []
     groups: list[Reading] = []
     for sensor in sensors:
         if sensor.group and _REDUNDANCY.search(sensor.reading):
             groups.append(Reading(sensor.group, sensor.name, text="warning"))
         elif sensor.entity == _POWER_SUPPLY:
-            found.extend(_of_supply(sensor))
+            found.extend(_of_supply(sensor, inputs, states, None if whole else "warning"))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))
         elif sensor in inlets:
@@ -150,13 +166,19 @@ def _of_fan(sensor: _Sensor, unknown: str) -> Iterator[Reading]:
     yield Reading("fan_state", sensor.name, text=_STATES.get(sensor.status))
 
 
-def _of_supply(sensor: _Sensor) -> Iterator[Reading]:
-    watts = sensor.number("Watts")
-    if watts is not None and _INPUT.search(sensor.name):
-        yield Reading("psu_input_power", sensor.name, watts)
+def _of_supply(
+    sensor: _Sensor, inputs: Collection[str], states: Collection[str], silent: str | None
+) -> Iterator[Reading]:
+    """``inputs``, ``states``: stems of sensors of supplies' input and presence; ``silent``: the state of a supply that
+    says neither that it is present nor what it lacks.
+    """
+    if sensor.stem in inputs:
+        yield Reading("psu_input_power", sensor.name, sensor.input_watts)
     elif _FAILED.search(sensor.reading):
         yield Reading("psu_state", sensor.name, text="critical")
     elif _PREDICTED.search(sensor.reading):
         yield Reading("psu_state", sensor.name, text="warning")
     elif _PRESENT.search(sensor.reading):
         yield Reading("psu_state", sensor.name, text="ok" if sensor.readable else None)
+    elif sensor.stem in states:
+        yield Reading("psu_state", sensor.name, text=silent)

@@ -13,7 +13,7 @@ from muster_node.workloads.common import reason_of
 class DeviceError:
     """What PyTorch raised on a device: the first line of the error; or that the device hangs."""
 
-    reason: str
+    error: str
 
 
 def on_each(
@@ -43,4 +43,4 @@ def on_each(
 
 def error_of(result: Any) -> str:
     """The reason of a DeviceError, "" for any other result."""
-    return result.reason if isinstance(result, DeviceError) else ""
+    return result.error if isinstance(result, DeviceError) else ""

@@ -45,7 +45,7 @@ def pulsed(torch: Any, context: Context, dtype: str, pattern: str) -> Pulsing:
     def work_of(compute: Compute, finding: Finding) -> Work:
         shape = heaviest(context.params["shapes"], compute.device.kind, dtype)
         seed = seed_of(context.seed, finding.mode, compute.device.id, dtype, shape)
-        vector = Vector(torch, compute, dtype, shape, "full", seed)
+        vector = Vector(torch, compute, dtype, shape, "full", seed, context.emit)
         vector.check_first(reruns, finding)
         return vector.raw, lambda products: vector.check_burst(products, reruns, finding)
 

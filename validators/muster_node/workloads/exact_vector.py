@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import reason_of
@@ -66,10 +66,22 @@ class Finding:
 
 
 class Vector:
-    """One set of operands, its exact answer, and the check against it, which serves any number of products."""
+    """One set of operands, its exact answer, and the check against it, which serves any number of products.
 
-    def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, span: str, seed: int) -> None:
-        self._torch, self._compute, self._shape = torch, compute, shape
+    ``emit``: the context's, which gets a finding's first mismatches as soon as they are seen.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        compute: Compute,
+        dtype: str,
+        shape: Shape,
+        span: str,
+        seed: int,
+        emit: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self._torch, self._compute, self._dtype, self._shape, self._emit = torch, compute, dtype, shape, emit
         self.origin = (shape, span, seed)
         m, n, k = compute.physical(*shape)
         self._operands = make_operands(torch, compute.torch_device, dtype, (m, n, k), span, seed)
@@ -128,6 +140,9 @@ class Vector:
         """Count the wrong elements of a product that the check objects to, and compute it again."""
         wrong = different_bits(self._torch, product, self._expected)
         count = int(wrong.sum())
+        if not finding.mismatches:
+            device, labels, note = self._compute.device.id, {"dtype": self._dtype}, self._origin_text
+            self._emit("gemm_mismatches", device, value=count or 1, labels=labels, note=note, so_far=True)
         # The check itself runs on the device: if only its sums were wrong, that is a fault of the device as well.
         finding.mismatches += count or 1
         finding.wrong_products += 1

@@ -104,12 +104,17 @@ def burn_cpu(
         while not products or (clock.now() < until and not stopped()):
             with compute.timer() as timing:
                 product = compute.matmul(a, b, nominal=(_SIZE, _SIZE, _SIZE))
-            unlike += not torch.equal(product, first)
+            if not torch.equal(product, first):
+                if not unlike:
+                    context.emit("host_product_mismatches", "node", value=1, note=worker.device.id, so_far=True)
+                unlike += 1
             products, busy = products + 1, busy + timing.seconds
         total += products
         rates.append(2.0 * _SIZE**3 * products / busy / 1e9)
         region, fill = regions[len(rates) % len(regions)], random_words(seed + len(rates))
         wrong, found = region.test([fill])
+        if wrong and not mismatches:
+            context.emit("memory_burn_mismatches", "memory", value=wrong, note="; ".join(found[:1]), so_far=True)
         mismatches += wrong
         examples += found[: max(0, EXAMPLES - len(examples))]
         for _ in range(_RERUNS if wrong and not again.runs else 0):

@@ -7,6 +7,7 @@ before the pulses; ``exact_gemm`` compares every product with the exact answer.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -118,8 +119,11 @@ class Pulsing:
         context.emit("pulse_share", device.id, value=None if note else share, labels=labels, note=note)
 
 
-def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Finding) -> Work:
+def repeated(
+    context: Context, operands_on: Callable[[Compute], Sequence[Any]], pattern: str, compute: Compute, finding: Finding
+) -> Work:
     """The last product of each burst is compared with the first of all."""
+    operands, size, labels = operands_on(compute), context.params["size"], {"pattern": pattern}
 
     def product() -> Any:
         return compute.matmul(*operands, nominal=(size, size, size))
@@ -130,7 +134,10 @@ def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Find
 
     def burst(products: int) -> None:
         give(products - 1)
-        finding.mismatches += int((product() != reference).sum())
+        wrong = int((product() != reference).sum())
+        if wrong and not finding.mismatches:
+            context.emit("pulse_mismatches", compute.device.id, value=wrong, labels=labels, so_far=True)
+        finding.mismatches += wrong
 
     reference = product()
     return give, burst
@@ -139,14 +146,13 @@ def repeated(compute: Compute, operands: Sequence[Any], size: int, finding: Find
 def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Sequence[Any]]) -> dict[Device, str]:
     """Pulse in both patterns, if ``pulse_s`` is not 0. Returns the GPUs that failed, with the reason."""
     lost: dict[Device, str] = {}
-    hardware = context.hardware
-    dtype, size = context.params["dtype"], context.params["size"]
+    hardware, dtype = context.hardware, context.params["dtype"]
     for pattern in PATTERNS if context.params["pulse_s"] else ():
         left = [gpu for gpu in gpus if gpu not in lost]
         if not left:
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
-        pulsing = Pulsing(context, dtype, pattern, lambda on, found: repeated(on, operands(on), size, found))
+        pulsing = Pulsing(context, dtype, pattern, functools.partial(repeated, context, operands, pattern))
         findings = hardware.at_once(left, pulsing, late=lambda _, why: Finding("hung", error=why))
         for gpu, finding in zip(left, findings):
             if finding.error:

@@ -103,12 +103,11 @@ def live(files: Files) -> list[str]:
 
 def smart(disk: str) -> list[Fact]:
     """The SMART log of an NVMe controller. Raises OSError with the reason where it is not read, Hung without an end."""
-    tool = shutil.which("nvme", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    if tool is None:
-        raise OSError("nvme-cli is not installed")
     command = privilege.smart_log(disk)
+    if shutil.which(command[0]) is None:
+        raise OSError("nvme-cli is not installed")
     root = os.geteuid() == 0
-    answer = privilege.output_within((tool, *command[1:]) if root else privilege.as_root(command), SMART_S)
+    answer = privilege.output_within(command if root else privilege.as_root(command), SMART_S)
     if answer is None:
         raise Hung(f"nvme smart-log did not end within {SMART_S:.0f} s")
     status, out = answer

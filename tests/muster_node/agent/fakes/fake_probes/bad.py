@@ -30,6 +30,29 @@ class Bad(Probe):
         return context.emit.__self__._fd
 
 
+class Corrupts(Bad):
+    """Sees wrong figures, one on the device that hangs, and ends only when told."""
+
+    name = "corrupts"
+    metrics = {"wrong": Metric("count", "a count"), **Bad.metrics}
+
+    def misbehave(self, context):
+        for value in (1, 2):
+            context.emit("wrong", "gpu0", value=value, so_far=True)
+        context.emit("wrong", "gpu1", value=1, note="one bit", so_far=True)
+        context.emit("wrong", "gpu1", note="gpu1 hangs")
+        context.emit("wrong", "gpu2", value=1, so_far=True)
+        context.emit("wrong", "gpu2", value=5)
+        context.emit("wrong", "gpu3", value=1, labels={"dtype": "bf16"}, so_far=True)
+        context.emit("wrong", "gpu3", value=0, labels={"dtype": "fp16"})
+        if os.fork() == 0:
+            context.emit("wrong", "node", value=3, so_far=True)
+            os._exit(0)
+        os.wait()
+        context.progress("corrupted")
+        time.sleep(60)
+
+
 class Segfault(Bad):
     name = "segfault"
 
