@@ -31,6 +31,10 @@ PAYLOAD = "payload"
 CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
+SLOWED = frozenset({
+    "straggler", "slow_alone", "slow_path", "scaling", "step_p95_to_p50", "tokens_per_s", "slow_save", "slow_shared_path"
+})  # fmt: skip
+"""Rules of findings on what makes a block, or its saves, slower than it should be."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
 SAVED = "checkpoint_"
@@ -42,7 +46,7 @@ REASONS_MAX = 200
 
 @dataclasses.dataclass(frozen=True)
 class Earlier:
-    """What earlier sound blocks of the SKU reached with the same recipe, as medians.
+    """What earlier sound blocks of the SKU that were not found slow reached with the same recipe, as medians.
 
     ``tokens_per_s`` of a device, of so many ``blocks``; ``save_s``: the 95th percentile of a checkpoint's saves, of the
     ``saves`` blocks of as many devices that made some, None without any.
