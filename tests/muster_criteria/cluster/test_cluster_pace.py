@@ -63,6 +63,15 @@ def test_a_difference_that_every_step_shows_fails_none() -> None:
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
+@pytest.mark.parametrize(("steps", "fails"), [(4, False), (20, True), (200, True)])
+def test_the_more_steps_the_less_does_their_spread_excuse(steps: int, fails: bool) -> None:
+    sent = block(5)
+    slow(sent, "n1", factor=1.11)
+    for each in sent.values():
+        each.spread, each.steps = 0.12, steps
+    assert set(judge_block(members(sent)).failed) == ({"n1"} if fails else set())
+
+
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:
     found = []
     for factor in (1.035, 1.045, 1.055):
