@@ -125,7 +125,7 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
     """Returns the device that makes a node slow, if one is an outlier; else "node"."""
     usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
     slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
-    return slowest if usual > 0 and 100 * (pace.devices[slowest] / usual - 1.0) > limit else "node"
+    return slowest if usual > 0 and 100 * (pace.devices.get(slowest, 0.0) / usual - 1.0) > limit else "node"
 
 
 def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:
