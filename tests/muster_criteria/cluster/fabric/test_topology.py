@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, unknown
@@ -69,6 +71,15 @@ def test_topology_conf() -> None:
     }  # fmt: skip
     blocks = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2"
     assert places(from_slurm(blocks, RAILS, NODES))["n3"] == ("b2", "all leaves")
+
+
+@pytest.mark.parametrize("sign", [" = ", " =", "=  ", "\t=\t"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_topology_conf_may_have_what_slurm_accepts(sign: str, quote: str) -> None:
+    """slurmctld 22.05.8 reads all of these alike."""
+    text = re.sub(r"=(\S+)", rf"{sign}{quote}\1{quote}", SLURM)
+    names = ["gpu001", "gpu003", "gpu010"]
+    assert from_slurm(text, RAILS, names) == from_slurm(SLURM, RAILS, names)
 
 
 SLURM_YAML = """\

@@ -25,7 +25,9 @@ _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
-_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
+_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.(name|mac)=(.+)$")
+_PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
+"""As Slurm's own parser reads it: blanks around the sign, and quotes."""
 
 
 def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topology:
@@ -96,8 +98,7 @@ def _slurm_lines(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         if whole.endswith("\\"):
             whole = whole[:-1] + " "
             continue
-        pairs = (word.partition("=") for word in whole.split())
-        yield f"line {begun}", {key.lower(): value for key, _, value in pairs}
+        yield f"line {begun}", {key.lower(): quoted or bare for key, quoted, bare in _PARAMETER.findall(whole)}
         whole = ""
 
 
