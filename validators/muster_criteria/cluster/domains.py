@@ -27,8 +27,8 @@ IMEX_ELSEWHERE = "service masked"
 OTHERS_MIN = 3
 """Fewest nodes of a rack that tell a node from its rack."""
 GAIN = 1.5
-"""By what factor MNNVL has to speed up an all_reduce. Chosen here: published are 882.51 / 191.40 and 923.32 / 376.01 GB/s
-on GB200 and GB300 with and without it (NVCRE), factors of 4.6 and 2.5; without a gain, noise decides which is larger."""
+"""By what factor MNNVL has to speed up an all_reduce. Chosen here: published with and without it: 882.51 / 191.40 GB/s
+on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs."""
 SOURCE = "docs/science.md#nvlink-domains"
 
 

@@ -33,7 +33,8 @@ CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
 SLOWED = frozenset({
-    "straggler", "slow_alone", "slow_path", "scaling", "step_p95_to_p50", "tokens_per_s", "slow_save", "slow_shared_path"
+    "straggler", "slow_alone", "slow_path", "scaling", "step_p95_to_p50", "tokens_per_s", "slow_save",
+    "slow_shared_path",
 })  # fmt: skip
 """Rules of findings on what makes a block, or its saves, slower than it should be."""
 OTHERS_MIN = 3

@@ -59,7 +59,7 @@ def next_round(
 def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
     """The round of the screening without them: whoever has no partner in it meets another, on one leaf where it can.
 
-    Also who would have rested. The DAG takes a round without pairs for the last, and this has one if two nodes are left.
+    Also who would have rested. The DAG takes a round without pairs for the last; this has some if two nodes are left.
     """
     pairs = [pair for pair in plan.pairs if not gone & set(pair)]
     left = sorted(set(range(len(topology.nodes))) - gone - {node for pair in pairs for node in pair})
