@@ -39,7 +39,7 @@ class Sent:
         self.wrong_in_itself = dict.fromkeys(self.gpus, 0.0)
         self.keys = dict.fromkeys(self.gpus, KEY)
         self.compute = dict.fromkeys(self.gpus, 1.0)
-        self.wait, self.spread = 0.02, 0.004
+        self.wait, self.spread, self.steps = 0.02, 0.004, 1
         self.weights = "w"
         self.training = {"scaling": 0.97, "step_p95_to_p50": 1.01, "training_devices": float(gpus)}
         self.alone = 1000.0 * gpus
@@ -138,7 +138,8 @@ class Sent:
             rows.append(row(TRAINING, "tokens_per_s", value=rate, labels={"scope": scope}))
         rows.append(row(TRAINING, "shared_path", value=self.shared_path, note="no shared path is named"))
         rows += self.storage
-        rows.append(row(TRAINING, "step_compute", value=max(self.compute.values()), spread=self.spread))
+        slowest = {"value": max(self.compute.values()), "spread": self.spread, "samples": self.steps}
+        rows.append(row(TRAINING, "step_compute", **slowest))
         rows.append(row(TRAINING, "step_wait", value=self.wait))
         note = "" if self.loss is not None else "not a finite number (nan)"
         rows.append(row(TRAINING, "loss", value=self.loss, labels={"step": "last"}, note=note))

@@ -71,7 +71,7 @@ def _checkpoints(gpus: int) -> list[Observation]:
     for nodes, share in (("one", 1.0), ("all", 0.4)):
         for direction, rate in (("write", 6.0), ("read", 9.0)):
             rows.append(seen("shared_rate", rate * share, "GB/s", labels={"direction": direction, "nodes": nodes}))
-        for op, rate in (("create", 900.0), ("stat", 21_000.0), ("remove", 1_100.0)):
+        for op, rate in (("create", 900.0), ("remove", 1_100.0)):
             rows.append(seen("small_files", rate * share, "1/s", labels={"op": op, "nodes": nodes}))
     return rows + [seen("checkpoint_own", 11.0 + slot, "s", f"gpu{slot}") for slot in range(gpus)]
 

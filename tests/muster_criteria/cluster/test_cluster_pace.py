@@ -36,6 +36,23 @@ def test_one_slow_rank_is_always_the_one_that_fails(data: Any, count: int) -> No
     assert set(cleared(judgement)) == set(sent) - {name}
 
 
+@examples(20)
+@given(st.data())
+def test_whatever_a_slow_member_leaves_out_the_others_are_judged(data: Any) -> None:
+    sent = block(5)
+    slow(sent, "n4")
+    raws = {name: each.raw() for name, each in sent.items()}
+    rows = raws["n4"]["measurements"]
+    kinds = sorted({(each["metric"], each["device"] == "node") for each in rows})
+    lacking = data.draw(st.sets(st.sampled_from(kinds), min_size=1, max_size=4) | st.just({("step_compute", False)}))
+    raws["n4"]["measurements"] = [each for each in rows if (each["metric"], each["device"] == "node") not in lacking]
+    judgement = judge_block([MemberResult(name, parse_result(json.dumps(raw).encode())) for name, raw in raws.items()])
+    gaps = [gap.code for member in judgement.members.values() for gap in member.coverage.missing]
+    assert Lack.JUDGE_FAILED not in gaps
+    if lacking == {("step_compute", False)}:
+        assert {name: found[0].device for name, found in judgement.failed.items()} == {"n4": "node"}
+
+
 def test_slow_without_anybody_waiting_for_it_only_warns() -> None:
     sent = block(4)
     slow(sent, "n1")
@@ -61,6 +78,15 @@ def test_a_difference_that_every_step_shows_fails_none() -> None:
     for each in sent.values():
         each.spread = 0.3
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(("steps", "fails"), [(4, False), (20, True), (200, True)])
+def test_the_more_steps_the_less_does_their_spread_excuse(steps: int, fails: bool) -> None:
+    sent = block(5)
+    slow(sent, "n1", factor=1.11)
+    for each in sent.values():
+        each.spread, each.steps = 0.12, steps
+    assert set(judge_block(members(sent)).failed) == ({"n1"} if fails else set())
 
 
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:

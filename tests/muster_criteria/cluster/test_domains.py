@@ -216,7 +216,13 @@ def test_racks_of_a_block_are_judged_apart() -> None:
 
 @pytest.mark.parametrize(
     ("rates", "ill"),
-    [({"on": 800.0, "off": 350.0}, False), ({"on": 350.0, "off": 351.0}, True), ({"on": 350.0}, False)],
+    [
+        ({"on": 800.0, "off": 350.0}, False),
+        ({"on": 923.32, "off": 376.01}, False),
+        ({"on": 350.0}, False),
+        ({"on": 350.0, "off": 351.0}, True),
+        ({"on": 351.0, "off": 350.0}, True),
+    ],
 )
 def test_mnnvl_that_gives_nothing_is_the_racks(rates: Mapping[str, float], ill: bool) -> None:
     judged = _judged({"rates": rates}, at=NODES)

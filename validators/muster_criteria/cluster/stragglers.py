@@ -30,11 +30,13 @@ FEW_CONFIDENCE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """One member's step: seconds of compute and of exposed communication (medians), the spread of its compute times."""
+    """One member's step: seconds of compute and of exposed communication (medians), and how far chance moves the former
+    (``Measurements.noise``).
+    """
 
     compute: float
     wait: float
-    spread: float
+    noise: float
     devices: Mapping[str, float]
     key: tuple[str, ...]
 
@@ -65,7 +67,7 @@ def _pace(measured: Measurements) -> Pace | None:
         if row.device != "node" and row.value is not None
     }
     keys = measured.texts(TRAINING, "pace_key")
-    return Pace(compute, wait, measured.spread(TRAINING, "step_compute"), devices, keys)
+    return Pace(compute, wait, measured.noise(TRAINING, "step_compute"), devices, keys)
 
 
 def _of_node(measured: Measurements, metric: str) -> bool:
@@ -99,8 +101,7 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
     warn, fail = _limits(pace, programme)
     usual = statistics.median(other.compute for other in others)
     excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
-    # A difference as large as the spread of the others from step to step is noise.
-    if excess <= max(number_of(warn), 100 * statistics.median(other.spread for other in others)):
+    if excess <= max(number_of(warn), 100 * statistics.median(other.noise for other in others)):
         return
     # All wait for what no compute hides; the others also wait for the straggler.
     holds_up = statistics.median(other.wait for other in others) - pace.wait >= gap / 2
@@ -124,7 +125,7 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
     """Returns the device that makes a node slow, if one is an outlier; else "node"."""
     usual = statistics.median([seconds for other in [pace, *others] for seconds in other.devices.values()] or [0.0])
     slowest = max(pace.devices, key=lambda device: (pace.devices[device], device), default="node")
-    return slowest if usual > 0 and 100 * (pace.devices[slowest] / usual - 1.0) > limit else "node"
+    return slowest if usual > 0 and 100 * (pace.devices.get(slowest, 0.0) / usual - 1.0) > limit else "node"
 
 
 def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from muster.model.runs import Run, RunKey
@@ -23,7 +23,7 @@ from muster_criteria.cluster.acceptance.lines import Figures
 from muster_criteria.cluster.acceptance.table import inputs_of, training_of
 from muster_criteria.cluster.acceptance.values import Comparisons, Member, Training
 from muster_criteria.cluster.goodput import Input, Inputs
-from muster_criteria.cluster.model import SAVED, STAGE, TRAINING, Earlier
+from muster_criteria.cluster.model import SAVED, SLOWED, STAGE, TRAINING, Earlier
 from muster_criteria.model import Observation
 
 SHOWN = ("throttle_time",)
@@ -84,7 +84,7 @@ def comparisons(key: RunKey) -> dict[str, Any]:
 
 
 def earlier(run: Run, recipe: str, devices: float) -> Earlier | None:
-    """What earlier sound blocks of its SKU reached with this recipe; None without any. Saves: on so many devices."""
+    """What earlier blocks of its SKU reached with this recipe; None without any. Saves: on so many devices."""
     if not recipe:
         return None
     with reading() as session:
@@ -166,15 +166,24 @@ def _earlier(
 ) -> dict[str, tuple[float, int]]:
     """By figure, the median of sound blocks of this SKU before, and how many they are.
 
-    Where these are named: with this recipe, and figures of checkpoints with so many devices.
+    Where these are named: with this recipe, and figures of checkpoints with so many devices. A block in which any
+    member was found slow is none of them: else a slowdown that lasts would become what later blocks are held to. A
+    finding that a person has waived keeps none out.
     """
-    latest = func.max(RunRow.started_at)
+    latest, block = func.max(RunRow.started_at), tuple_(RunRow.dag_id, RunRow.run_id)
     alike = [MeasurementRow.text == recipe] if recipe else []
+    slow = (
+        select(RunRow.dag_id, RunRow.run_id)
+        .join(StageRow, StageRow.run == RunRow.id)
+        .join(FindingRow, FindingRow.stage == StageRow.id)
+        .where(RunRow.sku == sku, RunRow.simulated == simulated, StageRow.stage == STAGE, StageRow.current)
+        .where(FindingRow.rule.in_(SLOWED), FindingRow.waived == "")
+    )
     blocks = session.execute(
         select(RunRow.dag_id, RunRow.run_id)
         .join(StageRow, StageRow.run == RunRow.id)
         .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
-        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before)
+        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before, block.not_in(slow))
         .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(access.SOUND))
         .where(MeasurementRow.metric == "training_recipe", *alike)
         .group_by(RunRow.dag_id, RunRow.run_id).order_by(latest.desc()).limit(BLOCKS)

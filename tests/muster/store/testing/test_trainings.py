@@ -12,7 +12,7 @@ from muster.errors import UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules import spares
-from muster_criteria.cluster.model import Earlier
+from muster_criteria.cluster.model import SLOWED, Earlier
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet
 from tests.muster_reports.trainings import member
@@ -21,8 +21,9 @@ NAMES = ["n1", "n2"]
 
 
 def train(
-    run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdict = Verdict.PASS, gpus: int = 2
-) -> RunKey:
+    run_id: str, *, slow: str = "", scaling: float = 0.97, verdict: Verdict = Verdict.PASS, gpus: int = 2,
+    rule: str = "straggler",
+) -> RunKey:  # fmt: skip
     """A block of two nodes that trained, judged and recorded."""
     key = RunKey("cluster_qualification", run_id)
     for name in NAMES:
@@ -31,7 +32,8 @@ def train(
     store.attempts.keep_block(key, {"members": NAMES, "differences": ["its members differ in nccl: 2.27; 2.28"]})
     for name in NAMES:
         of = member(name, slow=slow if name == "n2" else "", scaling=scaling, gpus=gpus)
-        judged = fleet.judgement("cluster_validation", verdict, findings=of.findings)
+        findings = tuple(dataclasses.replace(each, rule=rule) for each in of.findings)
+        judged = fleet.judgement("cluster_validation", verdict, findings=findings)
         judged = dataclasses.replace(judged, observations=of.observations)
         fleet.record(key, None, judged, node=name)
         store.runs.finish(key, verdict, f"{name}: {verdict}", node=name)
@@ -81,6 +83,23 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
     )
     assert store.trainings.earlier(run, "another recipe", 4.0) is None
     assert store.trainings.earlier(run, "", 4.0) is None
+
+
+@pytest.mark.parametrize(("rule", "counts"), [*((rule, False) for rule in sorted(SLOWED)), ("port_errors", True)])
+def test_a_block_in_which_a_member_was_found_slow_is_no_yardstick(rule: str, counts: bool) -> None:
+    train("sound", scaling=0.98)
+    train("slow", slow="gpu1", scaling=0.5, verdict=Verdict.WARN, rule=rule)
+    earlier = store.trainings.comparisons(train("now"))["earlier"]
+    assert {blocks for _, blocks in earlier.values()} == {2 if counts else 1}
+    assert earlier["scaling"][0] == pytest.approx(0.74 if counts else 0.98)
+
+
+def test_a_slowdown_that_a_person_has_waived_is_what_later_blocks_are_compared_with() -> None:
+    train("found", slow="gpu1", scaling=0.5, rule="scaling")
+    (found,) = store.verdicts.open_findings("n2")
+    store.waivers.give(found.finding.id, store.waivers.end_of("2099-12-31"), "Ada", "known")
+    train("waived", slow="gpu1", scaling=0.5, rule="scaling")
+    assert store.trainings.comparisons(train("now"))["earlier"]["scaling"] == [0.5, 1]
 
 
 @pytest.mark.parametrize(("gpus", "saves"), [(2, 2), (1, 1), (3, 0)])

@@ -13,7 +13,7 @@ from muster_criteria.cluster.fabric.levels import OTHERS_MIN
 from muster_criteria.cluster.fabric.pairing import circle_round, screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
-from muster_criteria.cluster.fabric.rounds import Kind, Round
+from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
 from tests.support.examples import examples
@@ -46,6 +46,24 @@ def test_every_node_is_in_at_most_one_test_a_round_and_few_rest(topology: Topolo
         assert set(nodes) <= set(range(len(topology.nodes)))
     if len(topology.nodes) > 1:
         assert all(len(topology.nodes) - 2 * len(plan.pairs) <= 1 for plan in plans)
+
+
+@given(topologies(), st.integers(0, 99), st.data())
+@examples(35)
+def test_of_the_nodes_that_are_left_at_most_one_rests_in_a_round_of_the_screening(
+    topology: Topology, seed: int, data: st.DataObject
+) -> None:
+    """The DAG ends the rounds with one that has no pairs."""
+    nodes = range(len(topology.nodes))
+    gone = data.draw(st.sets(st.sampled_from(nodes), max_size=len(nodes) - 1))
+    world, results = Small(topology, {}), list[RoundResult]()
+    while len(results) < len(screening(topology, seed)):
+        plan = next_round(topology, results, seed, gone=gone)
+        assert plan is not None
+        met = [node for pair in plan.pairs for node in pair]
+        assert len(met) == len(set(met))
+        assert len(set(nodes) - gone - set(met)) <= 1
+        results.append(world.measure(plan))
 
 
 @given(topologies(), st.integers(0, 99), st.data())

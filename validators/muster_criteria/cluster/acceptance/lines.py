@@ -166,7 +166,7 @@ def _path(figures: Figures) -> Iterator[Line]:
         if found:
             yield Line(f"shared path by fio, {direction}, all at once, each", _range(found, "GB/s"))
     ops = {op: (figures.values("small_files", op=op, nodes="one"), figures.values("small_files", op=op, nodes="all"))
-           for op in ("create", "stat", "remove")}  # fmt: skip
+           for op in ("create", "remove")}  # fmt: skip
     if all(every for _, every in ops.values()):
         said = ", ".join(
             f"{op} {' / '.join(number(round(statistics.median(rates))) for rates in (one, every) if rates)}"

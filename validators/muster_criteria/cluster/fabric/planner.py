@@ -57,9 +57,12 @@ def next_round(
 
 
 def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
-    """The round of the screening in which those whose partners are gone meet each other, on one leaf where they can."""
+    """The round of the screening without them: whoever has no partner in it meets another, on one leaf where it can.
+
+    Also who would have rested. The DAG takes a round without pairs for the last; this has some if two nodes are left.
+    """
     pairs = [pair for pair in plan.pairs if not gone & set(pair)]
-    left = sorted({node for pair in plan.pairs if gone & set(pair) for node in pair} - gone)
+    left = sorted(set(range(len(topology.nodes))) - gone - {node for pair in pairs for node in pair})
     left.sort(key=lambda node: topology.leaf_of[node])
     met = {frozenset(pair) for result in results for pair in result.round.pairs}
     while left:

@@ -25,7 +25,9 @@ _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
-_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
+_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.(name|mac)=(.+)$")
+_PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
+"""As Slurm's own parser reads it: blanks around the sign, and quotes."""
 
 
 def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topology:
@@ -96,8 +98,7 @@ def _slurm_lines(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         if whole.endswith("\\"):
             whole = whole[:-1] + " "
             continue
-        pairs = (word.partition("=") for word in whole.split())
-        yield f"line {begun}", {key.lower(): value for key, _, value in pairs}
+        yield f"line {begun}", {key.lower(): quoted or bare for key, quoted, bare in _PARAMETER.findall(whole)}
         whole = ""
 
 
@@ -185,29 +186,37 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
 
     ``interfaces``: by node and rail. All nodes have the same rails.
     """
-    switches: dict[str, dict[str, str]] = {}
+    switches: dict[str, dict[str, str]] = defaultdict(dict)
+    chassis: dict[str, set[str]] = defaultdict(set)
     for node, text in outputs.items():
-        seen: dict[str, set[str]] = defaultdict(set)
+        seen: dict[tuple[str, str], set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
-            seen[found.group(1)].add(found.group(2).strip())
+            seen[found.group(1), found.group(2)].add(found.group(3).strip())
         for rail, interface in interfaces[node].items():
-            if not seen[interface]:
+            names, addresses = seen[interface, "name"], seen[interface, "mac"]
+            if not names:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
                     "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
-            if len(seen[interface]) > 1:
+            if len(names) > 1 or len(addresses) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-        switches[node] = {rail: min(seen[interface]) for rail, interface in interfaces[node].items()}
+            switches[node][rail] = min(names)
+            chassis[min(names)] |= addresses
+    if alike := sorted(name for name, addresses in chassis.items() if len(addresses) > 1):
+        raise BadTopology(
+            f"{len(chassis[alike[0]])} switches are named {alike[0]}: give each a name of its own, or use label leaf"
+        )
     return _by_switches(switches, {}, list(next(iter(interfaces.values()))))
 
 
 def _by_switches(
     on: Mapping[str, Mapping[str, str]], uplinks: Mapping[str, set[str]], rails: Sequence[str]
 ) -> Topology:
-    groups = {node: tuple(given.get(rail, "") for rail in rails) for node, given in on.items()}
-    # A switch carries several rails where the fabric is not rail-optimised: its name once is enough.
-    names = {group: " ".join(dict.fromkeys(filter(None, group))) for group in groups.values()}
+    groups = {node: tuple(given.get(rail, "-") for rail in rails) for node, given in on.items()}
+    # One switch carries all rails where the fabric is not rail-optimised: its name once is enough. Otherwise the name
+    # says which switch has which rail, whatever other leaves the block has: blocks know loaded uplinks by it.
+    names = {group: group[0] if len(set(group)) == 1 else " ".join(group) for group in groups.values()}
     above = {group: ", ".join(sorted(set().union(*(uplinks.get(name, ()) for name in group)))) for group in names}
     leaf: dict[str, Hashable] = {node: names[group] for node, group in groups.items()}
     pod: dict[Hashable, str] = {names[group]: above[group] or "all leaves" for group in names}
