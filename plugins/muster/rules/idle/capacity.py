@@ -22,16 +22,16 @@ CANARIES = 2
 class Signs:
     """What is known of a node apart from its failures.
 
-    ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
-    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED, as
-    preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
+    ``requested``: why the whole test is due at once, "" if it is not; ``answered``: whether a test that began since
+    then ended, with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED,
+    as preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result that counts.
     ``took``: the stages of the last test that did not end SKIPPED.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
     requested: str = ""
-    tried: datetime.datetime | None = None
+    answered: bool = False
     skipped: int = 0
     in_vain: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     took: tuple[str, ...] = ()

@@ -306,7 +306,7 @@ def _waits_its_turn(node: Node, sign: Signs) -> bool:
     counted, so that one is enough.
     """
     often = node.inconclusive >= INCONCLUSIVE_BUDGET or node.shadow
-    return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.tried is not None)
+    return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.answered)
 
 
 def _why_not(node: Node, known: Known) -> str:
@@ -326,12 +326,10 @@ def _why_not(node: Node, known: Known) -> str:
         return state.why or "it is in use"
     if _again(node, known):
         return ""
-    if sign.requested:
-        if sign.tried is not None and known.now - sign.tried < known.limits.after:
-            return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
-        if not _waits_its_turn(node, sign):
-            return ""
-    looked = known.looked_at(node) if sign.in_vain else known.passes.get(node.name, {})
-    if looked and known.now < (until := max(looked.values()) + known.rest(node)):
+    first = bool(sign.requested) and not _waits_its_turn(node, sign)
+    if first and state.requested and not sign.answered:
+        return ""  # a person asks, whom no test has answered yet
+    looked, rest = known.looked_at(node), known.limits.after if first else known.rest(node)
+    if looked and known.now < (until := max(looked.values()) + rest):
         return f"it rests after its last test until {until:%Y-%m-%d %H:%M} UTC"
     return ""

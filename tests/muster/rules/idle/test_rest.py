@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from muster.errors import BadSettings
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Known, choose
-from muster.errors import BadSettings
+from muster.settings import settings
 from muster_criteria.stages import STAGES
 from tests.muster.rules.idle.fleets import HOUR, IDLE, NOW, node, passed
-from muster.settings import settings
 
 
 @pytest.mark.parametrize(

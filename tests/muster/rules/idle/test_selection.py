@@ -179,7 +179,7 @@ def test_requested_tests_that_never_have_a_result_leave_half_of_the_places_to_ot
     idle = {each.name: IDLE for each in fleet}
     tested = {each.name: passed(50) for each in fleet}
     sign = Signs(requested="requested: new image", skipped=3 * (how == "skipped"))
-    signs = {each.name: dataclasses.replace(sign, tried=NOW, in_vain=dict.fromkeys(STAGES, NOW)) for each in asked}
+    signs = {each.name: dataclasses.replace(sign, answered=True, in_vain=dict.fromkeys(STAGES, NOW)) for each in asked}
     taken: collections.Counter[str] = collections.Counter()
     for turn in range(96):
         now = NOW + turn * 0.75 * HOUR
@@ -188,7 +188,7 @@ def test_requested_tests_that_never_have_a_result_leave_half_of_the_places_to_ot
         if each.node in signs:
             assert each.stages == STAGES
             in_vain = dict.fromkeys(STAGES, now)
-            signs[each.node] = dataclasses.replace(signs[each.node], tried=now, in_vain=in_vain)
+            signs[each.node] = dataclasses.replace(signs[each.node], in_vain=in_vain)
         else:
             tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
     of_asked = [taken[each.name] for each in asked]
@@ -201,7 +201,7 @@ def test_requested_tests_without_a_result_that_run_already_count_as_their_half()
     asked = [dataclasses.replace(node(f"asked{at}"), inconclusive=3) for at in range(4)]
     fleet = [*asked, *(node(f"n{at:02}") for at in range(16))]
     in_vain = dict.fromkeys(STAGES, NOW - HOUR)
-    signs = {each.name: Signs(requested="requested: new image", tried=NOW - HOUR, in_vain=in_vain) for each in asked}
+    signs = {each.name: Signs(requested="requested: new image", answered=True, in_vain=in_vain) for each in asked}
     idle, tested = {each.name: IDLE for each in fleet}, {each.name: passed(50) for each in fleet}
     limits = Limits(share=0.2, minutes=45.0)
     choice = choose(Known(fleet, NOW, idle, tested, limits, signs=signs, leased={"asked0", "asked1"}))
@@ -242,16 +242,6 @@ def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> No
     assert (first.node, first.stages) == ("b", STAGES)
     assert "29.2 days without contact" in first.why
     assert "without contact" not in second.why
-
-
-@pytest.mark.parametrize(("tried", "chosen"), [(None, ["b", "a"]), (5, ["b", "a"]), (1, ["a"])])
-def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: list[str]) -> None:
-    """Whatever keeps a node from passing, it does not take the only place again and again; its passes do not count."""
-    sign = Signs(requested="it is requested", tried=None if tried is None else NOW - tried * HOUR)
-    limits = Limits(1.0, after=4 * HOUR)
-    fleet = [node("a"), node("b")]
-    found = choose(Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign})).chosen
-    assert [each.node for each in found] == chosen
 
 
 def test_a_request_since_the_tests_without_a_result_is_carried_out_first() -> None:
