@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given
@@ -263,12 +264,30 @@ def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, 
     assert [each.node for each in found] == ([first, "a"] if first == "b" else ["a"])
 
 
-@pytest.mark.parametrize(("inconclusive", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
-def test_a_node_whose_test_was_inconclusive_comes_sooner_a_few_times(inconclusive: int, first: str) -> None:
+@pytest.mark.parametrize(
+    ("inconclusive", "skipped", "first"), [(0, 0, "a"), (1, 0, "b"), (2, 0, "b"), (3, 0, "a"), (1, 3, "a")]
+)
+def test_a_node_whose_test_was_inconclusive_comes_sooner_a_few_times(
+    inconclusive: int, skipped: int, first: str
+) -> None:
     nodes = [node("a"), dataclasses.replace(node("b"), inconclusive=inconclusive)]
     passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
-    found = choose(Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, Limits(1.0, after=4 * HOUR))).chosen
+    signs = {"b": Signs(skipped=skipped, in_vain={"integrity": NOW})}
+    limits = Limits(1.0, after=4 * HOUR)
+    found = choose(Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs)).chosen
     assert found[0].node == first
+
+
+@pytest.mark.parametrize(("minutes", "whole"), [(math.inf, False), (45.0, True)])
+def test_what_had_no_result_is_tested_again_and_not_another_stage(minutes: float, whole: bool) -> None:
+    """At such a level, ``intake`` and ``performance`` alone fit into the minutes, and say nothing of the rest."""
+    nodes = [node("a"), dataclasses.replace(node("b"), inconclusive=1)]
+    passes = {"a": passed(50), "b": passed(500) | dict.fromkeys(("integrity", "intake"), NOW - 50 * HOUR)}
+    took = dict.fromkeys(STAGES, 100.0) | {"intake": 5.0, "performance": 5.0}
+    known = Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, Limits(1.0, minutes, after=4 * HOUR),
+                  signs={"b": Signs(in_vain={"integrity": NOW}, took=STAGES)}, minutes={"sku": took})  # fmt: skip
+    again = choose(known).chosen[0]
+    assert (again.node, "integrity" in again.stages, again.stages == STAGES) == ("b", True, whole)
 
 
 @pytest.mark.parametrize(
