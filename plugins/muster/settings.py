@@ -150,7 +150,7 @@ class _Revalidation(pydantic.BaseModel):
 
     revalidation_level: Level = pydantic.Field(default="short", description="level of the tests of idle nodes")
     revalidation_share: float = pydantic.Field(
-        default=0.01, ge=0, le=1, description="share of the nodes in service tested at once; at least one, with rests"
+        default=0.01, gt=0, le=1, description="share of the nodes in service tested at once; at least one, with rests"
     )
     revalidation_after_hours: float = pydantic.Field(
         default=4.0, ge=0, description="hours after a test in which an idle node is not tested again; 0: it never rests"

@@ -158,6 +158,20 @@ def test_a_full_disk_asks_a_person_once_and_begins_no_run_every_ten_minutes(
     assert len(queued("node_qualification")) == 1
 
 
+def test_while_repairs_are_paused_the_sweep_starts_none_and_goes_on(bench: Bench) -> None:
+    """Else each sweep would add one to those that wait; were it to fail, it would count as stopped."""
+    from airflow.models import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    break_down()
+    assert len(swept()) == 1
+    for paused in (True, False):
+        with create_session() as session:
+            session.execute(update(DagModel).where(DagModel.dag_id == "repair").values(is_paused=paused))
+        assert len(swept()) == int(not paused)
+
+
 def test_a_fault_seen_in_service_is_repaired_and_the_node_returns_by_its_tests(bench: Bench) -> None:
     break_down()
     (conf,) = swept()

@@ -61,9 +61,9 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
         why, since = due.get(node, ("", None))
         test = tests.get(node)
         # A test that began before the request does not answer it.
-        tried = test.ended if test and test.began and (since is None or test.began > since) else None
+        answered = bool(test and test.began and (since is None or test.began > since))
         signs[node] = Signs(
-            requested=why, tried=tried, skipped=_skipped(test, since) if test else 0,
+            requested=why, answered=answered, skipped=_skipped(test, since) if test else 0,
             in_vain=_in_vain(test, tested.get(node, {})) if test else {}, took=_last_stages(test) if test else (),
         )  # fmt: skip
     asked = {each.node: f"a person is asked: {each.question}" for each in store.schedulers.places() if each.question}

@@ -14,7 +14,7 @@ from muster.model.breaker import Breaker
 from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey, StageVerdict
-from muster.model.stages import STAGES
+from muster.model.stages import STAGES, all_of
 from muster.model.states import State
 from muster.rules import transitions
 from muster.rules.current import thoroughness
@@ -77,6 +77,15 @@ class RunFacts:
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect and not self.against
         return warned and self._covered(Verdict.PASS, Verdict.WARN)
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether an inconclusive verdict stands on a stage that such a run can measure as thoroughly: a PASS of other
+        stages says nothing of it.
+        """
+        rank, stages = thoroughness(self.run.level), all_of(self.run.dag_id)
+        standing = [each for each in self.verdicts if each.verdict is Verdict.INCONCLUSIVE and each.stage in stages]
+        return any(thoroughness(each.level) <= rank for each in standing)
+
     def still_held(self, held_run: RunKey | None) -> RunKey | None:
         """Returns ``held_run``, whose verdict is held, while no later test replaced what it found."""
         found = {each.key for each in self.verdicts if each.verdict not in _FOUND_NOTHING}
@@ -127,6 +136,8 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     if facts.blameless and verdict is Verdict.INCONCLUSIVE:
         verdict = Verdict.SKIPPED  # restored records, a second controller, a changed SKU file: not the node's fault
     end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
+    if verdict not in (Verdict.FAIL, Verdict.INCONCLUSIVE) and facts.unanswered:
+        end = dataclasses.replace(end, inconclusive=node.inconclusive)
     stands = (*facts.against, *([CORRUPTED] if facts.suspect else []))
     if stands and end.withdraws(node.state):
         end = dataclasses.replace(end, reason=f"{end.reason}; {stands[0]}")

@@ -67,13 +67,28 @@ def retest(run_id: str, verdict: Verdict, *, stages: tuple[str, ...] = STAGES) -
 
 def test_an_urgent_report_is_not_answered_by_an_earlier_test_and_rests_after_a_later_one() -> None:
     health.record([Report(NODE, "epilog", (Reading("xid/79"),))], {NODE: "h100-sxm-8"})
-    assert ("xid/79" in sign().requested, sign().tried) == (True, None)
+    assert ("xid/79" in sign().requested, sign().answered) == (True, False)
     retest("later", Verdict.INCONCLUSIVE)
     assert "xid/79" in sign().requested
-    tried = sign().tried
-    assert tried
+    assert sign().answered
     retest("preempted", Verdict.SKIPPED, stages=("intake",))
-    assert sign().tried == tried
+    assert sign().answered
+
+
+def test_an_event_that_causes_nothing_by_itself_makes_no_test_due_once_more() -> None:
+    """A burst of corrected errors demands one test, and not one after each single error for the rest of the boot."""
+
+    def see(an_hour: float) -> bool:
+        seen = Reading("edac_corrected", "mc0", count=max(int(an_hour / 6), 1), rate=an_hour)
+        health.record([Report(NODE, "sweep", (seen,), "boot")], {NODE: "h100-sxm-8"})
+        return "edac_corrected" in sign().requested
+
+    assert not see(6.0)
+    for turn in range(2):
+        assert see(1500.0)
+        assert see(6.0), "due until it is tested"
+        retest(f"whole {turn}", Verdict.PASS)
+        assert not see(6.0)
 
 
 def test_a_pass_of_a_clock_that_was_ahead_hides_no_later_report(monkeypatch: pytest.MonkeyPatch) -> None:

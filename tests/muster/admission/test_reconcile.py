@@ -15,7 +15,11 @@ from muster.admission.backend import Seen
 from muster.admission.entry import move
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.attention import Cause, Turn
+from muster.model.events import Evidence
 from muster.model.states import State
+from muster.store.database import access
+from muster.store.database.engine import writing
+from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import NODE, THERE, in_production, line, placed
 from tests.support.node_list import NodeList
@@ -100,6 +104,23 @@ def test_muster_s_drain_that_somebody_lifts_or_a_reboot_loses_is_set_again_until
     fleet.qualify(NODE, "again")
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
+
+
+def test_the_question_about_a_lost_drain_ends_when_the_node_enters_service(nodes: Path) -> None:
+    """Also without a person: else it would keep the node from every test until one takes it out."""
+    in_production()
+    move(NODE, State.REGISTERED, "Ada", "new image")
+    for _ in range(2):
+        nodes.write_text(f"{THERE}\n")
+        service.reconcile()
+    nodes.write_text(f"{THERE} # alice: muster:verify\n")
+    service.reconcile()
+    assert [bool(place.question) for place in store.schedulers.places()] == [True]
+    fleet.qualify(NODE, "again")
+    with writing() as session:
+        row, proof = access.node_row(session, NODE, lock=True), Evidence(verdict=Verdict.PASS, full_coverage=True)
+        access.move(session, row, State.PRODUCTION, "muster", "spare", dataclasses.replace(proof, replaces="gpu-0009"))
+    assert [place.question for place in store.schedulers.places()] == [""]
 
 
 def test_a_drain_that_was_lost_before_the_node_moved_is_set_for_its_new_state(nodes: Path) -> None:

@@ -127,6 +127,28 @@ def test_a_job_that_the_node_refused_as_an_older_one_costs_no_budget() -> None:
         assert ending.end_of_run(run, Verdict.INCONCLUSIVE, "standard")[0].inconclusive == count
 
 
+@pytest.mark.parametrize(
+    ("of", "level", "verdict", "count"),
+    [
+        (STAGES[2], "standard", Verdict.INCONCLUSIVE, 2),
+        (STAGES[2], "short", Verdict.INCONCLUSIVE, 2),
+        (STAGES[2], "long", Verdict.INCONCLUSIVE, 0),  # no such run can answer it
+        ("cluster_validation", "standard", Verdict.INCONCLUSIVE, 0),
+        (STAGES[2], "standard", Verdict.WARN, 0),
+    ],
+)
+def test_a_pass_of_other_stages_ends_no_row_of_inconclusive_tests(
+    of: str, level: str, verdict: Verdict, count: int
+) -> None:
+    """Else a node serves of which a stage never has a result, and no person is asked."""
+    short = [stage(STAGES[0]), stage(STAGES[3])]
+    standing = dataclasses.replace(stage(of, verdict), level=level)
+    run = facts(stages=short, verdicts=[standing, *short], of_run={"required_stages": (STAGES[0], STAGES[3])},
+                of_node={"inconclusive": 2})  # fmt: skip
+    assert ending.end_of_run(run, Verdict.PASS, "standard")[0].inconclusive == count
+    assert ending.end_of_run(facts(of_node={"inconclusive": 2}), Verdict.PASS, "standard")[0].inconclusive == 0
+
+
 def test_a_fail_is_held_for_an_open_breaker_or_for_a_cause_that_others_share() -> None:
     end, _ = ending.end_of_run(facts(stage(verdict=Verdict.FAIL)), Verdict.FAIL, "standard")
     assert end.path == (State.QUARANTINE,)

@@ -46,9 +46,11 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     """Hold the node and open the incident; returns its number. Attempts that were lost are ended, and count.
 
     Raises AirflowFailException for a node that is not out of service as broken, that another run holds, or that is in
-    somebody else's hands.
+    somebody else's hands; AirflowSkipException for what the sweep wanted too long ago: a person may have the node now.
     """
     name = str(params["node"])
+    if why := claims.late(key, params):
+        raise AirflowSkipException(f"{name} is not repaired: {why}")
     fault = Fault(str(params["fault"]), str(params.get("device") or ""), str(params.get("part") or ""))
     with claims.failing_at_once():
         ladder = policies.repair().ladder(str(params["fault"]))
@@ -216,7 +218,8 @@ def proofs(key: RunKey, incident: int) -> list[dict[str, Any]]:
         return []
     node = store.nodes.get(found.node)
     reason = f"proves the repair of incident {incident} ({attempt.rung}, attempt {attempt.id})"
-    conf = {"node": node.name, "level": found.level, "reason": reason, "pool": node.pool or None}
+    asked = {"node": node.name, "level": found.level, "reason": reason, "pool": node.pool or None}
+    conf = claims.beginning_within(store.repairs.PROOF_BEGINS, asked)
     return [{"trigger_run_id": runid.run_id(node.name, reason), "conf": conf}]
 
 
@@ -243,7 +246,8 @@ def wanted() -> list[dict[str, Any]]:
         with apart(node.name, []):
             if (conf := _next_fault(node)) is not None:
                 reason = f"repair at {store.clock.now():%Y-%m-%d %H:%M}"
-                runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, **conf}})
+                conf = claims.beginning_within(dags.SWEPT_EVERY, {"node": node.name, **conf})
+                runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": conf})
     if len(runs) > dags.MAPPED_MAX:
         since = {row.node: row.state_since or store.clock.now() for row in store.overview.rows()}
         runs.sort(key=lambda each: since[each["conf"]["node"]])

@@ -41,9 +41,8 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
     At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault.
     """
     claims.controller_ready()
-    now = store.clock.now()
     nodes = {node.name: node for node in store.nodes.find()}
-    choice = planning.choose(known(list(nodes.values()), now, level))
+    choice = planning.choose(known(list(nodes.values()), store.clock.now(), level))
     chosen = choice.chosen[: dags.MAPPED_MAX]
     for planned in chosen:
         log.info("%s is tested in %s: %s", planned.node, ", ".join(planned.stages), planned.why)
@@ -56,8 +55,8 @@ def pick(run_id: str, level: str) -> list[dict[str, Any]]:
         waits = nodes[each.node].state is State.REVALIDATION
         why = "it was waiting" if waits else f"it was idle; {each.why}"
         conf = {"node": each.node, "level": level, "reason": why, "stages": list(each.stages)}
-        conf["chosen_at"] = now.isoformat()  # Airflow's own time of the run is another machine's
-        tests.append({"trigger_run_id": runid.of_pick(each.node, "waiting" if waits else "idle", run_id), "conf": conf})
+        run = runid.of_pick(each.node, "waiting" if waits else "idle", run_id)
+        tests.append({"trigger_run_id": run, "conf": claims.beginning_within(LATEST, conf)})
     return tests
 
 
@@ -82,8 +81,9 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     stages = _stages(params)
     limit_s = programme.test_limit_s(current_sku(node.sku, settings().sku_folders), stages, level)
     name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
-    if runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key):
-        _refuse_late(name, params.get("chosen_at"))
+    new = runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key)
+    if new and (why := limits(store.clock.now()).closed or claims.late(key, params)):
+        raise AirflowSkipException(f"{name} is not tested: {why}")
     lease = store.leases.get(name)
     if lease is None or lease.key != key:
         if node.state not in SERVING:
@@ -108,19 +108,6 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}
-
-
-def _refuse_late(name: str, chosen_at: str | None) -> None:
-    """Raise AirflowSkipException unless what was chosen of idle nodes may begin now: it was within the limits of then.
-
-    Runs wait where no worker is free or the DAG is paused, and would then begin all at once.
-    """
-    now = store.clock.now()
-    why = limits(now).closed
-    if chosen_at and now - (chosen := datetime.datetime.fromisoformat(chosen_at)) > LATEST:
-        why = f"it was chosen at {chosen:%Y-%m-%d %H:%M} UTC, and what is tested now was chosen since then"
-    if why:
-        raise AirflowSkipException(f"{name} is not tested: {why}")
 
 
 def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ from muster_criteria.stages import LEVELS
 
 log = logging.getLogger(__name__)
 
+BEGIN_BY = "begin_by"
+"""The time in the conf of a run by which it begins (``beginning_within``)."""
+
 
 @contextlib.contextmanager
 def failing_at_once() -> Iterator[None]:
@@ -74,6 +77,24 @@ def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | 
     if level not in LEVELS:
         raise MusterError(f"there is no level {level!r}; it is one of {', '.join(LEVELS)}")
     return node
+
+
+def beginning_within(time: datetime.timedelta, conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the conf of a run that Muster starts and that begins within this time or not at all (``late``):
+    what it was chosen by may not hold any more.
+
+    Runs wait where no worker is free or their DAG is paused, and would then begin all at once.
+    """
+    # By the clock of the records: Airflow's own time of the run is another machine's.
+    return {**conf, BEGIN_BY: (store.clock.now() + time).isoformat()}
+
+
+def late(key: RunKey, params: Mapping[str, Any]) -> str:
+    """Returns why the run may begin no more, "" if it may: in time, once it has begun, or started by a person."""
+    until = params.get(BEGIN_BY)
+    if not until or store.clock.now() <= datetime.datetime.fromisoformat(until) or store.runs.find(run=key):
+        return ""
+    return f"its run was to begin by {datetime.datetime.fromisoformat(until):%Y-%m-%d %H:%M} UTC"
 
 
 def controller_ready() -> None:

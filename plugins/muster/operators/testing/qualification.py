@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from muster import acting, store
 from muster.admission import service
-from muster.errors import IllegalMove, UnknownRun
+from muster.errors import IllegalMove, MusterError, UnknownRun
 from muster.integration import closing
 from muster.model.runs import PREEMPTED, RunKey
 from muster.operators.testing import claims, faults, leftovers
@@ -35,6 +35,8 @@ def claim(
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])]):
+        if why := claims.late(key, params):
+            raise MusterError(f"{params['node']} is not tested: {why}; start it again if it is still wanted")
         node = claims.testable(str(params["node"]), str(params["level"]), key, run_after)
         claims.controller_ready()
         level = str(params["level"])

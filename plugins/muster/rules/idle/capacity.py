@@ -22,16 +22,16 @@ CANARIES = 2
 class Signs:
     """What is known of a node apart from its failures.
 
-    ``requested``: why the whole test is due at once, "" if it is not; ``tried``: when the last test since then ended,
-    with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED, as
-    preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result of it that counts.
+    ``requested``: why the whole test is due at once, "" if it is not; ``answered``: whether a test that began since
+    then ended, with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED,
+    as preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result that counts.
     ``took``: the stages of the last test that did not end SKIPPED.
     ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
     ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
     """
 
     requested: str = ""
-    tried: datetime.datetime | None = None
+    answered: bool = False
     skipped: int = 0
     in_vain: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     took: tuple[str, ...] = ()
@@ -45,12 +45,12 @@ NO_SIGNS = Signs()
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """``share`` (0 to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how long an
-    idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested. ``after``: so
-    long a node rests after each test (``rest``), one whose test is requested after each try of it. ``whole_after``:
-    each node takes the whole test this often, if all these take no more than half of the minutes. ``node_kw``: a node's
-    power under load; ``domain_kw``: what the load of all tests may draw from each power domain. ``closed``: why no test
-    starts now, "" if one may.
+    """``share`` (above 0, up to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how
+    long an idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested, or
+    repeats what gave no result. ``after``: so long a node rests after each test (``rest``), unless a person has
+    requested one since. ``whole_after``: each node takes the whole test this often, if all these take no more than half
+    of the minutes. ``node_kw``: a node's power under load; ``domain_kw``: what the load of all tests may draw from each
+    power domain. ``closed``: why no test starts now, "" if one may.
     """
 
     share: float
@@ -68,7 +68,7 @@ class Limits:
         its time, but not past the next whole test: else the one place would be taken all day. None rests where
         ``after`` is 0.
         """
-        if not self.after or not 0.0 < serving * self.share < 1.0:
+        if not self.after or serving * self.share >= 1.0:
             return self.after
         return max(self.after, min(datetime.timedelta(minutes=minutes / self.share), self.whole_after))
 

@@ -214,6 +214,10 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
     whole, cost = first > 0, cost_of(ready, known)
     fits = cost <= limits.minutes
     fits[:, 0] |= whole
+    for at in (at for at, node in enumerate(ready) if _inconclusive(node, known)):
+        # Tested again is what had no result: tests of other stages would come before it for ever.
+        fits[at] &= [each.issuperset(signs[at].in_vain) for each in map(set, worth.subsets())]
+        fits[at, 0] |= not fits[at].any()
     of = worth.worth(facts, model, fits)
     never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready], dtype=np.bool_)
     again = np.array([_again(node, known) for node in ready], dtype=np.bool_)
@@ -295,8 +299,15 @@ RECENT_H = 90 * 24.0
 
 def _again(node: Node, known: Known) -> bool:
     """Whether the node's last test was inconclusive or not made, and that has not happened too often in a row."""
-    skipped = known.sign(node).skipped
-    return 0 < node.inconclusive < INCONCLUSIVE_BUDGET or 0 < skipped < INCONCLUSIVE_BUDGET
+    return _inconclusive(node, known) or 0 < known.sign(node).skipped < INCONCLUSIVE_BUDGET
+
+
+def _inconclusive(node: Node, known: Known) -> bool:
+    """Whether a stage of the node still lacks a result, and tests of it were inconclusive, but none too often in a row
+    without one.
+    """
+    sign = known.sign(node)
+    return 0 < node.inconclusive < INCONCLUSIVE_BUDGET and sign.skipped < INCONCLUSIVE_BUDGET and bool(sign.in_vain)
 
 
 def _waits_its_turn(node: Node, sign: Signs) -> bool:
@@ -306,7 +317,7 @@ def _waits_its_turn(node: Node, sign: Signs) -> bool:
     counted, so that one is enough.
     """
     often = node.inconclusive >= INCONCLUSIVE_BUDGET or node.shadow
-    return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.tried is not None)
+    return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.answered)
 
 
 def _why_not(node: Node, known: Known) -> str:
@@ -326,12 +337,10 @@ def _why_not(node: Node, known: Known) -> str:
         return state.why or "it is in use"
     if _again(node, known):
         return ""
-    if sign.requested:
-        if sign.tried is not None and known.now - sign.tried < known.limits.after:
-            return f"its last test ended on {sign.tried:%Y-%m-%d %H:%M} UTC, too short a time ago; {sign.requested}"
-        if not _waits_its_turn(node, sign):
-            return ""
-    looked = known.looked_at(node) if sign.in_vain else known.passes.get(node.name, {})
-    if looked and known.now < (until := max(looked.values()) + known.rest(node)):
+    first = bool(sign.requested) and not _waits_its_turn(node, sign)
+    if first and state.requested and not sign.answered:
+        return ""  # a person asks, whom no test has answered yet
+    looked, rest = known.looked_at(node), known.limits.after if first else known.rest(node)
+    if looked and known.now < (until := max(looked.values()) + rest):
         return f"it rests after its last test until {until:%Y-%m-%d %H:%M} UTC"
     return ""

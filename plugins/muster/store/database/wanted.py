@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.model.schedulers import ADMITTED, LEFT_ALONE, WITHDRAWN
-from muster.model.states import BROKEN, IN_FLIGHT, State
+from muster.model.states import BROKEN, IN_FLIGHT, SERVING, State
 from muster.store.database import clock
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
@@ -45,7 +45,7 @@ def follow_state(
     ``by_person``: an open question about it is answered, and nothing holds it.
     ``came_from``: the state that the node has left just now. Where it enters quarantine, its scheduler shows ``why`` at
     once, closed though the node may be already, and until it is repaired: what is wrong stays visible. Of a state after
-    that it shows ``why`` when housekeeping looks.
+    that it shows ``why`` when housekeeping looks. Where it enters service, the question about its drain is answered.
     """
     state = State(node.state)
     moved = came_from not in (None, state)
@@ -58,5 +58,7 @@ def follow_state(
     want(session, node, of_state(node), why, again=moved and state is State.QUARANTINE)
     if moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
         place.why = f"{state}: {why}"
+    if by_person or (state in SERVING and came_from not in (None, *SERVING)):
+        place.question = ""
     if by_person:
-        place.question, place.held_since = "", None
+        place.held_since = None

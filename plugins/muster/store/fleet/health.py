@@ -153,7 +153,7 @@ def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[He
 def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at: datetime.datetime) -> None:
     row.most, row.value = str(report.most), seen.value[:TEXT_MAX] or row.value
     row.severity = seen.severity or row.severity
-    row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
+    row.rate = seen.rate
     times = min(seen.count, COUNT_MAX) if track is None else int(track.bad)
     if times:
         row.count = min(row.count + times, COUNT_MAX)
@@ -171,7 +171,7 @@ def _decide(
     again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
     """``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and
-    what is due stays due until it is over.
+    what is due stays due until it is over; what causes nothing by itself does not make it due once more.
     """
     before = HealthAction(row.action)
     if row.over:
@@ -180,6 +180,7 @@ def _decide(
         return None
     session.flush()
     action = rules.decide(_to_observation(row), access.to_node(node), policy, HealthAction(row.most))
+    again = again and action is not HealthAction.NOTE
     if not fresh and action.rank < before.rank:
         action = before
     row.action = str(action)

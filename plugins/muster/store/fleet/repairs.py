@@ -32,7 +32,7 @@ TEXT_MAX = 500
 PROVED = "its repair is proved"
 ACTOR = "muster-repair"
 PROOF_BEGINS = datetime.timedelta(hours=6)
-"""How long a repaired node waits for its test before it keeps no other from its repair: that one may never begin."""
+"""How long a repaired node waits for its test, and keeps others from their repair: later, that one may not begin."""
 
 
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:

@@ -61,19 +61,38 @@ def test_a_test_that_was_chosen_of_idle_nodes_begins_soon_and_in_no_blackout_or_
     monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", windows)
     store.nodes.add(fleet.new_node(NODE))
     serving()
-    chosen_at = store.clock.now() - datetime.timedelta(minutes=waited)
-    params = {"node": NODE, "level": "demo", "reason": "x", "chosen_at": chosen_at.isoformat()}
-    behind = chosen_at - datetime.timedelta(hours=2)  # by the clock of Airflow's machine
+    left = revalidation.LATEST - datetime.timedelta(minutes=waited)
+    params = claims.beginning_within(left, {"node": NODE, "level": "demo", "reason": "x"})
+    behind = store.clock.now() - datetime.timedelta(hours=2)  # by the clock of Airflow's machine
     key = RunKey("node_revalidation", runid.of_pick(NODE, "idle", "scheduled__2026-06-01T00:00:00+00:00"))
     with pytest.raises(AirflowSkipException) if waited or windows else contextlib.nullcontext():
         revalidation.claim(key, params, run_after=behind)
     if not waited and not windows:
         monkeypatch.setenv("MUSTER_REVALIDATION_BLACKOUTS", "Mon-Sun 00:00-24:00")
-        revalidation.claim(key, params, run_after=behind)  # a retried task
+        late = claims.beginning_within(-left, params)
+        revalidation.claim(key, late, run_after=behind)  # a retried task
         return
     assert not store.runs.find(node=NODE, run=key)
     by_hand = RunKey("node_revalidation", runid.run_id(NODE, "idle in rack 7"))
     assert revalidation.claim(by_hand, params, run_after=behind)["node"] == NODE
+
+
+@pytest.mark.parametrize(("left", "begins"), [(1, True), (-1, False), (None, True)])
+def test_a_test_that_muster_started_and_that_begins_late_is_refused_and_that_is_shown(
+    left: int | None, begins: bool
+) -> None:
+    """As that which proves a repair: a person may have the node by then, and no other run takes its place."""
+    store.nodes.add(fleet.new_node(NODE))
+    asked = {"node": NODE, "level": "demo", "reason": "proves a repair"}
+    params = asked if left is None else claims.beginning_within(datetime.timedelta(hours=left), asked)
+    key = RunKey("node_qualification", "proof")
+    with contextlib.nullcontext() if begins else pytest.raises(AirflowFailException):
+        qualification.claim(key, params)
+    assert [lease.key for lease in store.leases.live()] == [key] * begins
+    since = store.clock.now() - datetime.timedelta(hours=1)
+    assert set(store.signs.refusals(since)) == (set() if begins else {NODE})
+    if begins:  # and is repeated by Airflow, or cleared by a person
+        qualification.claim(key, claims.beginning_within(datetime.timedelta(days=-2), asked))
 
 
 @pytest.mark.parametrize(
@@ -129,15 +148,35 @@ def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
     picked = revalidation.pick("now", "demo")
     assert len(picked) == 2
-    assert {datetime.datetime.fromisoformat(each["conf"]["chosen_at"]) <= store.clock.now() for each in picked} == {
-        True
-    }
+    assert not any(claims.late(RunKey("node_revalidation", each["trigger_run_id"]), each["conf"]) for each in picked)
+
+
+def repairs_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policies name each node in quarantine."""
+    monkeypatch.setattr(repair.policies, "health", lambda: SimpleNamespace(mode_of=lambda _labels: "repair"))
+    monkeypatch.setattr(repair, "_next_fault", lambda _node: {"fault": "gpu_memory", "reason": "XID 95"})
+
+
+@pytest.mark.parametrize("waited", [9, 11])
+def test_a_repair_that_the_sweep_wanted_begins_soon_or_not_at_all(waited: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run waits while no worker is free, and would restart a node that a person works on by then."""
+    repairs_wanted(monkeypatch)
+    store.nodes.add(fleet.new_node(NODE))
+    store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    (run,) = repair.wanted()
+    key, now = RunKey("repair", run["trigger_run_id"]), store.clock.now
+    monkeypatch.setattr(store.clock, "now", lambda: now() + datetime.timedelta(minutes=waited))
+    if waited > 10:
+        with pytest.raises(AirflowSkipException):
+            repair.claim(key, run["conf"])
+        assert (store.leases.live(), store.repairs.find(NODE)) == ([], [])
+        del run["conf"][claims.BEGIN_BY]  # a person's begins whenever it may
+    assert store.repairs.get_incident(repair.claim(key, run["conf"])).node == NODE
 
 
 def test_no_more_repairs_are_started_at_once_than_airflow_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those come first that left service first."""
-    monkeypatch.setattr(repair.policies, "health", lambda: SimpleNamespace(mode_of=lambda _labels: "repair"))
-    monkeypatch.setattr(repair, "_next_fault", lambda _node: {"fault": "gpu_memory"})
+    repairs_wanted(monkeypatch)
     for name in ("n3", "n2", "n1"):
         store.nodes.add(fleet.new_node(name))
         store.nodes.move(name, State.QUARANTINE, "Ada", "XID 95")

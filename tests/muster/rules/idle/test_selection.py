@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given
@@ -179,7 +180,7 @@ def test_requested_tests_that_never_have_a_result_leave_half_of_the_places_to_ot
     idle = {each.name: IDLE for each in fleet}
     tested = {each.name: passed(50) for each in fleet}
     sign = Signs(requested="requested: new image", skipped=3 * (how == "skipped"))
-    signs = {each.name: dataclasses.replace(sign, tried=NOW, in_vain=dict.fromkeys(STAGES, NOW)) for each in asked}
+    signs = {each.name: dataclasses.replace(sign, answered=True, in_vain=dict.fromkeys(STAGES, NOW)) for each in asked}
     taken: collections.Counter[str] = collections.Counter()
     for turn in range(96):
         now = NOW + turn * 0.75 * HOUR
@@ -188,7 +189,7 @@ def test_requested_tests_that_never_have_a_result_leave_half_of_the_places_to_ot
         if each.node in signs:
             assert each.stages == STAGES
             in_vain = dict.fromkeys(STAGES, now)
-            signs[each.node] = dataclasses.replace(signs[each.node], tried=now, in_vain=in_vain)
+            signs[each.node] = dataclasses.replace(signs[each.node], in_vain=in_vain)
         else:
             tested[each.node] = tested[each.node] | dict.fromkeys(each.stages, now)
     of_asked = [taken[each.name] for each in asked]
@@ -201,7 +202,7 @@ def test_requested_tests_without_a_result_that_run_already_count_as_their_half()
     asked = [dataclasses.replace(node(f"asked{at}"), inconclusive=3) for at in range(4)]
     fleet = [*asked, *(node(f"n{at:02}") for at in range(16))]
     in_vain = dict.fromkeys(STAGES, NOW - HOUR)
-    signs = {each.name: Signs(requested="requested: new image", tried=NOW - HOUR, in_vain=in_vain) for each in asked}
+    signs = {each.name: Signs(requested="requested: new image", answered=True, in_vain=in_vain) for each in asked}
     idle, tested = {each.name: IDLE for each in fleet}, {each.name: passed(50) for each in fleet}
     limits = Limits(share=0.2, minutes=45.0)
     choice = choose(Known(fleet, NOW, idle, tested, limits, signs=signs, leased={"asked0", "asked1"}))
@@ -244,16 +245,6 @@ def test_a_node_that_returns_from_long_idle_takes_the_whole_test_at_once() -> No
     assert "without contact" not in second.why
 
 
-@pytest.mark.parametrize(("tried", "chosen"), [(None, ["b", "a"]), (5, ["b", "a"]), (1, ["a"])])
-def test_a_requested_test_rests_after_each_try_too(tried: int | None, chosen: list[str]) -> None:
-    """Whatever keeps a node from passing, it does not take the only place again and again; its passes do not count."""
-    sign = Signs(requested="it is requested", tried=None if tried is None else NOW - tried * HOUR)
-    limits = Limits(1.0, after=4 * HOUR)
-    fleet = [node("a"), node("b")]
-    found = choose(Known(fleet, NOW, dict.fromkeys("ab", IDLE), {"b": passed(1)}, limits, signs={"b": sign})).chosen
-    assert [each.node for each in found] == chosen
-
-
 def test_a_request_since_the_tests_without_a_result_is_carried_out_first() -> None:
     """A person removed the cause, and asks again: these tests do not answer that."""
     again = dataclasses.replace(node("b"), inconclusive=3)
@@ -273,12 +264,30 @@ def test_a_node_whose_test_was_preempted_comes_sooner_a_few_times(skipped: int, 
     assert [each.node for each in found] == ([first, "a"] if first == "b" else ["a"])
 
 
-@pytest.mark.parametrize(("inconclusive", "first"), [(0, "a"), (1, "b"), (2, "b"), (3, "a")])
-def test_a_node_whose_test_was_inconclusive_comes_sooner_a_few_times(inconclusive: int, first: str) -> None:
+@pytest.mark.parametrize(
+    ("inconclusive", "skipped", "first"), [(0, 0, "a"), (1, 0, "b"), (2, 0, "b"), (3, 0, "a"), (1, 3, "a")]
+)
+def test_a_node_whose_test_was_inconclusive_comes_sooner_a_few_times(
+    inconclusive: int, skipped: int, first: str
+) -> None:
     nodes = [node("a"), dataclasses.replace(node("b"), inconclusive=inconclusive)]
     passes = {"a": passed(50), "b": passed(50) | {"intake": NOW}}
-    found = choose(Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, Limits(1.0, after=4 * HOUR))).chosen
+    signs = {"b": Signs(skipped=skipped, in_vain={"integrity": NOW})}
+    limits = Limits(1.0, after=4 * HOUR)
+    found = choose(Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, limits, signs=signs)).chosen
     assert found[0].node == first
+
+
+@pytest.mark.parametrize(("minutes", "whole"), [(math.inf, False), (45.0, True)])
+def test_what_had_no_result_is_tested_again_and_not_another_stage(minutes: float, whole: bool) -> None:
+    """At such a level, ``intake`` and ``performance`` alone fit into the minutes, and say nothing of the rest."""
+    nodes = [node("a"), dataclasses.replace(node("b"), inconclusive=1)]
+    passes = {"a": passed(50), "b": passed(500) | dict.fromkeys(("integrity", "intake"), NOW - 50 * HOUR)}
+    took = dict.fromkeys(STAGES, 100.0) | {"intake": 5.0, "performance": 5.0}
+    known = Known(nodes, NOW, dict.fromkeys("ab", IDLE), passes, Limits(1.0, minutes, after=4 * HOUR),
+                  signs={"b": Signs(in_vain={"integrity": NOW}, took=STAGES)}, minutes={"sku": took})  # fmt: skip
+    again = choose(known).chosen[0]
+    assert (again.node, "integrity" in again.stages, again.stages == STAGES) == ("b", True, whole)
 
 
 @pytest.mark.parametrize(
