@@ -27,6 +27,11 @@ _DEVICE = re.compile(r"\b[cg]pu\d{1,4}\b")
 LISTED_MAX = 6
 
 
+def mark(simulated: bool) -> str:
+    """What each sentence about a simulated node begins with; "" for a real one."""
+    return "[simulated] " if simulated else ""
+
+
 def clean(text: str, limit: int = 400) -> str:
     """One line of showable text of at most ``limit`` characters.
 

@@ -91,8 +91,7 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
         sentence = f"job {job} was ended on it, since it corrupts data (end_corrupted_jobs of {change.cluster})"
         with store.engine.transaction():
             store.schedulers.note_ended_job(change.node, sentence)
-            line = f"{notices.prefix_of(change.node)}{change.node}: {sentence}"
-            notices.notify(f"ended job {job}/{change.node}", line)
+            notices.notify(f"ended job {job}/{change.node}", f"{change.node}: {sentence}", of=change.node)
 
 
 def mark_of(node: str) -> Mark:

@@ -364,7 +364,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
             with store.engine.transaction():  # no person is asked unless the mail waits
                 question = store.schedulers.drain_again(place.node)
                 if question:
-                    notices.notify(f"drained again/{place.node}", notices.prefix_of(place.node) + question)
+                    notices.notify(f"drained again/{place.node}", question, of=place.node)
             if question is None:
                 return
         case Do.NEW_REASON:
@@ -388,4 +388,4 @@ def _ask_about_request(node: str) -> None:
     )
     with store.engine.transaction():
         if store.schedulers.ask_about_request(node, question):
-            notices.notify(f"request not answered/{node}", f"{notices.prefix_of(node)}{question}")
+            notices.notify(f"request not answered/{node}/{place.verify_since}", question, of=node)

@@ -49,9 +49,13 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         figures = store.figures.fleet(policies.health())
     except DatabaseNotReady as error:
         raise HTTPException(503, str(error)) from None
-    serving = sum(node.state in SERVING for node in figures.nodes)
+    due_after: dict[tuple[str, bool], datetime.timedelta] = {}
+    for kind in (False, True):
+        nodes = [node for node in figures.nodes if node.simulated is kind]
+        due = idle_fleet.due_after({node.sku for node in nodes}, sum(node.state in SERVING for node in nodes))
+        due_after |= {(sku, kind): after for sku, after in due.items()}
     figures = dataclasses.replace(
-        figures, due_after=idle_fleet.due_after({node.sku for node in figures.nodes}, serving),
+        figures, due_after=due_after,
         whole_after=datetime.timedelta(days=current.revalidation_whole_days), succeeded=last_runs.successes(),
     )  # fmt: skip
     shown = metrics.render(figures, nodes_max=current.metrics_nodes)

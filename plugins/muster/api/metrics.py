@@ -100,7 +100,7 @@ class Fleet:
 
     def _rests(self, node: NodeFigures) -> bool:
         """Whether each stage of it was tested, and the last test so lately that none is due."""
-        after = self.figures.due_after.get(node.sku, ZERO)
+        after = self.figures.due_after.get((node.sku, node.simulated), ZERO)
         last = node.looked_at if after < self.figures.whole_after else node.tested_at  # no part of a whole test fits
         return node.tested_at is not None and last is not None and self.figures.at - last < after
 

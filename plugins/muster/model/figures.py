@@ -95,8 +95,9 @@ class FleetFigures:
     new node began last, or else since when they wait. ``untested_since``: when each node in service without
     ``tested_at`` entered it. By whether nodes are simulated: ``uncertified_since``: the longest of those that are;
     ``unswept_since``: the node in service that the health sweep could read and did not for longest. ``due_after``: by
-    SKU, how long after a PASS the next test of an idle node is due, at once without one; ``whole_after``: how long
-    after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it succeeded last.
+    SKU and whether simulated, how long after a PASS the next test of an idle node is due, at once without one;
+    ``whole_after``: how long after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it
+    succeeded last.
     """
 
     at: datetime.datetime
@@ -121,7 +122,7 @@ class FleetFigures:
     untested_since: dict[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     uncertified_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
     unswept_since: dict[bool, datetime.datetime] = dataclasses.field(default_factory=dict)
-    due_after: dict[str, datetime.timedelta] = dataclasses.field(default_factory=dict)
+    due_after: dict[tuple[str, bool], datetime.timedelta] = dataclasses.field(default_factory=dict)
     whole_after: datetime.timedelta = datetime.timedelta()
     succeeded: dict[str, datetime.datetime | None] = dataclasses.field(default_factory=dict)
 

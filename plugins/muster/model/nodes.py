@@ -76,7 +76,7 @@ class Node:
     ``machine_since``: since when this machine has the name. ``shadow``: adopted while it served, judged and reported,
     but never drained. ``held_run``: the run whose verdict the circuit breaker or a common cause keeps from withdrawing
     it; until a person or another test decides, it serves. ``pause``: that of its tests, while it lasts. ``lemon``: a
-    person's mark that it fails again and again.
+    person's mark that it fails again and again. ``spell``: how often the name has entered service, or was verified.
     """
 
     name: str
@@ -101,6 +101,7 @@ class Node:
     bmc: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pause: Pause | None = None
     lemon: Lemon | None = None
+    spell: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

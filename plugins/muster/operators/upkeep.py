@@ -162,11 +162,11 @@ def replace_nodes() -> list[str]:
             log.info("%s %s", each.spare, each.sentence)
             continue
         place = f"in place of {each.gone.node}{each.near}"
-        sentence = f"{notices.prefix_of(each.spare)}{each.spare} entered production {place}: {each.fitness.why}"
+        sentence = f"{each.spare} entered production {place}: {each.fitness.why}"
         try:
             with store.engine.transaction():  # no node enters production unless its mail waits
                 store.replacing.admit(each)
-                notices.notify(f"replaced/{each.gone.node}", sentence)
+                notices.notify(f"replaced/{each.gone.node}/{each.spare}", sentence, of=each.spare)
         except MusterError as error:  # the next look decides again
             log.warning("%s", error)
             continue

@@ -159,7 +159,7 @@ def _listed(
     """
     hour = _hour(rule)
     span = f"{hour:%H:%M} to {hour + HOUR:%H:%M} UTC"
-    line = f"{'[simulated] ' if report.simulated else ''}{report.node}: {report.verdict}: {report.headline}"
+    line = f"{text.mark(report.simulated)}{report.node}: {report.verdict}: {report.headline}"
 
     def message(lines: Sequence[str]) -> bytes:
         more, limit = text.plural(len(lines), "more report"), text.plural(rule.an_hour, "report")

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from muster import store
-from muster.errors import DatabaseNotReady, MusterError
+from muster.errors import DatabaseNotReady, MusterError, UnknownNode
 from muster.reporting import dispatch, mail_rules
 from muster.settings import settings
 from muster_reports import text
@@ -16,16 +16,19 @@ from muster_reports import text
 log = logging.getLogger(__name__)
 
 
-def notify(about: str, sentence: str, *, each: bool = False, lines: Sequence[str] = ()) -> None:
+def notify(about: str, sentence: str, *, of: str | bool, each: bool = False, lines: Sequence[str] = ()) -> None:
     """Queue ``sentence``, at most once a day for what it is ``about`` ("drained again/gpu-0001").
 
-    ``lines``: a list below it. ``each``: another sentence about it is queued too, on the same day. MUSTER_MAIL_TO gets
-    it, and the rules with ``notices``. Raises DatabaseNotReady alone: what it reports comes first, but after that
-    PostgreSQL undoes the transaction of both without a word.
+    ``of``: the node, or whether it is of simulated nodes, since it begins with their mark; about a node that has
+    entered service since, it is queued again. ``lines``: a list below it. ``each``: another sentence about it is queued
+    too, on the same day. MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises DatabaseNotReady alone: what it
+    reports comes first, but after that PostgreSQL undoes the transaction of both without a word.
     """
     which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:
-        _queue(f"notice/{about}{which}/{store.clock.now():%Y-%m-%d}", sentence, lines)
+        simulated, spell = (of, 0) if isinstance(of, bool) else _known(of)
+        key = f"notice/{about}{which}/{spell}/{store.clock.now():%Y-%m-%d}"
+        _queue(key, f"{text.mark(simulated)}{sentence}", lines, simulated=simulated)
     except DatabaseNotReady:
         raise
     except Exception:
@@ -38,25 +41,32 @@ def tell_of_questions() -> list[str]:
         new = store.questions.unmailed()
         if not new:
             return []
+        marks = {asked.node: text.mark(store.nodes.get(asked.node).simulated) for asked, _ in new}
+        new.sort(key=lambda each: marks[each[0].node])  # of real nodes first: the subject is the first one's
         lines = [
-            f"{prefix_of(asked.node)}{asked.subject} Until {until:%Y-%m-%d %H:%M} UTC: `muster approve "
+            f"{marks[asked.node]}{asked.subject} Until {until:%Y-%m-%d %H:%M} UTC: `muster approve "
             f"{shlex.quote(asked.run_id)} --option … --reason …` with {', '.join(asked.options)}"
             for asked, until in new
         ]
         first, *others = new
         more = f", and {text.plural(len(others), 'other question')}" if others else ""
-        sentence = f"{first[0].node} waits for your answer{more}: {first[0].subject}"
-        _queue(f"questions/{first[0].number}", sentence, lines)
+        mark = marks[first[0].node]
+        sentence = f"{mark}{first[0].node} waits for your answer{more}: {first[0].subject}"
+        _queue(f"questions/{first[0].number}", sentence, lines, simulated=bool(mark))
         store.questions.note_mailed([asked.key for asked, _ in new])
     return [asked.node for asked, _ in new]
 
 
-def prefix_of(node: str) -> str:
-    """Returns what a sentence about a simulated node begins with, "" for a real one."""
-    return "[simulated] " if store.nodes.get(node).simulated else ""
+def _known(name: str) -> tuple[bool, int]:
+    """Whether the node is simulated, and its spell in service. One that the records do not know counts as real."""
+    try:
+        node = store.nodes.get(name)
+    except UnknownNode:
+        return False, 0
+    return node.simulated, node.spell
 
 
-def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
+def _queue(key: str, sentence: str, lines: Sequence[str], *, simulated: bool) -> None:
     """Queue it for all who get notices. Raises MusterError if there are some and none of them can get it."""
     from muster_reports import mail
 
@@ -68,7 +78,7 @@ def _queue(key: str, sentence: str, lines: Sequence[str] = ()) -> None:
         return mine
 
     def notified(rule: mail_rules.Rule) -> str:
-        known = dispatch.known(dispatch.listed(sentence, lines))
+        known = dispatch.known(dispatch.listed(sentence, lines), simulated=simulated)
         return store.outbox.notify(rule.name, key, known, rule.due(store.clock.now()))
 
     queued, failed = dispatch.each_way(mail_rules.of_notices, mailed, notified)

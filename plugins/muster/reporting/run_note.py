@@ -12,6 +12,7 @@ from muster.model.runs import RunKey
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_criteria.text import as_markdown
+from muster_reports.text import mark
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def annotate(key: RunKey) -> None:
     if not (current.airflow_username or current.airflow_token.get_secret_value()):
         return
     lines = [
-        f"{'[simulated] ' if run.simulated else ''}{as_markdown(run.node)}: {run.verdict}: {as_markdown(run.headline)}"
+        f"{mark(run.simulated)}{as_markdown(run.node)}: {run.verdict}: {as_markdown(run.headline)}"
         for run in store.runs.find(run=key)
         if run.verdict is not None
     ]

@@ -97,12 +97,18 @@ def _facts(seen: Observation) -> Facts:
     )  # fmt: skip
 
 
+Place = tuple[bool, str]
+"""Whether its nodes are simulated, and its name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``nodes``: all that
-    showed it at once; ``seen``: the ids of the observations, without those of nodes that showed it again alone.
+    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``simulated``: of
+    the simulated nodes there; ``nodes``: all that showed it at once; ``seen``: the ids of the observations, without
+    those of nodes that showed it again alone.
     """
 
+    simulated: bool
     place: str
     check: str
     nodes: tuple[str, ...]
@@ -120,7 +126,8 @@ class Common:
 
 
 def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: HealthPolicy) -> list[Common]:
-    """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too.
+    """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too. Real and
+    simulated nodes of a place are counted apart.
 
     ``nodes``: those in service. An observation is the place's if so many showed the check within ``within_s`` of when
     it was last seen, and of BMCs, which are read less often, the time between two readings longer. How long ago that
@@ -128,27 +135,26 @@ def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: H
     the same nodes serve; for longer, it has to be noted (``OF_PLACE``), since a share is one of the nodes of now.
     """
     place = policy.place
-    members: dict[str, set[str]] = collections.defaultdict(set)
+    members: collections.Counter[Place] = collections.Counter()
     for node in nodes:
-        for name in places_of(node, place.labels):
-            members[name].add(node.name)
-    showing: dict[tuple[str, str], list[Observation]] = collections.defaultdict(list)
+        members.update(_places_of(node, place.labels))
+    showing: dict[tuple[Place, str], list[Observation]] = collections.defaultdict(list)
     known = {node.name: node for node in nodes}
     for seen in observations:
         if not policy.is_place(seen.check) or seen.over or seen.node not in known:
             continue
         if not seen.most.leaves and seen.source != SWEEP:
             continue  # else a source that may drain no node could keep a rack's from being drained
-        for name in places_of(known[seen.node], place.labels):
-            showing[name, seen.check].append(seen)
+        for where in _places_of(known[seen.node], place.labels):
+            showing[where, seen.check].append(seen)
     found = []
-    for (name, check), those in sorted(showing.items()):
+    for (where, check), those in sorted(showing.items()):
         within_s = place.within_s + (policy.bmc.every_s if any(each.source == BMC for each in those) else 0.0)
-        enough = max(place.nodes, math.ceil(place.share * len(members[name])))
+        enough = max(place.nodes, math.ceil(place.share * members[where]))
         at_once, by = _at_once(those, within_s, enough)
         if at_once:
-            of = len(members[name])
-            found.append(Common(name, check, tuple(sorted(by)), of, frozenset(each.id for each in at_once)))
+            ids = frozenset(each.id for each in at_once)
+            found.append(Common(*where, check, tuple(sorted(by)), members[where], ids))
     return found
 
 
@@ -180,10 +186,11 @@ def _shown(seen: Observation) -> set[tuple[float, float]]:
     return {(since, last), *((at, at) for at, _ in seen.recent)}
 
 
-def places_of(node: Node, labels: Iterable[str]) -> list[str]:
+def _places_of(node: Node, labels: Iterable[str]) -> list[Place]:
     """Returns the places that a node is in: "rack r12", "leaf l3", and all nodes."""
     known: Mapping[str, str] = {**node.labels, "rack": node.rack}
-    return [f"{label} {known[label]}" for label in labels if known.get(label)] + ["the fleet"]
+    names = [f"{label} {known[label]}" for label in labels if known.get(label)]
+    return [(node.simulated, name) for name in (*names, "the fleet")]
 
 
 def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> list[Observation]:

@@ -14,7 +14,7 @@ from muster_reports.digest import sections
 from muster_reports.digest.facts import Facts, Section
 from muster_reports.environment import environment
 from muster_reports.mail import Rendered
-from muster_reports.text import aligned, clean, plural
+from muster_reports.text import aligned, clean, mark, plural
 
 ROWS_MAX = (1000, 40, 20, 10, 5, 2)
 """Rows of a table of the HTML, tried in order until it fits; the plain text has all."""
@@ -44,8 +44,7 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
     shown = all_sections(facts)
     period = f"{facts.since:%Y-%m-%d} to {facts.until:%Y-%m-%d}"
     of = clean(whose, 60) if whose else "the fleet"
-    mark = "[simulated] " if simulated else ""
-    title = f"{mark}Digest of {of}, {period}"
+    title = f"{mark(simulated)}Digest of {of}, {period}"
     failed = {fault.node for fault in facts.faults} & set(facts.nodes)
     withdrawn = len({move.node for move in facts.moves if move.withdrawn} & set(facts.nodes))
     summary = (

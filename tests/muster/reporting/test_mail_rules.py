@@ -156,8 +156,8 @@ def test_a_notice_reaches_whom_the_settings_name_and_no_rule_of_some_nodes_that_
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", everything)
     use(monkeypatch, *rules)
-    notices.notify("ended job 7/n1", "job 7 was ended on n1")
-    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1", of="n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1", of="n1")
     found = []
     for each in store.outbox.pending():
         raw = store.outbox.message(each.id)
@@ -175,7 +175,7 @@ def test_a_rule_whose_mail_cannot_be_made_keeps_its_notifier(monkeypatch: pytest
 
     monkeypatch.setattr(mail, "build_notice", odd)
     use(monkeypatch, {"name": "both", "to": ["a@x.org"], "notifier": "a.b"})
-    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1", of="n1")
     assert [each.key.split("/")[:2] for each in store.outbox.pending()] == [["notify", "both"]]
 
 
@@ -333,7 +333,7 @@ def test_one_address_or_rule_that_cannot_be_used_keeps_nothing_from_the_others(
         report_of("n1")
     assert [to for to, _, _ in queued()] == reached
     assert len(delivered) == len(reached)
-    notices.notify("ended job 7/n1", "job 7 was ended on n1")
+    notices.notify("ended job 7/n1", "job 7 was ended on n1", of="n1")
     # Where MUSTER_MAIL_TO reaches no one, a notice goes to all rules without labels.
     assert [to for to, _, _ in queued()][len(reached) :] == (["all@x.org"] if "all@x.org" in everything else reached)
     before = len(queued())

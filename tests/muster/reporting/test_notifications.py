@@ -51,7 +51,7 @@ def test_what_a_node_says_is_no_markup_of_a_chat(monkeypatch: pytest.MonkeyPatch
         store.runs.finish(lease.key, Verdict.INCONCLUSIVE, said)
         store.leases.release(lease.key, "over")
         mailing.send_report(lease.key)
-    notices.notify("ended job 7/n1", said)
+    notices.notify("ended job 7/n1", said, of="n1")
     queued = [json.loads(store.outbox.message(each.id))["known"]["headline"] for each in store.outbox.pending()]
     assert [headline.count("‹!channel›") for headline in queued] == [1, 1, 1]
     assert not any({"<", ">", "@"} & set(headline) or "](" in headline for headline in queued)

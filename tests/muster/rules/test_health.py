@@ -168,6 +168,17 @@ def test_the_whole_fleet_is_a_place_too() -> None:
     assert common.place == "the fleet"
 
 
+@given(st.dictionaries(st.integers(0, 7), st.booleans(), max_size=8), st.integers(0, 30), st.integers(0, 30))
+def test_simulated_nodes_change_nothing_for_real_ones(real: dict[int, bool], others: int, showing: int) -> None:
+    fleet = [node(f"n{each}", rack="r1") for each in real]
+    found = [seen(f"n{each}") for each, shows in real.items() if shows]
+    simulated = [dataclasses.replace(node(f"s{each}", rack="r1"), simulated=True) for each in range(others)]
+    theirs = [seen(each.name) for each in simulated[:showing]]
+    mixed = health.common([*theirs, *found], [*simulated, *fleet], POLICY)
+    assert [each for each in mixed if not each.simulated] == health.common(found, fleet, POLICY)
+    assert [each for each in mixed if each.simulated] == health.common(theirs, simulated, POLICY)
+
+
 def test_a_source_causes_no_more_than_it_may_and_a_watched_group_nothing() -> None:
     xid = seen("n1", "xid/79", severity="ISOLATE", track=None)
     assert health.decide(xid, node("n1"), POLICY, HealthAction.AT_ONCE) is HealthAction.LEAVE_WHEN_JOB_ENDS

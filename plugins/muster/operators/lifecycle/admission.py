@@ -159,7 +159,7 @@ def lost(context: Context) -> None:
     node, key = _asked(context)
     why = f"the answer in run {key.run_id} of {key.dag_id} was not carried out: {context.get('exception')}"
     again = "the question is asked again, unless it is settled"
-    notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`", each=True)
+    notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`", of=node, each=True)
 
 
 def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:

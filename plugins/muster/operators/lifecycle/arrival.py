@@ -142,7 +142,7 @@ def receive(
                 f"{node.name} of delivery {arrival.delivery} is not tested: its tests are {node.pause}; then clear the "
                 "run of new_hardware that received it"
             )
-            notices.notify(f"paused delivery/{partition_key}", sentence, each=True)
+            notices.notify(f"paused delivery/{partition_key}", sentence, of=node.name, each=True)
             raise AirflowSkipException(sentence)
     conf = {"node": node.name, "level": arrival.extra.level, "reason": arrival.reason, "pool": node.pool or None}
     return {"trigger_run_id": run_id, "conf": conf}
@@ -152,10 +152,10 @@ def lost(context: Context) -> None:
     """Notify people that a delivery was not received; `muster status` shows it where the node is enrolled."""
     key = str(context["dag_run"].partition_key or "")
     sentence = one_line(f"delivery {key or 'without a key'} was not received: {context.get('exception')}")
-    then = f"correct it, then announce it again, or clear its run of {dags.NEW_HARDWARE}"
-    notices.notify(f"delivery/{key}", f"{sentence}; {then}", each=True)
+    node, then = key.partition("__")[0], f"correct it, then announce it again, or clear its run of {dags.NEW_HARDWARE}"
+    notices.notify(f"delivery/{key}", f"{sentence}; {then}", of=node, each=True)
     with contextlib.suppress(MusterError):
-        store.signs.note_refusal(key.partition("__")[0], sentence)
+        store.signs.note_refusal(node, sentence)
 
 
 def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:

@@ -334,19 +334,19 @@ def _ended(found: Incident, settle: Callable[[], Sequence[Attempt]]) -> None:
     failed = []
     with store.engine.transaction():  # no attempt ends unless its mail waits
         for attempt in settle():
-            _tell(found, sentence := f"{attempt.rung}: {attempt.outcome}: {attempt.detail}")
+            _tell(found, sentence := f"{attempt.rung}: {attempt.outcome}: {attempt.detail}", f"/{attempt.id}")
             if attempt.outcome is not Outcome.SUCCEEDED:
                 failed.append(f"{found.node}: {sentence}")
     if failed:
         raise AirflowFailException("; ".join(failed))
 
 
-def _tell(found: Incident, sentence: str) -> None:
-    simulated = "[simulated] " if found.simulated else ""
+def _tell(found: Incident, sentence: str, attempt: str = "") -> None:
     where = f"; evidence: {found.bundle.path}" if found.bundle else ""
     notices.notify(
-        f"repair/{found.node}/{found.id}",
-        f"{simulated}{found.node}, incident {found.id} ({found.why}): {sentence}{where}. See `muster evidence show "
+        f"repair/{found.node}/{found.id}{attempt}",
+        f"{found.node}, incident {found.id} ({found.why}): {sentence}{where}. See `muster evidence show "
         f"{found.id}` and docs/failed-node.md",
+        of=found.node,
         each=True,
     )

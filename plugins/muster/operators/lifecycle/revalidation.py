@@ -139,9 +139,10 @@ def _ask_about_no_verdict(name: str) -> None:
     if node.state is State.PRODUCTION and node.inconclusive >= INCONCLUSIVE_BUDGET:
         notices.notify(
             f"no verdict/{name}",
-            f"{'[simulated] ' if node.simulated else ''}{name} serves, and {node.inconclusive} tests of it in a row "
+            f"{name} serves, and {node.inconclusive} tests of it in a row "
             f"were inconclusive: see `muster node show {name}`, remove the cause, and test it again, or withdraw it "
             f"with `muster node move {name} quarantine --reason …`",
+            of=name,
         )
 
 

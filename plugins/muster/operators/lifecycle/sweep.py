@@ -31,6 +31,7 @@ from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import health as rules
 from muster.settings import settings
+from muster_reports.text import mark
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ def act() -> list[str]:
     events = {each.id: each for each in seen if each.track is None and each.action.leaves and not each.acted}
     for place in shared:
         log.warning("%s", place.sentence)
-        notices.notify(f"place {place.place}/{place.check}", place.sentence)
+        notices.notify(f"place {place.place}/{place.check}", place.sentence, of=place.simulated)
         with store.engine.transaction():
             for number in place.seen & events.keys():
                 store.health.note_acted(events.pop(number), OF_PLACE)
@@ -196,15 +197,15 @@ def act() -> list[str]:
         with apart(name, done):
             done += _withdraw(each, nodes[name], held)
     _tell_of_held(held)
-    return done + [sentence for those in held.values() for _, sentence in those] + upkeep.replace_nodes()
+    stay = [f"{mark(simulated)}{sentence}" for (_, simulated), those in held.items() for _, sentence in those]
+    return done + stay + upkeep.replace_nodes()
 
 
 def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
     """Yields what was done. ``held`` gets the observation of a node that stays."""
-    simulated = "[simulated] " if node.simulated else ""
     why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
     sentence = (
-        f"{simulated}{node.name} left service between tests: {why}. See `muster node show {node.name}` and "
+        f"{node.name} left service between tests: {why}. See `muster node show {node.name}` and "
         f"docs/failed-node.md; a test is `muster node move {node.name} registered --reason …`, then "
         f"`muster qualify {node.name} --reason …`"
     )
@@ -213,19 +214,19 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
             store.health.withdraw(seen, why)
             if proposed := store.replacing.proposal_for(node.name):
                 sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
-            notices.notify(f"observed/{node.name}", sentence, each=True)
+            notices.notify(f"observed/{node.name}", sentence, of=node.name)
     except IllegalMove as error:
         log.info("%s: %s", node.name, error)
         if error.code in (Refusal.BREAKER, Refusal.SHADOW):
-            sentence = f"{simulated}{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
+            sentence = f"{node.name} would leave service: {why}; it stays: {error}. See `muster node show`"
             held[error.code, node.simulated].append((seen, sentence))
         return
     if trouble := service.carry_out(node.name):
         later = f"its scheduler gets the change later: {trouble}"
         log.warning("%s: %s", node.name, later)
-        notices.notify(f"observed/{node.name}/waits", f"{simulated}{node.name} left service, and {later}")
+        notices.notify(f"observed/{node.name}/waits", f"{node.name} left service, and {later}", of=node.name)
         sentence += f"; {later}"
-    yield sentence
+    yield f"{mark(node.simulated)}{sentence}"
 
 
 def _tell_of_held(held: Held) -> None:
@@ -236,9 +237,9 @@ def _tell_of_held(held: Held) -> None:
         newest = max(seen.id for seen, _ in those)
         head, *lines = sentences = [sentence for _, sentence in those]
         if lines:
-            head = f"{'[simulated] ' if simulated else ''}{len(those)} nodes would leave service, and stay"
+            head = f"{len(those)} nodes would leave service, and stay"
             lines = sentences
-        notices.notify(f"held observations/{code}/{simulated}/{newest}", head, lines=lines)
+        notices.notify(f"held observations/{code}/{simulated}/{newest}", head, of=simulated, lines=lines)
         if code is Refusal.SHADOW:
             for seen, _ in those:
                 store.health.note_acted(seen, ASKED)
@@ -251,5 +252,6 @@ def _tell_of_ports(seen: Sequence[Observation]) -> None:
                 f"{ALL_PORTS}/{each.node}",
                 f"{each.node} lost the link of {each.value or 'all ports'} at once: look at its switch or leaf; "
                 "the node goes on serving",
+                of=each.node,
             )
             store.health.note_acted(each, ASKED)

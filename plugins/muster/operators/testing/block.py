@@ -203,9 +203,8 @@ def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> 
             why = "; ".join(words for _, words in each.troubles)
             with store.engine.transaction():  # no rack is held unless its mail waits
                 if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
-                    mark = "[simulated] " if simulated else ""
-                    sentence = f"{mark}Rack {each.rack} needs a person: {why}"
-                    notices.notify(f"{mark}rack/{each.rack}", sentence, each=True)
+                    about, sentence = f"rack/{each.rack}/{key}", f"Rack {each.rack} needs a person: {why}"
+                    notices.notify(about, sentence, of=simulated)
 
 
 def admit(key: RunKey) -> dict[str, Decision]:

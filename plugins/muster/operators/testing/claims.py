@@ -108,7 +108,7 @@ def controller_ready() -> None:
         logins.credentials(settings().ssh_conn_id).key()
         build_agent(settings().home / "agents")
     except ControllerFault as fault:
-        notices.notify("controller fault", f"No node can be tested: {fault}", each=True)
+        notices.notify("controller fault", f"No node can be tested: {fault}", of=False, each=True)
         raise
 
 

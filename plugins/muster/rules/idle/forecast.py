@@ -24,6 +24,18 @@ def forecast(
     which test nodes now end after the minutes of a whole test. It plans one test of a node, none of those that were
     tested just now, and keeps the order of now. ``closed_at``: returns why no test starts at a time.
     """
+    tests: list[tuple[datetime.datetime, Planned]] = []
+    passed_over: dict[str, str] = {}
+    for each in known.kinds():
+        found, others = _forecast(each, closed_at, hours)
+        tests += found
+        passed_over |= others
+    return sorted(tests, key=lambda test: test[0]), passed_over
+
+
+def _forecast(
+    known: Known, closed_at: Callable[[datetime.datetime], str], hours: float
+) -> tuple[list[tuple[datetime.datetime, Planned]], Mapping[str, str]]:
     ready, passed_over = sorted_out(known)
     room = known.room()
     ends: dict[int, list[Node]] = collections.defaultdict(list)  # by step

@@ -87,9 +87,11 @@ def risk_of(
     """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
 
     SKU and batch (label ``batch``) may make nodes alike. ``served``: when each node's machine first entered production:
-    only from then on can it fail in service. Nodes that never entered it are left out.
+    only from then on can it fail in service. Nodes that never entered it are left out, and simulated ones beside real
+    ones, of which they say nothing.
     """
     nodes = [node for node in nodes if node.name in served]
+    nodes = [node for node in nodes if not node.simulated] or nodes
     zero = now - HORIZON
     hour = HORIZON.total_seconds() / 3600.0
     number = {node.name: place for place, node in enumerate(nodes)}

@@ -115,13 +115,28 @@ class Known:
         minutes = self.minutes.get(node.sku, {})
         return self.limits.rest(sum(minutes.get(stage, 0.0) for stage in self.sign(node).took), self._serving)
 
+    def kinds(self) -> list[Known]:
+        """Returns what is known of the real nodes, and of the simulated ones: the limits are of each apart."""
+        kinds = sorted({node.simulated for node in self.nodes})
+        of = [[node for node in self.nodes if node.simulated is kind] for kind in kinds]
+        return [dataclasses.replace(self, nodes=nodes) for nodes in of]
+
     def room(self) -> Room:
         """Returns the room that the tests of leased nodes leave."""
         return Room.left_by(self.nodes, self.limits, self.signs, self.leased, self.queued)
 
 
 def choose(known: Known) -> Choice:
-    """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass."""
+    """Returns the nodes to test now. First come those that wait in revalidation, out of production until they pass.
+
+    Simulated nodes come after all real ones.
+    """
+    choices = [_choose(each) for each in known.kinds()]
+    passed_over = {name: why for each in choices for name, why in each.passed_over.items()}
+    return Choice(tuple(planned for each in choices for planned in each.chosen), passed_over)
+
+
+def _choose(known: Known) -> Choice:
     ready, passed_over = sorted_out(known)
     if known.limits.closed or not ready:
         return Choice((), passed_over | {node.name: known.limits.closed for node in ready})

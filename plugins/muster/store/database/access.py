@@ -309,6 +309,7 @@ def to_node(row: NodeRow) -> Node:
         labels=dict(row.labels), simulated=row.simulated, added_at=row.added_at, contact_at=row.contact_at,
         inconclusive=row.inconclusive, machine_since=row.machine_since, shadow=row.shadow,
         held_run=RunKey.parse(row.held_run), bmc=dict(row.bmc), pause=pause_of(row), lemon=lemon_of(row),
+        spell=row.spell,
     )  # fmt: skip
 
 

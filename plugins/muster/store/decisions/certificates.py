@@ -86,8 +86,8 @@ def uncertified() -> dict[str, str]:
 
 def version_changes() -> dict[str, VersionChange]:
     """{node: its change} of the nodes in service whose driver or firmware is not what was certified."""
-    found: dict[str, tuple[str, dict[str, str]]] = {}
-    certified: list[tuple[str, Mapping[str, Any]]] = []
+    found: dict[str, tuple[tuple[str, bool], dict[str, str]]] = {}
+    certified: list[tuple[tuple[str, bool], Mapping[str, Any]]] = []
     now = access.now()
     with reading() as session:
         serves = NodeRow.state.in_(SERVING)
@@ -95,9 +95,9 @@ def version_changes() -> dict[str, VersionChange]:
         for node, row in _newest_of(session, serves):
             if row is None:
                 continue
-            was = row.certified["environment"]
+            kind, was = (node.sku, node.simulated), row.certified["environment"]
             if not certificate.why_invalid(row.revoked, row.expires_at, now):
-                certified.append((node.sku, was))
+                certified.append((kind, was))
             elif row.revoked:
                 present = reported.get(node.name, {})
                 new = {
@@ -106,13 +106,13 @@ def version_changes() -> dict[str, VersionChange]:
                     if name in was and certificate.is_another(name, now, was[name])
                 }
                 if new:
-                    found[node.name] = (node.sku, new)
+                    found[node.name] = (kind, new)
     return {
         name: VersionChange(
             ", ".join(f"{part} {version}" for part, version in new.items()),
-            sum(sku == other and _has(was, new) for other, was in certified),
+            sum(kind == other and _has(was, new) for other, was in certified),
         )
-        for name, (sku, new) in found.items()
+        for name, (kind, new) in found.items()
     }
 
 

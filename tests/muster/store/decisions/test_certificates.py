@@ -223,14 +223,15 @@ def test_a_rehearsed_admission_makes_no_key() -> None:
 def test_a_new_driver_is_a_change_until_a_whole_test_passes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many others hold a certificate for the same decides whether this one is a canary."""
     monkeypatch.setenv("MUSTER_ADMISSION_LEVEL", "short")
-    for name in (NODE, "gpu-0002"):
-        store.nodes.add(fleet.new_node(name))
+    for name in (NODE, "gpu-0002", "sim"):
+        store.nodes.add(fleet.new_node(name, simulated=name == "sim"))
         fleet.qualify(name, environment={"driver": "580.1"})
         move(name, State.PRODUCTION, "Ada", "needed now")
     assert store.certificates.version_changes() == {}
     contact({}, "590.1")
     assert store.certificates.version_changes() == {NODE: VersionChange("driver 590.1", 0)}
-    fleet.qualify("gpu-0002", "again", environment={"driver": "590.1"})
+    for name in ("gpu-0002", "sim"):  # a simulated one is a canary of no real one
+        fleet.qualify(name, f"{name}-again", environment={"driver": "590.1"})
     assert store.certificates.version_changes() == {NODE: VersionChange("driver 590.1", 1)}
     sign = known([store.nodes.get(NODE)], datetime.datetime.now(datetime.UTC)).signs[NODE]
     assert (sign.change, sign.proven) == ("driver 590.1", 1)
