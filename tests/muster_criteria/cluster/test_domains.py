@@ -222,6 +222,7 @@ def test_racks_of_a_block_are_judged_apart() -> None:
         ({"on": 350.0}, False),
         ({"on": 350.0, "off": 351.0}, True),
         ({"on": 351.0, "off": 350.0}, True),
+        ({"on": 838.07, "off": 837.76}, False),
     ],
 )
 def test_mnnvl_that_gives_nothing_is_the_racks(rates: Mapping[str, float], ill: bool) -> None:

@@ -29,6 +29,9 @@ OTHERS_MIN = 3
 GAIN = 1.5
 """By what factor MNNVL has to speed up an all_reduce. Chosen here: published with and without it: 882.51 / 191.40 GB/s
 on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs."""
+NICS_MOST = 500.0
+"""GB/s of an all_reduce that no tray's NICs carry (four of 800 Gb/s: 400 GB/s), so that it went over NVLink. Published for a
+GB200 whose switch had no effect: 838.07 with MNNVL and 837.76 without (NVCRE)."""
 SOURCE = "docs/science.md#nvlink-domains"
 
 
@@ -275,7 +278,7 @@ def _no_gain(measured: Iterable[Measurements]) -> str:
         return ""
     most = max(both)
     on, off = (min(rates[most, way]) for way in ("on", "off"))
-    if on >= GAIN * off:
+    if on >= GAIN * off or min(on, off) > NICS_MOST:
         return ""
     return (
         f"with {most} ranks an all_reduce has {on:.3g} GB/s with MNNVL, less than {GAIN:g} times the {off:.3g} GB/s "
