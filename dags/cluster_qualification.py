@@ -14,14 +14,14 @@ from muster.operators.testing import block, rounds, stage
 from muster.operators.testing.member import RETRY_DELAY, MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RETRIES
-from muster_criteria.cluster.plan import SOAK_MINUTES_MAX
+from muster_criteria.cluster.plan import MEMBERS_MAX, SOAK_MINUTES_MAX
 
 PARAMS = {
     "nodes": Param(
         type="array",
         items={"type": "string", "minLength": 1},
         minItems=2,
-        maxItems=256,
+        maxItems=MEMBERS_MAX,
         uniqueItems=True,
         title="Nodes",
         description_md="The qualified nodes of the block, at least two; the others meet at the first.",

@@ -13,6 +13,8 @@ from muster_reports.model import RunReport, StageReport
 from muster_reports.text import in_each_text
 
 ANOTHER = "another node"
+OPEN = "the circuit breaker is open:"
+"""The reason to hold a verdict that goes on with the fleet's counts."""
 _NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9_-]")
 _KEPT = frozenset(
     {
@@ -25,8 +27,8 @@ _KEPT = frozenset(
 def without(report: RunReport, others: Collection[str]) -> RunReport:
     """The report without the figures of ``others``; a text that names one, or a run of one, has "another node" there.
 
-    It proposes no spare, and names no parts that agreed on a golden. Its attached JSON, and the id and the address of
-    its run, stay as they are.
+    It proposes no spare, names no parts that agreed on a golden, and has no counts of the circuit breaker. Its attached
+    JSON, and the id and the address of its run, stay as they are.
     """
     cut = dataclasses.replace(
         report,
@@ -34,6 +36,8 @@ def without(report: RunReport, others: Collection[str]) -> RunReport:
         training=_training(report.training, others) if report.training else None,
         stages=tuple(map(_stage, report.stages)),
         replacement="",
+        breaker="",
+        why_held=report.why_held.partition(":")[0] if report.why_held.startswith(OPEN) else report.why_held,
     )
     named = set(others) - _devices(report)  # a node may be called like a GPU
     return in_each_text(cut, lambda text: unnamed(text, named), _KEPT)

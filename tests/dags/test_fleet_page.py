@@ -257,6 +257,8 @@ def test_an_operator_starts_a_test_under_their_login_and_a_viewer_does_not(airfl
         headers = {"Origin": airflow.login.url, **bearer(airflow, username, password)}
         statuses.append(httpx.post(url, data=form, headers=headers).status_code)
     assert statuses == [403, 303]
+    for again in (form, {**form, "confirmed": ""}):  # queued: Airflow alone knows it
+        assert httpx.post(url, data=again, headers=headers).status_code == 400
     started = httpx.get(f"{airflow.login.url}/api/v2/dags/{READY}/dagRuns/gpu-0002__new-fan", headers=headers).json()
     assert started["conf"] == {"node": "gpu-0002", "level": "short", "reason": "new fan"}
     assert started["triggering_user_name"] == airflow.login.username

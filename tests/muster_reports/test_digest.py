@@ -104,6 +104,16 @@ def test_failures_are_ranked_and_each_node_counts_once() -> None:
     assert "suspected | GPU | 1 | a" in text
 
 
+def test_a_bar_has_its_length_as_an_attribute_which_mail_programs_without_css_boxes_read() -> None:
+    nodes = [node(f"n{number}", sku="h100" if number else "l4") for number in range(300)]
+    faults = [Fault(each.name, "GPU", "gpu0", "r") for each in nodes]
+    html = render.render(facts(*nodes, faults=faults), "", simulated=False).html
+    bars = [bar for each in render.all_sections(facts(*nodes, faults=faults)) for bar in each.bars]
+    widths = [int(each) for each in re.findall(r'<table role="presentation" width="(\d+)%"', html)]
+    assert widths == [max(1, round(100 * each)) for each in bars]
+    assert {1, 100} <= set(widths)
+
+
 def test_failures_are_ranked_by_vendor_and_firmware_beside_the_nodes_alike() -> None:
     bios = {"vbios": "1.2"}
     faults = [Fault("a", "GPU", "gpu0", "r", "acme", bios), Fault("b", "GPU", "gpu0", "r")]

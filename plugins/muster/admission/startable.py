@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from muster import store
 from muster.admission import service
@@ -14,6 +14,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.remote.launch import parse_launch
 from muster.settings import settings
+from muster_criteria.cluster.plan import MEMBERS_MAX, SOAK_MINUTES_MAX, Asked
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
@@ -33,7 +34,7 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
         limit_s = programme.test_limit_s(sku, STAGES, level)
     parse_launch(node.launch)
     if any(run.run_id == run_id and run.dag_id == dag for run in store.runs.find(node=node.name)):
-        raise MusterError(f"run {run_id} exists already: give another reason for another run")
+        raise exists(run_id)
     allocation = service.allocation(node.name)
     if dag == NODE_REVALIDATION:
         if why := service.in_use(node):
@@ -48,21 +49,39 @@ def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_
     return allocation
 
 
+def exists(run_id: str) -> MusterError:
+    """The refusal of a run that exists already."""
+    return MusterError(f"run {run_id} exists already: give another reason for another run")
+
+
 def together(nodes: Sequence[Node]) -> None:
     """Raises MusterError unless these nodes can be a block."""
+    names = [node.name for node in nodes]
+    if not 2 <= len(names) == len(set(names)) <= MEMBERS_MAX:
+        raise MusterError(f"a block is 2 to {MEMBERS_MAX} nodes, each named once, not {listed(names) or 'none'}")
     for node in nodes:
         if node.state not in (State.QUALIFIED, State.CLUSTER_VALIDATION):
             raise MusterError(
                 f"{node.name} is in {node.state}, and only qualified nodes are tested together; "
                 f"{advice.way_to_test(node.name, node.state)}"
             )
-    held = {each.rack: each for each in store.racks.held(simulated=nodes[0].simulated)}
-    for rack in sorted({node.rack for node in nodes if node.rack in held}):
-        raise MusterError(
-            f"rack {rack} is held since {held[rack].since:%Y-%m-%d %H:%M} UTC ({held[rack].why}): when that is "
-            f"repaired, `muster racks release {shlex.quote(rack)} --reason …`"
-        )
+    racks = {node.rack for node in nodes}
+    for held in store.racks.held(simulated=nodes[0].simulated):
+        if held.rack in racks:
+            raise MusterError(held.sentence)
     if len(skus := sorted({node.sku for node in nodes})) > 1:
         raise MusterError(f"a block is of one SKU, since its nodes are judged by each other, not of {listed(skus)}")
     if len({node.simulated for node in nodes}) > 1:
         raise MusterError("a block cannot mix real and simulated nodes: they are judged by each other")
+
+
+def asked(params: Mapping[str, Any]) -> Asked:
+    """What a block's run is asked beyond its level. Raises MusterError for what cannot be done."""
+    minutes, faults = params.get("soak_minutes") or 0, bool(params.get("fault_run"))
+    if not isinstance(minutes, int) or not 0 <= minutes <= SOAK_MINUTES_MAX:
+        raise MusterError(f"soak_minutes is a whole number from 0 to {SOAK_MINUTES_MAX}, not {minutes!r}")
+    if faults and not settings().shared_path:
+        raise MusterError(
+            "a training whose ranks are killed resumes from checkpoints: set MUSTER_SHARED_PATH, or leave fault_run out"
+        )
+    return Asked(minutes, faults)

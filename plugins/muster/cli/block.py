@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -10,7 +9,6 @@ import typer
 from muster.cli.airflow.start import Force, ForceReason, Level, Nodes, Watch, Why, forced, known, run_of, start
 from muster.cli.terminal import dry
 from muster.cli.terminal.options import AsJson
-from muster.errors import MusterError
 from muster.model.dags import CLUSTER_QUALIFICATION
 
 
@@ -18,7 +16,7 @@ def block(
     nodes: Nodes,
     level: Level = "standard",
     soak_minutes: Annotated[
-        int, typer.Option(help="Repeat collectives for so long, reading the ports' error counters each minute.", min=0)
+        int, typer.Option(help="Repeat collectives for so long, reading the ports' error counters each minute.")
     ] = 0,
     fault_run: Annotated[
         bool,
@@ -36,10 +34,6 @@ def block(
 
     why = forced(force, force_reason)
     members = list(known(nodes, level).values())
-    if len(members) < 2:
-        raise MusterError("a block has at least two different nodes")
     together(members)
-    run = run_of(CLUSTER_QUALIFICATION, members, level, reason, why)
     more = {"soak_minutes": soak_minutes, "fault_run": fault_run}
-    asked = {name: value for name, value in more.items() if value}
-    start([dataclasses.replace(run, conf={**run.conf, **asked})], watch, json, dry_run)
+    start([run_of(CLUSTER_QUALIFICATION, members, level, reason, why, **more)], watch, json, dry_run)

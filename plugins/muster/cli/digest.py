@@ -33,9 +33,16 @@ def digest(
     pairs = [each.partition("=") for each in label or ()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise MusterError(f"--label {wrong[0]} cannot be read; write --label team=training")
-    end = utc(until) if until else _next_second()
+    now = _next_second()
+    end = utc(until) if until else now
+    if end > now:
+        raise MusterError(
+            f"--until {show.when(end)} is in the future: nothing is recorded yet that a digest could count"
+        )
     labels = {name: text for name, _, text in pairs}
     found = store.ledger.fleet(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
+    if labels and not found.nodes:
+        raise MusterError(f"no {'simulated' if simulated else 'real'} node has the labels {', '.join(label or ())}")
     sections = render.all_sections(found)
     made = render.render(found, ", ".join(label or ()), simulated=simulated)
     if html:

@@ -36,14 +36,14 @@ def status(json: AsJson = False) -> None:
     waiting, parked = store.outbox.waiting(), store.outbox.parked()
     states = collections.Counter(node.state for node in nodes)
     attention = store.attention.collect(leaving=health.leaving())
-    uncertified = store.certificates.uncertified()
+    uncertified, racks = store.certificates.uncertified(), store.racks.held()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
         nodes_of = {str(state): states[state] for state in State}
         show.as_json({
-            "nodes": nodes_of, "attention": attention, "breakers": shown, "paused": paused,
+            "nodes": nodes_of, "attention": attention, "breakers": shown, "paused": paused, "racks": racks,
             "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked},
             "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
         })  # fmt: skip
@@ -51,7 +51,7 @@ def status(json: AsJson = False) -> None:
     show.table(
         ["state", "nodes"],
         [[state, states[state]] for state in State if states[state]],
-        empty="no nodes yet; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+        empty=show.NO_NODES,
     )
     typer.echo()
     if nodes:
@@ -61,6 +61,8 @@ def status(json: AsJson = False) -> None:
         if breaker.open:
             of = " (simulated nodes)" if kind == "simulated" else ""
             typer.echo(f"circuit breaker{of}: {breaker.state}: {breaker.sentence}")
+    for rack in racks:
+        typer.echo(rack.sentence)
     for name, pause in paused.items():
         typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     if uncertified:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import shlex
 
 from muster.model.runs import RunKey
 
@@ -19,3 +20,11 @@ class HeldRack:
     found_by: RunKey
     since: datetime.datetime
     simulated: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Since when it is held, why, and how that ends."""
+        return (
+            f"rack {self.rack}{' (simulated)' if self.simulated else ''} is held since {self.since:%Y-%m-%d %H:%M} UTC "
+            f"({self.why}): when that is repaired, `muster racks release {shlex.quote(self.rack)} --reason …`"
+        )

@@ -128,6 +128,15 @@ def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[R
     return _once(chosen, everything)
 
 
+def unmatched(rules: Sequence[Rule], nodes: Sequence[Mapping[str, str]]) -> list[str]:
+    """A sentence about each rule whose labels no node has; none without nodes. ``nodes``: the labels of each."""
+    return [
+        f"MUSTER_MAIL_RULES: rule {rule.name} gets no report and no digest, since no node has its labels"
+        for rule in rules
+        if nodes and not any(rule.labels.items() <= labels.items() for labels in nodes)
+    ]
+
+
 def _once(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
     """A mailbox gets a mail once: as one of ``everything``, else by the first rule."""
     seen = list(everything)

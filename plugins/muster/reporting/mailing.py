@@ -187,6 +187,8 @@ def send_digests() -> list[str]:
     everyone = mail_rules.usable(current.mail_recipients, "MUSTER_MAIL_TO", failed)
     wanted: list[tuple[mail_rules.Rule | None, Sequence[str]]] = [(None, everyone)] if everyone else []
     wanted += [(rule, rule.to) for rule in rules if rule.digest and rule.to]
+    for sentence in mail_rules.unmatched(rules, [node.labels for node in store.nodes.find()]):
+        log.warning("%s", sentence)
     if not wanted:
         log.warning("no digest is mailed: neither MUSTER_MAIL_TO nor a rule of MUSTER_MAIL_RULES wants one")
     subjects: list[str] = []

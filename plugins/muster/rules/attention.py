@@ -73,15 +73,17 @@ def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) ->
 
     First what waits for a person, then the others; of each the most urgent cause first, then the longest.
     """
-    ready = collections.defaultdict[tuple[str, bool], list[str]](list)
-    for row in rows:
-        if row.state is State.QUALIFIED and row.node not in known.questions and row.node not in known.leases:
-            ready[row.sku, row.simulated].append(row.node)
     in_order = sorted(known.incidents, key=lambda one: (bool(one.asks), one.id))
     repairs = {each.node: each for each in in_order if each.prove}
+    nodes = [_Seen(row, known, repairs.get(row.node), now) for row in rows]
+    ready = collections.defaultdict[tuple[str, bool], list[str]](list)
+    for seen in nodes:
+        if seen.row.state is State.QUALIFIED and not (seen.asked or seen.lease or seen.paused or seen.rack):
+            ready[seen.row.sku, seen.row.simulated].append(seen.row.node)
     found: list[Attention] = []
-    for row in rows:
-        own = _own(_Seen(row, known, repairs.get(row.node), now), ready[row.sku, row.simulated])
+    for seen in nodes:
+        row = seen.row
+        own = _own(seen, ready[row.sku, row.simulated])
         place = known.places.get(row.node)
         bad = bool(row.held_run) or row.node in known.leaving
         at = _at_scheduler(row, place, known.kinds.get(place.cluster, ""), bad) if place else None

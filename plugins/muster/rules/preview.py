@@ -12,6 +12,7 @@ from muster.model.stages import CLUSTER_STAGES, ROUND_STAGES
 from muster.model.states import BROKEN, IN_FLIGHT, SERVING, State
 from muster_criteria.cluster.plan import (
     PAIRS,
+    Asked,
     cluster_calls,
     cluster_deadline_s,
     has_rounds,
@@ -78,12 +79,14 @@ def stage_minutes(sku: Sku, level: str) -> dict[str, float]:
     }
 
 
-def block_plans(sku: Sku, level: str, members: Sequence[str]) -> tuple[StagePlan, ...]:
+def block_plans(sku: Sku, level: str, members: Sequence[str], asked: Asked) -> tuple[StagePlan, ...]:
     """Returns what each member of a block runs at that level: the rounds of pairs, as many as there may be, and all
-    together. Raises ValueError for an unknown level or fewer than two members.
+    together, with what is ``asked`` beyond. Raises ValueError for an unknown level or fewer than two members.
     """
-    calls = cluster_calls(sku.block, members, master_addr="", master_ports=(), session="", level=level, seed=0)
-    deadline_s = cluster_deadline_s(sku.block, level, len(members))
+    calls = cluster_calls(
+        sku.block, members, master_addr="", master_ports=(), session="", level=level, seed=0, asked=asked
+    )
+    deadline_s = cluster_deadline_s(sku.block, level, len(members), asked)
     plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), deadline_s, False)]
     if has_rounds(sku.block, level):
         # How many rails a pair has is known when the block meets, so its time under load is not counted here.

@@ -112,6 +112,7 @@ def _notices(rows: list[FleetRow]) -> list[str]:
         breaker = store.withdrawals.breaker(simulated=simulated)
         if breaker.open:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
+    found += [f"{rack.sentence}." for rack in store.racks.held()]
     if parked := len(store.outbox.parked()):
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
     found += [f"{lag.sentence}." for lag in store.audit.lags() if lag.last_error]

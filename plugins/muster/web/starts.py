@@ -11,10 +11,12 @@ from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
 from fastapi import Depends, Form, Request
+from sqlalchemy import select
 
 from muster import store
-from muster.admission.startable import startable
+from muster.admission.startable import exists, startable
 from muster.errors import MusterError
 from muster.integration.runid import run_id
 from muster.model.dags import NODE_QUALIFICATION
@@ -79,4 +81,8 @@ class Start:
         if self.level not in LEVELS:
             raise MusterError(f"there is no level {self.level!r}: choose one of {', '.join(LEVELS)}")
         node = store.nodes.get(self.node)
-        return node, run_id(node.name, self.reason)
+        run = run_id(node.name, self.reason)
+        # The records do not know a run that is queued, or whose claim was refused.
+        if self._session.scalar(select(DagRun.id).where(DagRun.dag_id == self._dag_id, DagRun.run_id == run)):
+            raise exists(run)
+        return node, run

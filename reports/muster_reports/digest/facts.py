@@ -163,6 +163,8 @@ class Escapes:
 class Facts:
     """A period's facts, real or simulated nodes only. ``moves`` are in order of time.
 
+    ``runs``: also the last conclusive one before the period of each node that failed in it.
+
     ``delivered``: {node: when it first entered production}, for those that did within the period. ``served``: the same
     of all that ever did, adopted ones included. ``scope``: the options of `muster digest` that choose these nodes.
     """
@@ -192,7 +194,7 @@ class Facts:
         return [move for move in self.moves if move.withdrawn and move.node in self.nodes]
 
     def missed(self) -> list[tuple[Run, Run]]:
-        """(passed, failed) for each FAIL whose machine's conclusive run before ended well within the period."""
+        """(passed, failed) for each FAIL of the period whose machine's conclusive run before ended well."""
         before: dict[str, Run] = {}
         found = []
         for run in sorted(self.runs, key=lambda run: run.ended_at):

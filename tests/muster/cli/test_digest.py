@@ -54,6 +54,14 @@ def test_the_html_is_of_the_whole_digest_and_no_json(muster: Muster, sqlite_db: 
     assert muster("digest", "--html", *more)[0] == 1
 
 
+def test_a_digest_of_no_node_or_of_the_future_is_refused(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a", labels={"team": "x"}))
+    tomorrow = store.clock.now() + datetime.timedelta(days=1)
+    accepted = [("--label", "team=x"), ("--until", f"{store.clock.now():%Y-%m-%dT%H:%M:%S}")]
+    refused = [("--label", "team=typo"), ("--label", "team=x", "--simulated"), ("--until", f"{tomorrow:%Y-%m-%d}")]
+    assert [muster("digest", *each)[0] for each in (*accepted, *refused)] == [0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("written", ["2026-05-04T10:00:00", "2026-05-04T15:00:00+05:00"])
 def test_a_moment_of_an_option_keeps_its_zone_and_is_utc_without_one(
     muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, written: str

@@ -15,6 +15,8 @@ from muster.cli.app import root
 from muster.errors import INTERRUPTED, MusterError
 from muster.model.states import State
 from muster.operators import upkeep
+from muster_criteria.cluster.model import COLLECTIVES, TRAINING
+from muster_criteria.cluster.plan import FAULT_RUN_S, SOAK_MINUTES_MAX
 from muster_criteria.sku_files.skus import load_sku
 from muster_reports.advice import way_to_test
 from tests.muster import fleet
@@ -154,6 +156,38 @@ def test_a_block_that_its_run_would_refuse_is_refused_at_once(muster: Muster, sq
         store.nodes.add(fleet.new_node(name, simulated=simulated))
         lives.qualified(name)
     assert muster("block", "a", "b", "--dry-run", "--json")[0] == 1
+
+
+@pytest.mark.parametrize("asked", [("--soak-minutes", str(SOAK_MINUTES_MAX + 1)), ("--fault-run",)], ids=str)
+def test_a_block_that_cannot_do_what_it_is_asked_beyond_its_level_is_refused_at_once(
+    muster: Muster, sqlite_db: str, asked: tuple[str, ...]
+) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        lives.qualified(name)
+    status, out, _ = muster("block", "a", "b", *asked, "--dry-run", "--json")
+    assert (status, set(json.loads(out)["refused"])) == (1, {"a, b"})
+
+
+def test_a_rehearsed_block_takes_as_long_as_what_it_is_asked_beyond_its_level(
+    muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_SHARED_PATH", "/shared")
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        lives.qualified(name)
+
+    def limits(*asked: str) -> dict[str, tuple[float, float]]:
+        (programme,) = json.loads(muster("block", "a", "b", *asked, "--dry-run", "--json")[1])["programmes"]
+        probes = [probe for stage in programme["stages"] for probe in stage["probes"]]
+        of = {each["probe"]: (each["timeout_s"], each["timed_s"]) for each in probes}
+        return {**of, "all": (sum(each["deadline_s"] for each in programme["stages"]), 0.0)}
+
+    usual, longer = limits(), limits("--soak-minutes", "600", "--fault-run")
+    more = {name: (longer[name][0] - limit, longer[name][1] - load) for name, (limit, load) in usual.items()}
+    assert {name: each for name, each in more.items() if any(each)} == {
+        COLLECTIVES: (36000.0, 36000.0), TRAINING: (FAULT_RUN_S, 0.0), "all": (36000.0 + FAULT_RUN_S, 0.0)
+    }  # fmt: skip
 
 
 def test_a_block_names_a_way_to_a_test_that_is_open_to_a_node_out_of_service(muster: Muster, sqlite_db: str) -> None:

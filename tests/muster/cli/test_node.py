@@ -239,6 +239,7 @@ def test_an_import_of_a_different_machine_names_its_line(muster: Muster, tmp_pat
 
 def test_lists_are_for_people_and_for_programs(muster: Muster) -> None:
     assert "enrol some with `muster node add" in muster("node", "list")[1]
+    assert "enrol" not in muster("node", "list", "--rack", "typo")[1]
     add(muster)
     add(muster, name="gpu-0002", host="10.0.0.2")
     store.nodes.move("gpu-0002", State.QUARANTINE, "Ada", "smoke")

@@ -153,6 +153,15 @@ def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite
     assert muster("status")[1].count("\tmuster block a b --reason …\n") == 2
 
 
+def test_a_held_rack_is_shown_whatever_state_its_nodes_are_in(muster: Muster, sqlite_db: str) -> None:
+    store.nodes.add(fleet.new_node("a", rack="R"))
+    lives.in_production("a")
+    store.racks.hold(RunKey("cluster_qualification", "b"), "R", ["imex"], "IMEX is not up", ["a"])
+    (held,) = store.racks.held()
+    assert held.sentence in muster("status")[1].splitlines()
+    assert [each["rack"] for each in json.loads(muster("status", "--json")[1])["racks"]] == ["R"]
+
+
 def test_nodes_under_test_are_counted_not_listed(muster: Muster, sqlite_db: str) -> None:
     store.nodes.add(fleet.new_node("a"))
     store.runs.begin_stage(fleet.begin("a").key, "intake")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import email
 
 import pytest
 
 from muster import store
 from muster.admission import entry
+from muster.cli.doctor import records
+from muster.cli.doctor.checks import Mark
+from muster.model.breaker import Breaker
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.reporting import mailing, sending
+from muster.reporting import mail_rules, mailing, sending
+from muster.settings import settings
 from muster_criteria.context.goldens import GOLDEN, Golden
 from muster_criteria.model import Verdict
-from muster_reports.readers import ANOTHER
+from muster_reports.readers import ANOTHER, without
 from tests.muster import fleet
 from tests.muster.reporting.rules import MONDAY, Clock, chat, use
 from tests.muster_reports.fabrics import fabric
@@ -94,6 +100,38 @@ def test_another_node_is_hidden_by_whatever_name_a_program_gives_it(
     (found,) = (email.message_from_bytes(store.outbox.message(each.id)) for each in store.outbox.pending())
     contents = b"".join(part.get_payload(decode=True) or b"" for part in found.walk())
     assert (called.partition(":")[0].encode() in contents) is not hidden
+
+
+@pytest.mark.parametrize("withdrawn", [(), (THEIRS,)])
+def test_a_rule_with_labels_gets_no_count_of_other_nodes_that_left_service(
+    monkeypatch: pytest.MonkeyPatch, withdrawn: tuple[str, ...]
+) -> None:
+    breaker = Breaker(withdrawn, 31, len(withdrawn), datetime.timedelta(days=1), 20)
+    store.nodes.add(fleet.new_node(OURS))
+    fleet.qualify(OURS, run_id="alone")
+    report = store.reporting.run(RunKey(fleet.DAG, "alone"))
+    report = dataclasses.replace(report, breaker=f"{breaker.state}: {breaker.sentence}", why_held=breaker.why)
+    shown = without(report, {THEIRS})
+    assert breaker.sentence not in str(dataclasses.asdict(shown))
+    assert bool(shown.why_held)
+    assert without(dataclasses.replace(report, why_held="the rack is hot: 5 K"), {THEIRS}).why_held.endswith("5 K")
+
+
+def test_a_rule_whose_labels_no_node_has_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [{"name": "ours", "labels": {"team": "a"}}, {"name": "all"}, {"name": "typo", "labels": {"team": "aa"}}]
+    use(monkeypatch, *({**each, "to": [f"{each['name']}@x.org"], "digest": "weekly"} for each in others))
+    rules, _ = mail_rules.read(settings().mail_rules)
+    assert not mail_rules.unmatched(rules, [])
+    assert list(records.mail_rules(settings())) == []
+    store.nodes.add(fleet.new_node(OURS, labels={"team": "a"}))
+    assert len(mailing.send_digests()) == 2
+    (sentence,) = mail_rules.unmatched(rules, [{"team": "a"}])
+    assert "typo" in sentence
+    assert sentence in caplog.messages
+    (check,) = records.mail_rules(settings())
+    assert (check.mark, check.message) == (Mark.ADVICE, sentence)
 
 
 def test_a_node_that_is_called_like_a_gpu_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,16 @@ def test_qualified_nodes_wait_for_a_block_of_those_that_can_be_tested_together()
     assert not first.serving
 
 
+def test_a_block_is_proposed_of_nodes_that_it_would_get_alone() -> None:
+    rack = HeldRack("r9", ("imex",), "IMEX is not up", ("held",), RunKey("cluster_qualification", "b"), NOW)
+    rows = [after(name, State.QUALIFIED, Verdict.PASS) for name in ("n1", "n2")]
+    rows.append(after("over", State.QUALIFIED, Verdict.PASS, paused_until=NOW))
+    rows.append(after("paused", State.QUALIFIED, Verdict.PASS, paused_until=NOW + datetime.timedelta(days=1)))
+    rows.append(after("held", State.QUALIFIED, Verdict.PASS, rack="r9"))
+    commands = {each.node: each.command for each in attention(rows, racks={("r9", False): rack})}
+    assert {commands[name] for name in ("n1", "n2", "over")} == {"muster block n1 n2 over --reason …"}
+
+
 @pytest.mark.parametrize(
     ("seen", "cause", "turn"),
     [

@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.common.db.common import _get_session
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.dagrun import DagRun
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine, StaticPool, create_engine
+from sqlalchemy.orm import Session
 
 from muster.model.dags import ADMISSION
 from muster.web import access, approvals, overview, starts
@@ -28,7 +32,15 @@ def _app() -> FastAPI:
 
 
 @pytest.fixture
-def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def dag_runs() -> Engine:
+    """Airflow's database, with the table of runs alone."""
+    made = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    DagRun.metadata.create_all(made, tables=[DagRun.metadata.tables["dag_run"]])
+    return made
+
+
+@pytest.fixture
+def client(fleet_db: str, dag_runs: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     # Each test has other records under the same version numbers.
     monkeypatch.setattr(overview, "_shared_rows", Shared(1))
     monkeypatch.setattr(overview, "_shared_notices", Shared(1))
@@ -40,6 +52,7 @@ def client(fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClien
     for may in (access.may_decide, access.may_start):
         app.dependency_overrides[may] = lambda: True
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role="user")
+    app.dependency_overrides[_get_session] = lambda: Session(dag_runs)
     for asked, nothing in ((approvals.waiting, 0), (approvals.about, []), (approvals.one, None), (access.node_of, "")):
         app.dependency_overrides[asked] = lambda nothing=nothing: nothing
     with TestClient(app, headers={"Origin": "http://testserver"}) as made:

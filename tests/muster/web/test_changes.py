@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.dagrun import DagRun
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
 from muster import store
 from muster.model.dags import NODE_QUALIFICATION, NODE_REVALIDATION
@@ -132,6 +134,19 @@ def test_a_test_is_previewed_with_its_time_and_risks_and_refused_where_it_would_
         assert client.post("/node/n1/test", data=wrong).status_code == 400
     fleet.begin("n1")
     assert client.post("/node/n1/test", data={**form, "confirmed": "yes"}).status_code == 400
+
+
+@pytest.mark.parametrize("confirmed", ["", "yes"])
+def test_a_run_that_airflow_alone_has_is_not_started_again(
+    client: TestClient, dag_runs: Engine, confirmed: str
+) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    with dag_runs.begin() as airflow:
+        queued = {"dag_id": NODE_QUALIFICATION, "run_id": "n1__new-fan", "run_type": "manual"}
+        more = {"run_after": store.clock.now(), "log_template_id": 1, "span_status": "not_started"}
+        airflow.execute(DagRun.metadata.tables["dag_run"].insert().values(**queued, **more))
+    form = {"level": "short", "reason": "new fan", "confirmed": confirmed}
+    assert client.post("/node/n1/test", data=form).status_code == 400
 
 
 @pytest.mark.parametrize("may", [NODE_QUALIFICATION, NODE_REVALIDATION])

@@ -360,6 +360,13 @@ def test_all_that_was_given_up_is_counted(client: TestClient) -> None:
     assert ["101"] in notices(page(client, "/"))
 
 
+def test_a_held_rack_is_a_notice_whatever_state_its_nodes_are_in(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("a", rack="R-4711"))
+    store.racks.hold(RunKey("cluster_qualification", "b"), "R-4711", ["imex"], "IMEX is not up", ["a"])
+    (notice,) = notices(page(client, "/"))
+    assert notice.count("4711") == 2, "what is held, and the command that ends it"
+
+
 def test_a_paused_node_is_marked_on_the_overview_until_the_pause_ends(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

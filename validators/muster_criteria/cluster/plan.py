@@ -25,6 +25,8 @@ PATH_NODE_S = 30.0
 node. Of the largest model that is trained (8 B parameters and their moments) this is 96 GB, so 3.2 GB/s for one load.
 Chosen here."""
 
+MEMBERS_MAX = 256
+"""Members of a block, at most. Chosen here."""
 SOAK_MINUTES_MAX = 2880
 """Two days: an error rate of one in a day has shown by then."""
 FAULT_STEPS = 60

@@ -56,6 +56,11 @@ class ClusterCollectives(Probe):
     }
     needs = ("torch",)
 
+    @classmethod
+    def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
+        """The soak; the rest takes as long as the network needs."""
+        return 60.0 * params["soak_minutes"]
+
     def run(self, context: Context) -> None:
         """Take part in the block's collectives. Raises Skip where PyTorch lacks the backend."""
         join_block(type(self), context, functools.partial(_work, context))

@@ -76,12 +76,13 @@ def forced(force: bool, why: str) -> str:
     return f"{said} ({settings().who}, {acting.current()})" if force else ""
 
 
-def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "") -> Wanted:
-    """The run of ``dag`` that tests these nodes, alone or together."""
+def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "", **asked: object) -> Wanted:
+    """The run of ``dag`` that tests these nodes, alone or together. ``asked``: of a block, beyond its level."""
     several, reason = len(nodes) > 1, one_line(reason)
     run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
     conf: dict[str, Any] = {"level": level, "reason": reason}
     conf |= {"nodes": [node.name for node in nodes]} if several else {"node": nodes[0].name}
+    conf |= {name: value for name, value in asked.items() if value}
     if force_reason:
         conf["force_reason"] = force_reason
     if nodes[0].pool and dag == NODE_QUALIFICATION:
@@ -94,7 +95,7 @@ def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reaso
         risks: list[str] = []
         for node in nodes:
             used_by = startable(node, dag, run, level, reason, force_reason)
-            found = preview.risks_of_test(node, dry.plans_of(dag, node.sku, level, nodes), used_by)
+            found = preview.risks_of_test(node, dry.plans_of(dag, node.sku, nodes, conf), used_by)
             risks += [f"{node.name}: {risk}" if several else risk for risk in found]
         return dry.Would(risks=tuple(risks))
 
@@ -113,7 +114,7 @@ def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
         found.would_start[run.of] = run.run_id
         found.risks[run.of], found.effects[run.of] = would.risks, would.effects
     tested = [node for run in runs for node in run.nodes]
-    found.programmes.extend(dry.programmes(found.dag, tested, str(runs[0].conf.get("level"))))
+    found.programmes.extend(dry.programmes(found.dag, tested, runs[0].conf))
     return found
 
 

@@ -66,6 +66,7 @@ def examine(timeout_s: float = 30.0) -> Iterator[Check]:
     yield from environment.token(current)
     yield from airflow(current, timeout_s)
     yield mail(current)
+    yield from records.mail_rules(current)
     yield from schedulers(current)
     yield from records.signing_key()
     yield from between_tests(current)
@@ -253,13 +254,11 @@ def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
 
     try:
         now = store.clock.now()
-        found = {name: client.last_ended(name) for name in STOPPED_AFTER if paused.get(name) is False}
+        running = [name for name in STOPPED_AFTER if paused.get(name) is False]
+        found = {name: last for name in running if (last := client.last_ended(name))}
     except MusterError:  # of the records or of Airflow, which another line reports
         return
-    for name, last in found.items():
-        if last is None:
-            continue
-        state, at = last
+    for name, (state, at) in found.items():
         if at > now + AHEAD:  # Airflow counts the time of the next run from that of the last
             seen = f"{name} begins no run before {show.when(at)}: the clock of a scheduler was ahead"
             fix = "keep that machine's clock by NTP; then delete the runs of the DAG in Airflow that are dated ahead"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from muster.cli.doctor.checks import Check, Mark
 from muster.errors import ControllerFault, DatabaseNotReady, MusterError
+from muster.settings import Settings
 
 
 def fences() -> Iterator[Check]:
@@ -37,6 +38,19 @@ def frozen(paused: Mapping[str, bool]) -> Iterator[Check]:
         are = "1 node is" if nodes == 1 else f"{nodes} nodes are"
         seen = f"{name} is paused: {are} held by its runs, which do not go on"
         yield Check(Mark.MISSING, "DAGs", seen, f"airflow dags unpause {name}")
+
+
+def mail_rules(current: Settings) -> Iterator[Check]:
+    """The labels of each rule of mail are those of some node; silent if so."""
+    from muster import store
+    from muster.reporting import mail_rules as rules
+
+    try:
+        nodes = [node.labels for node in store.nodes.find()]
+    except MusterError:  # reported by ``database``
+        return
+    if found := rules.unmatched(rules.read(current.mail_rules)[0], nodes):
+        yield Check(Mark.ADVICE, "mail rules", "; ".join(found), "correct the labels: of the rule, or of the nodes")
 
 
 def signing_key() -> Iterator[Check]:

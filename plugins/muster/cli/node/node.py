@@ -132,7 +132,7 @@ def list_(
              _marks(node)]
             for node in nodes
         ],
-        empty="no such nodes; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`",
+        empty="no such nodes" if state or sku or rack else show.NO_NODES,
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -114,30 +114,36 @@ class Rehearsal:
         typer.echo("dry run: nothing was started")
 
 
-def plans_of(dag: str, sku: str, level: str, nodes: Sequence[Node]) -> tuple[StagePlan, ...]:
-    """What a run of ``dag`` runs on a node of that SKU; ``nodes``: all that it tests. Raises MusterError."""
+def plans_of(dag: str, sku: str, nodes: Sequence[Node], conf: Mapping[str, Any]) -> tuple[StagePlan, ...]:
+    """What a run of ``dag`` with ``conf`` runs on a node of that SKU; ``nodes``: all that it tests.
+
+    Raises MusterError, also if a block cannot do what it is asked.
+    """
+    from muster.admission.startable import asked
     from muster.rules import preview
     from muster_criteria.sku_files.skus import load_sku
 
     with of_sku_files():
         found = load_sku(sku, settings().sku_folders)
         if dag == CLUSTER_QUALIFICATION:
-            return preview.block_plans(found, level, [node.name for node in nodes])
-        return preview.stage_plans(found, level)
+            return preview.block_plans(found, conf["level"], [node.name for node in nodes], asked(conf))
+        return preview.stage_plans(found, conf["level"])
 
 
-def programmes(dag: str, nodes: Sequence[Node], level: str) -> Iterator[Programme]:
-    """What runs of ``dag`` test these nodes with, and how long it takes, for each SKU."""
+def programmes(dag: str, nodes: Sequence[Node], conf: Mapping[str, Any]) -> Iterator[Programme]:
+    """What runs of ``dag`` with ``conf`` test these nodes with, and how long it takes, for each SKU."""
     from muster import store
     from muster.rules import preview
 
+    level = str(conf.get("level"))
+    more = {"soak_minutes", "fault_run"} & conf.keys()  # runs without them say nothing of how long it takes
     for sku, simulated in sorted({(node.sku, node.simulated) for node in nodes}):
         alike = [node for node in nodes if (node.sku, node.simulated) == (sku, simulated)]
         try:
-            plans = plans_of(dag, sku, level, nodes)
+            plans = plans_of(dag, sku, nodes, conf)
         except MusterError:  # its runs are refused for it
             continue
-        usual_s = store.runs.typical_duration_s(sku, level, dag, simulated=simulated)
+        usual_s = None if more else store.runs.typical_duration_s(sku, level, dag, simulated=simulated)
         at_once = len(alike) if dag == CLUSTER_QUALIFICATION else settings().burn_slots
         time = preview.time_needed(plans, usual_s, len(alike), at_once)
         yield Programme(sku, level, tuple(node.name for node in alike), time, plans)

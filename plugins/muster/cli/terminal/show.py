@@ -20,6 +20,7 @@ from muster_criteria.words import duration
 if TYPE_CHECKING:
     from muster_criteria.model import Finding
 
+NO_NODES = "no nodes yet; enrol some with `muster node add HOST --sku SKU` or `muster node import FILE`"
 VERDICT_STYLE = {
     "PASS": "green",
     "WARN": "yellow",

@@ -17,8 +17,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from muster import acting, store
 from muster.admission import entry
-from muster.admission.startable import together
-from muster.errors import MusterError, apart
+from muster.admission.startable import asked, together
+from muster.errors import apart
 from muster.integration import runid
 from muster.judging import verdict
 from muster.model.names import SPARE_LABEL
@@ -72,9 +72,7 @@ def _claim(
     key: RunKey, params: Mapping[str, Any], try_number: int, login: str, run_after: datetime.datetime | None = None
 ) -> list[str]:
     names, level = [str(name) for name in params["nodes"]], str(params["level"])
-    force, reason, asked = claims.forced(params), str(params.get("reason") or ""), claims.asked(params)
-    if len(set(names)) < 2 or len(set(names)) != len(names):
-        raise MusterError(f"a block is at least two nodes, each named once, not {', '.join(names) or 'none'}")
+    force, reason, more = claims.forced(params), str(params.get("reason") or ""), asked(params)
     nodes = [claims.testable(name, level, key, run_after) for name in names]
     together(nodes)
     fabric = _fabric(nodes, level)
@@ -98,7 +96,7 @@ def _claim(
     block = {
         **fabric,
         **outdated,
-        "asked": dataclasses.asdict(asked),
+        "asked": dataclasses.asdict(more),
         "claimed_at": store.clock.now().isoformat(),
         "differences": differences,
         "members": names,

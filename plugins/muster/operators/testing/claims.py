@@ -21,7 +21,6 @@ from muster.remote.launch import parse_launch
 from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.settings import settings
-from muster_criteria.cluster.plan import SOAK_MINUTES_MAX, Asked
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import current_sku
 from muster_criteria.stages import LEVELS
@@ -125,18 +124,6 @@ def refuse_other_pool(node: Node, params: Mapping[str, Any]) -> None:
 def forced(params: Mapping[str, Any]) -> str | None:
     """Returns the reason to test a node in use, from a run's parameters; None without one."""
     return str(params.get("force_reason") or "").strip() or None
-
-
-def asked(params: Mapping[str, Any]) -> Asked:
-    """What a block's run is asked beyond its level. Raises MusterError for what cannot be done."""
-    minutes, faults = params.get("soak_minutes") or 0, bool(params.get("fault_run"))
-    if not isinstance(minutes, int) or not 0 <= minutes <= SOAK_MINUTES_MAX:
-        raise MusterError(f"soak_minutes is a whole number from 0 to {SOAK_MINUTES_MAX}, not {minutes!r}")
-    if faults and not settings().shared_path:
-        raise MusterError(
-            "a training whose ranks are killed resumes from checkpoints: set MUSTER_SHARED_PATH, or leave fault_run out"
-        )
-    return Asked(minutes, faults)
 
 
 @contextlib.contextmanager

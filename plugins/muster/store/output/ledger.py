@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
@@ -166,11 +166,17 @@ def _suspected(session: Session, move: Any) -> str:
 
 def _runs(session: Session, since: datetime.datetime, until: datetime.datetime) -> list[facts.Run]:
     row = RunRow
-    ended = (row.ended_at >= since, row.ended_at < until, row.verdict.is_not(None))
+    within = and_(row.ended_at >= since, row.ended_at < until, row.verdict.is_not(None))
+    failed = select(row.node).where(within, row.verdict == Verdict.FAIL)
+    before = select(func.max(row.id)).where(
+        row.node.in_(failed), row.ended_at < since, row.verdict.in_(sorted(facts.CONCLUSIVE))
+    )
     query = select(row.node, row.run_id, row.verdict, row.headline, row.started_at, row.ended_at, row.machine)
     return [
         facts.Run(node, run_id, str(verdict), headline, started, over, machine)
-        for node, run_id, verdict, headline, started, over, machine in session.execute(query.where(*ended))
+        for node, run_id, verdict, headline, started, over, machine in session.execute(
+            query.where(or_(within, row.id.in_(before.group_by(row.node))))
+        )
         if over is not None
     ]
 

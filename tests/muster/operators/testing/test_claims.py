@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from muster import store
 from muster.admission import answers, service
+from muster.admission.startable import asked, together
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.integration import runid
 from muster.model import dags
@@ -20,7 +22,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, repair, revalidation
 from muster.operators.testing import claims, qualification
-from muster_criteria.cluster.plan import SOAK_MINUTES_MAX, Asked
+from muster_criteria.cluster.plan import MEMBERS_MAX, SOAK_MINUTES_MAX, Asked
 from tests.muster import fleet
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -191,13 +193,24 @@ def test_no_more_repairs_are_started_at_once_than_airflow_maps(monkeypatch: pyte
 )
 def test_what_a_block_cannot_do_beyond_its_level_is_refused_before_it_begins(params: dict[str, Any]) -> None:
     with pytest.raises(MusterError):
-        claims.asked(params)
+        asked(params)
+
+
+def test_a_block_has_from_two_to_the_most_members_each_once() -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    fleet.qualify()
+    nodes = [dataclasses.replace(store.nodes.get(NODE), name=f"n{number}") for number in range(MEMBERS_MAX + 1)]
+    together(nodes[:2])
+    together(nodes[1:])
+    for wrong in (nodes, nodes[:1], [*nodes[:2], nodes[0]], []):
+        with pytest.raises(MusterError):
+            together(wrong)
 
 
 def test_a_block_is_asked_for_nothing_beyond_its_level_unless_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert claims.asked({"soak_minutes": None}) == Asked()
+    assert asked({"soak_minutes": None}) == Asked()
     monkeypatch.setenv("MUSTER_SHARED_PATH", "/shared")
-    assert claims.asked({"soak_minutes": 30, "fault_run": True}) == Asked(30, True)
+    assert asked({"soak_minutes": 30, "fault_run": True}) == Asked(30, True)
 
 
 def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() -> None:

@@ -130,6 +130,27 @@ def test_what_another_machine_of_the_name_did_is_no_evidence_of_this_one() -> No
 
 @pytest.mark.both_dialects
 @pytest.mark.usefixtures("fleet_db")
+def test_a_failure_after_a_pass_counts_in_its_period_however_long_ago_the_pass_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("a", "b", "c"):
+        in_service(name)
+    began = datetime.datetime.now(datetime.UTC)
+    moved = 0 * HOUR
+    monkeypatch.setattr(access, "now", lambda: began + moved)
+    moved = 2 * HOUR
+    fleet.fail("b", "b__fails")
+    moved = 5 * HOUR
+    fleet.fail("a", "a__fails")
+    periods = [store.ledger.fleet(began + each * HOUR, began + (each + 1) * HOUR) for each in range(-1, 8)]
+    counted = [(passed.run_id, failed.run_id) for each in periods for passed, failed in each.missed()]
+    assert counted == [("b__new", "b__fails"), ("a__new", "a__fails")]
+    whole = store.ledger.fleet(began - HOUR, began + 8 * HOUR)
+    assert [(passed.run_id, failed.run_id) for passed, failed in whole.missed()] == counted
+
+
+@pytest.mark.both_dialects
+@pytest.mark.usefixtures("fleet_db")
 def test_a_node_is_as_stale_as_the_stage_that_passed_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     in_service("a")
     passed = datetime.datetime.now(datetime.UTC)
