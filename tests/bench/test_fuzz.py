@@ -73,8 +73,8 @@ def test_an_edge_without_its_check_is_found(
     name: str, where: str, value: Any, defect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, value)
-    inputs = 50 if name == "sku" else 200  # a SKU file takes 0.1 s
-    assert run(load(name), inputs, seed=1).counts[defect]
+    edge = load(name)
+    assert any(run(edge, 20, seed).counts[defect] for seed in range(10))
 
 
 def test_the_same_seed_draws_the_same_inputs() -> None:

@@ -20,6 +20,7 @@ from muster import store
 from muster.model.nodes import NewNode
 from muster_demo.services import free_port
 from tests.support import airflow_home
+from tests.support.plugins.skus_once import skus_checked_once  # noqa: F401 - for every test
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers import sshd
 

@@ -82,22 +82,21 @@ def test_a_module_that_cannot_be_imported_does_not_stop_airflow() -> None:
     assert set(policy.preload(["no_such_module_of_ours", "json"])) == {"no_such_module_of_ours", "json"}
 
 
-def test_airflow_loads_our_policy_by_its_entry_point_which_preloads_where_it_is_set() -> None:
-    """What another process loads by itself: tests/dags/test_dag_files.py."""
-    code = "import sys, airflow; from airflow.settings import get_policy_plugin_manager as m; "
-    code += "print('PLUGINS', [str(p) for p in m().get_plugins()], 'GX', 'great_expectations' in sys.modules)"
+def test_airflow_loads_our_policy_which_preloads_where_it_is_set_and_a_celery_worker_its_tasks_before_it_forks() -> (
+    None
+):
+    """By the entry point. One process shows it all; what another one loads by itself: tests/dags/test_dag_files.py."""
+    code = "import sys; sys.argv = ['airflow', 'celery', 'worker']; import airflow; from celery import signals; "
+    code += "from airflow.settings import get_policy_plugin_manager as m; "
+    code += "print('PLUGINS', [str(p) for p in m().get_plugins()], 'GX', 'great_expectations' in sys.modules); "
+    code += "tasks = {'muster.integration.warm', 'muster.operators.testing.block', 'airflow.dag_processing.dagbag'}; "
+    code += "print('BEFORE', sorted(tasks & set(sys.modules))); signals.worker_init.send(sender=None); "
+    code += "print('WARM', tasks <= set(sys.modules))"
     env = {**os.environ, "MUSTER_PRELOAD": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert "muster.integration.policy" in done.stdout
     assert "GX True" in done.stdout
-
-
-def test_a_celery_worker_imports_the_tasks_modules_before_it_forks() -> None:
-    code = "import sys; sys.argv = ['airflow', 'celery', 'worker']; import airflow; from celery import signals; "
-    code += "from airflow.settings import get_policy_plugin_manager; get_policy_plugin_manager(); "
-    code += "signals.worker_init.send(sender=None); "
-    code += "print('WARM', {'muster.integration.warm', 'airflow.dag_processing.dagbag'} <= set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "BEFORE []" in done.stdout
     assert "WARM True" in done.stdout
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster import store
+from tests.support.plugins.skus_once import skus_checked_once  # noqa: F401 - for every test
 from tests.support.plugins.statements import statements_compiled_once  # noqa: F401 - for every test
 from tests.support.servers import sshd
 from tests.support.servers.postgresql import PostgreSQL, running

@@ -13,7 +13,7 @@ from muster.errors import BadScheduler, SchedulerDown
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
 from muster.model.states import State
-from tests.muster import fleet
+from tests.muster import copied, fleet
 
 NODE, THERE = "gpu-0001", "r1n1"
 DAG = "node_revalidation"
@@ -24,9 +24,17 @@ def placed(node: str = NODE, there: str = THERE) -> None:
     store.schedulers.assign(node, "alpha", there, "Ada", "rack 1")
 
 
-def in_production() -> None:
+def placed_and_qualified() -> None:
+    copied.records(_placed_and_qualified)
+
+
+def _placed_and_qualified() -> None:
     placed()
     fleet.qualify()
+
+
+def in_production() -> None:
+    placed_and_qualified()
     move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 

@@ -14,7 +14,7 @@ from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.gate import Admit, NeedsPerson, Refuse
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -29,6 +29,10 @@ def short_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def qualified(stage: str = "", verdict: Verdict = Verdict.PASS, driver: str = "580.1") -> None:
+    copied.records(_qualified, stage, verdict, driver)
+
+
+def _qualified(stage: str, verdict: Verdict, driver: str) -> None:
     store.nodes.add(fleet.new_node())
     lease = fleet.begin()
     for each in ("intake", "burn_in", "integrity", "performance", "thermal"):

@@ -34,7 +34,7 @@ from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support import node_list
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -44,9 +44,7 @@ NODE = "gpu-0001"
 
 @pytest.fixture(autouse=True)
 def serving(fleet_db: str) -> None:
-    store.nodes.add(fleet.new_node())
-    fleet.qualify()
-    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    copied.in_service()
 
 
 def now() -> datetime.datetime:

@@ -22,7 +22,7 @@ from muster.rules import replacing as rules
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -38,6 +38,13 @@ def by_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def passed(*names: str, spare: str = "yes", block_verdict: Verdict = Verdict.PASS) -> None:
     """These nodes, each alone and all in a block; each spare stays qualified."""
+    if store.nodes.find():
+        _passed(spare, block_verdict, *names)
+    else:
+        copied.records(_passed, spare, block_verdict, *names)
+
+
+def _passed(spare: str, block_verdict: Verdict, *names: str) -> None:
     for name in names:
         store.nodes.add(fleet.new_node(name, labels={"spare": spare, "block": "b1"}))
         fleet.qualify(name)
@@ -53,6 +60,13 @@ def passed(*names: str, spare: str = "yes", block_verdict: Verdict = Verdict.PAS
 
 
 def serving(*names: str) -> None:
+    if store.nodes.find():
+        _serving(*names)
+    else:
+        copied.records(_serving, *names)
+
+
+def _serving(*names: str) -> None:
     for name in names:
         store.nodes.add(fleet.new_node(name, labels={"block": "b1"}))
         fleet.qualify(name)

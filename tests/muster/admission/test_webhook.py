@@ -18,7 +18,7 @@ from muster.admission.entry import move
 from muster.errors import BadScheduler, BadSettings, LeftAlone, MusterError, SchedulerDown
 from muster.model.states import State
 from muster.store.database import wanted
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.muster.admission.conftest import webhook_settings
 from tests.support.servers.receiver import Receiver
 
@@ -35,13 +35,17 @@ def beside(receiver: Receiver, fleet_db: str) -> AdmissionBackend:
 def blind(receiver: Receiver, fleet_db: str, monkeypatch: pytest.MonkeyPatch) -> Receiver:
     """A receiver that offers no state, and gpu-0001 admitted there."""
     webhook_settings(monkeypatch, receiver, state_url="")
-    store.nodes.add(fleet.new_node())
     check("hook", ["n0"])
-    store.schedulers.assign(NODE, "hook", "n0", "Ada", "rack 1")
-    fleet.qualify()
+    copied.records(_assigned)
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     receiver.messages.clear()
     return receiver
+
+
+def _assigned() -> None:
+    store.nodes.add(fleet.new_node())
+    store.schedulers.assign(NODE, "hook", "n0", "Ada", "rack 1")
+    fleet.qualify()
 
 
 def test_the_signature_is_the_one_of_standard_webhooks() -> None:

@@ -23,7 +23,7 @@ from muster.operators.testing import qualification
 from muster.reporting import sending
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.muster.cli.test_decisions import asks
 from tests.muster.integration.test_airflow_api import Airflow
 from tests.support import lives
@@ -36,6 +36,11 @@ def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A node in production with a verdict that is held, beside a simulated one that was never tested; gives the run."""
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
     monkeypatch.setenv("MUSTER_PERSON", "Ada")
+    copied.records(_held)
+    return f"{fleet.DAG}/a__idle"
+
+
+def _held() -> None:
     store.nodes.add(fleet.new_node("a"))
     store.nodes.add(fleet.new_node("sim", simulated=True))
     lives.in_production("a")
@@ -43,7 +48,6 @@ def held(sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> str:
     fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
     store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.")
     store.leases.release(lease.key, "over")
-    return f"{fleet.DAG}/a__idle"
 
 
 def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
@@ -146,9 +150,7 @@ def test_nodes_that_do_not_serve_are_named_with_reason_and_what_to_do(muster: Mu
 
 
 def test_a_qualified_node_that_waits_for_a_block_is_named(muster: Muster, sqlite_db: str) -> None:
-    for name in ("a", "b"):
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified("a", "b")
     assert {each["cause"] for each in attention(muster).values()} == {"waits for a block"}
     assert muster("status")[1].count("\tmuster block a b --reason …\n") == 2
 

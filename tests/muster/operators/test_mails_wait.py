@@ -19,7 +19,7 @@ from muster.operators.testing import block
 from muster.reporting import notices
 from muster_criteria.cluster.rack import RackState, Trouble
 from muster_criteria.health.readings import Reading
-from tests.muster import fleet
+from tests.muster import copied, fleet
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -32,6 +32,10 @@ class Killed(BaseException):
 
 @pytest.fixture
 def serving(fleet_db: object) -> None:
+    copied.records(_serving)
+
+
+def _serving() -> None:
     for number in range(8):
         store.nodes.add(fleet.new_node(f"n{number}"))
         fleet.qualify(f"n{number}")

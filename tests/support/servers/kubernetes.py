@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import functools
 import http.server
 import json
 import re
@@ -27,6 +28,7 @@ import yaml
 TOKEN = "token-of-muster"
 CORDON_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _SCHEMA = json.loads((Path(__file__).parent / "kubernetes_node.json").read_text())
+_NODES = jsonschema.validators.validator_for(_SCHEMA)(_SCHEMA, format_checker=jsonschema.FormatChecker())
 _RBAC = Path(__file__).resolve().parents[3] / "docs" / "examples" / "kubernetes_rbac.yaml"
 SLICES, FLAVORS = "resource.k8s.io/v1/resourceslices", "kueue.x-k8s.io/v1beta2/resourceflavors"
 _OWNED = (("spec", "unschedulable"), ("metadata", "annotations", "muster.dev/verify"))
@@ -56,9 +58,7 @@ class Cluster:
         self.requests: list[tuple[str, str]] = []
         self.used: set[tuple[str, str]] = set()
         self.port, self.scheme = 0, "http"
-        roles = (each for each in yaml.safe_load_all(_RBAC.read_text()) if each["kind"] == "ClusterRole")
-        rules = next(roles)["rules"]
-        self.granted = {(verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
+        self.granted = set(_granted())
         for name in ("n0", "n1"):
             self.create(name)
 
@@ -207,10 +207,8 @@ def _strategic(before: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def _validate(node: dict[str, Any]) -> None:
     """By the schema, and as the API server's validation of nodes does beyond it."""
-    try:
-        jsonschema.validate(node, _SCHEMA, format_checker=jsonschema.FormatChecker())
-    except jsonschema.ValidationError as error:
-        raise Refused(422, f"strict decoding error: {error.message}") from None
+    if error := jsonschema.exceptions.best_match(_NODES.iter_errors(node)):
+        raise Refused(422, f"strict decoding error: {error.message}")
     taints = node["spec"].get("taints", [])
     if len({(each["key"], each["effect"]) for each in taints}) != len(taints):
         raise Refused(422, "spec.taints: Duplicate value")
@@ -255,6 +253,13 @@ def _selected(pod: dict[str, Any], selector: str) -> bool:
         if (found == value) is (unequal == "!="):
             return False
     return True
+
+
+@functools.cache
+def _granted() -> frozenset[tuple[str, str]]:
+    roles = (each for each in yaml.safe_load_all(_RBAC.read_text()) if each["kind"] == "ClusterRole")
+    rules = next(roles)["rules"]
+    return frozenset((verb, what) for rule in rules for what in rule["resources"] for verb in rule["verbs"])
 
 
 @contextlib.contextmanager

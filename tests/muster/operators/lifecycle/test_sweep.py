@@ -33,7 +33,7 @@ from muster.remote.sweeping import Answer
 from muster.store.database.health import COUNT_MAX
 from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support import node_list, unrecorded
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -137,6 +137,18 @@ def admitted(*names: str) -> None:
         move(name, State.PRODUCTION, "Ada", "needed now")
 
 
+def _serving(*names: str) -> None:
+    for name in names:
+        store.nodes.add(fleet.new_node(name))
+    admitted(*names)
+
+
+def _in_a_rack(*names: str) -> None:
+    for name in (*names, "n8"):
+        store.nodes.add(fleet.new_node(name, rack="r1"))
+    admitted(*names)
+
+
 def test_a_node_that_its_scheduler_has_not_opened_yet_leaves_before_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,9 +207,7 @@ def test_a_node_that_is_blind_for_an_hour_is_tested() -> None:
 
 def test_a_node_that_is_down_in_its_scheduler_leaves_service_after_an_hour_and_another_is_tested() -> None:
     """Its scheduler calls it down, so that no test of an idle node would take it, and it would serve once it is up."""
-    for name in ("down", "up"):
-        store.nodes.add(fleet.new_node(name))
-    admitted("down", "up")
+    copied.records(_serving, "down", "up")
     now = store.clock.now()
     for minutes in range(60, -1, -10):
         at = now - datetime.timedelta(minutes=minutes)
@@ -250,10 +260,7 @@ def test_only_a_node_that_is_down_and_that_no_person_closed_is_down(
 def test_what_half_a_fleet_shows_is_one_notice(monkeypatch: pytest.MonkeyPatch, shown: Reading) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     names = [f"n{each}" for each in range(6)]
-    for name in names:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
-        move(name, State.PRODUCTION, "Ada", "needed now")
+    copied.records(_serving, *names)
     before = len(store.outbox.pending())
     reports = [Report(name, "sweep", (shown,), "b1") for name in names[:3]]
     store.health.record(reports, policies.health())
@@ -267,9 +274,7 @@ def test_what_was_a_places_stays_so_whatever_nodes_serve_later_until_it_is_seen_
 ) -> None:
     monkeypatch.setenv("MUSTER_MAIL_TO", "fleet@example.org")
     names = [f"n{each}" for each in range(8)]
-    for name in (*names, "n8"):
-        store.nodes.add(fleet.new_node(name, rack="r1"))
-    admitted(*names)
+    copied.records(_in_a_rack, *names)
     now = store.clock.now()
 
     def lost(*of: str) -> None:

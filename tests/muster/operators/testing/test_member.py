@@ -14,7 +14,7 @@ from muster.operators.testing import block, member
 from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster_criteria.measured import StageResult, parse_result
-from tests.muster import fleet
+from tests.muster import copied
 from tests.muster_criteria.cluster_results import Sent
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
@@ -44,9 +44,7 @@ def reports(of: str, lost: str, let_in: bool) -> StageResult:
 def test_a_member_is_stopped_once_most_of_the_others_have_ended(
     let_in: bool, ended: list[str], at_work: list[str], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in NAMES:
-        store.nodes.add(fleet.new_node(name))
-        fleet.qualify(name)
+    copied.qualified(*NAMES)
     block.claim(RUN, {"nodes": NAMES, "level": "short", "reason": "x"})
     for name in NAMES:
         state = outcome.RUNNING if name in at_work else outcome.FINAL

@@ -31,19 +31,16 @@ PARAMS = {"level": "short", "reason": "x"}
 
 
 def enrol(count: int, **labels: str) -> list[str]:
-    copied.records(_enrol, count, *labels.items())
+    copied.qualified(*_names(count))
+    for at, name in enumerate(_names(count)):
+        given = {key: value.format(at=at, leaf=at // 4) for key, value in labels.items()}
+        if given:
+            store.nodes.add(fleet.new_node(name, labels=given))
     return _names(count)
 
 
 def _names(count: int) -> list[str]:
     return [f"gpu-{at:04d}" for at in range(count)]
-
-
-def _enrol(count: int, *labels: tuple[str, str]) -> None:
-    for at, name in enumerate(_names(count)):
-        given = {key: value.format(at=at, leaf=at // 4) for key, value in labels}
-        store.nodes.add(fleet.new_node(name, labels=given))
-        fleet.qualify(name)
 
 
 def claim(names: list[str], try_number: int = 1) -> None:

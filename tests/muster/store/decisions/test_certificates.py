@@ -23,7 +23,7 @@ from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster.store.decisions import certificates
 from muster_criteria.model import Coverage, Finding, Severity, Verdict
-from tests.muster import fleet
+from tests.muster import copied, fleet
 from tests.support.plugins.statements import executed
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -32,12 +32,16 @@ NODE = "gpu-0001"
 
 
 def in_production() -> Certificate:
-    store.nodes.add(fleet.new_node(serials={"gpu0": "S1"}))
-    fleet.qualify()
-    move(NODE, State.PRODUCTION, "Ada", "needed now")
+    copied.records(_in_production)
     found = store.certificates.newest(NODE)
     assert found
     return found
+
+
+def _in_production() -> None:
+    store.nodes.add(fleet.new_node(serials={"gpu0": "S1"}))
+    fleet.qualify()
+    move(NODE, State.PRODUCTION, "Ada", "needed now")
 
 
 def contact(serials: dict[str, str], driver: str = "") -> None:
