@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import ssl
 from typing import Self
 
 import httpx
 
 from muster.errors import MusterError
+from muster.remote import http_request
 from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish_documents import Document, Get, complaint_of
 from muster_criteria.text import one_line
@@ -65,11 +65,9 @@ class Client:
         self._session: httpx.URL | None = None
         self._runner = asyncio.Runner()
         try:
-            verify = ssl.create_default_context(cafile=bmc.verify) if isinstance(bmc.verify, str) else bmc.verify
+            verify = http_request.trusting(bmc.verify, trust_env=False)
         except OSError as error:
             raise self._silent(f"the file {bmc.verify} of its authorities cannot be used: {error}") from None
-        # Reading the authorities takes 30 ms of CPU.
-        verify = verify if self._url.scheme == "https" else False
         # The controller's proxy would see the login.
         self._http = httpx.AsyncClient(verify=verify, timeout=timeout_s, trust_env=False)
         # A small document may unpack to any size.
