@@ -18,7 +18,8 @@ import httpx
 def trusting(verify: str | bool, *, trust_env: bool) -> ssl.SSLContext | bool:
     """Returns what httpx verifies by: the authorities of a file, or with True the usual ones; False for none.
 
-    Reading authorities takes 30 ms of CPU, so a process reads a file once, and again when it was changed. Raises OSError.
+    Reading authorities takes 30 ms of CPU, so a process reads a file once, and again when it was changed. Raises
+    OSError.
     """
     if not verify:
         return False

@@ -93,7 +93,7 @@ def test_what_is_no_spare_enters_after_its_block_as_before() -> None:
 
 def test_the_spare_takes_the_place_of_a_node_that_left_and_only_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(notices, "notify", lambda about, sentence: told.append(about))
+    monkeypatch.setattr(notices, "notify", lambda about, sentence, **_of: told.append(about))
     serving("a", "b")
     passed("s1", "s2")
     move("a", State.QUARANTINE, "Ada", "it hangs")
@@ -101,7 +101,7 @@ def test_the_spare_takes_the_place_of_a_node_that_left_and_only_of_one(monkeypat
     assert (proposed.node, proposed.command) == ("s1", "muster admit s1 --reason 'takes the place of a'")
     assert len(upkeep.replace_nodes()) == 1
     assert (state("s1"), state("s2")) == (State.PRODUCTION, State.QUALIFIED)
-    assert told == ["replaced/a"]
+    assert told == ["replaced/a/s1"]
     event = store.nodes.events("s1")[-1]
     assert (event.actor, event.evidence["replaces"], event.evidence["full_coverage"]) == ("muster", "a", True)
     assert store.certificates.newest("s1") is not None
@@ -112,7 +112,7 @@ def test_no_spare_enters_without_its_mail(monkeypatch: pytest.MonkeyPatch) -> No
     class Killed(BaseException):
         """What ends a process: nothing handles it."""
 
-    def kill(*_: object) -> None:
+    def kill(*_: object, **_of: object) -> None:
         raise Killed
 
     serving("a")

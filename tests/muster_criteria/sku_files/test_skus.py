@@ -238,7 +238,9 @@ def test_a_stage_that_judges_nothing_could_never_pass(folder: Path, required: di
         raw["stages"]["burn_in"]["probes"] = {"gpu_burn": entry}
 
     rewrite(folder, spoil, "programmes/gpu-node")
-    assert [problem.code for problem in lint_sku("h100-sxm-8", [folder])] == codes
+    # The floor of the host's cores refers to their count, which the inventory of this stage took.
+    found = [problem.code for problem in lint_sku("h100-sxm-8", [folder])]
+    assert [code for code in found if code != "not-required"] == codes
 
 
 WRONG_BLOCKS: list[tuple[str, Spoil, str]] = [

@@ -40,8 +40,9 @@ def test_application_clocks_below_their_default_are_a_warning(domain: str, clock
         case = Case(shipped("h100-sxm-8"), healthy_raw(shipped("h100-sxm-8"), "intake"))
         labels = {"domain": domain}
         case.add("inventory", "application_clock", "gpu3", now, "MHz", labels=labels)
+        case.set("application_clock_default", value=None)
         assert not of(case, "application_clock")  # newer GPUs report no default
-        case.add("inventory", "application_clock_default", "gpu3", 2619.0, "MHz", labels=labels)
+        case.set("application_clock_default", "gpu3", value=2619.0, domain=domain)
         assert [(each.severity, each.fault_class) for each in of(case, "application_clock")] == found
 
 
