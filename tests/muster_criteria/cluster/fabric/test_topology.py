@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, unknown
 from muster_criteria.cluster.fabric.topology_files import (
@@ -257,37 +255,11 @@ def test_two_neighbours_on_one_rail_are_refused() -> None:
     assert from_lldp({"n1": both, "n2": lldp("a", "b")}, {"n1": second, "n2": second}).leaves == ("b",)
 
 
-def lldp(*switches: str, macs: str = "") -> str:
+def lldp(*switches: str) -> str:
     return "\n".join(
-        f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.mac=00:00:00:00:00:{mac}\n"
-        f"lldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp1"
-        for rail, (switch, mac) in enumerate(zip(switches, macs or switches, strict=True))
+        f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp1"
+        for rail, switch in enumerate(switches)
     )
-
-
-def test_switches_of_one_name_are_refused() -> None:
-    """SONiC names every switch "sonic" until somebody else does."""
-    eth = dict.fromkeys(NODES, ETH)
-    twins = {name: lldp("sonic", "sonic", macs=macs) for name, macs in zip(NODES, ("12", "12", "34"), strict=True)}
-    with pytest.raises(BadTopology, match="4 switches are named sonic"):
-        from_lldp(twins, eth)
-    assert from_lldp({name: lldp("sonic", "sonic", macs="11") for name in NODES}, eth).leaves == ("sonic",)
-    two = lldp("a", "b") + "\nlldp.eth0.chassis.mac=ff\nlldp.eth0.chassis.name=a"
-    with pytest.raises(BadTopology, match="two neighbours on eth0"):
-        from_lldp({"n1": two}, eth)
-
-
-@given(st.lists(st.lists(st.sampled_from("ab"), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_nodes_share_a_leaf_exactly_if_they_share_their_switch_on_each_rail(on: list[list[str]]) -> None:
-    eth = {f"eth{rail}": f"eth{rail}" for rail in range(3)}
-    names = [f"n{at}" for at in range(len(on))]
-    found = places(
-        from_lldp({name: lldp(*each) for name, each in zip(names, on, strict=True)}, dict.fromkeys(names, eth))
-    )
-    for one, here in zip(names, on, strict=True):
-        for other, there in zip(names, on, strict=True):
-            assert (found[one] == found[other]) == (here == there)
-        assert found[one] == places(from_lldp({one: lldp(*here)}, {one: eth}))[one], "its name depends on other nodes"
 
 
 def test_lldp() -> None:

@@ -186,37 +186,29 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
 
     ``interfaces``: by node and rail. All nodes have the same rails.
     """
-    switches: dict[str, dict[str, str]] = defaultdict(dict)
-    chassis: dict[str, set[str]] = defaultdict(set)
+    switches: dict[str, dict[str, str]] = {}
     for node, text in outputs.items():
-        seen: dict[tuple[str, str], set[str]] = defaultdict(set)
+        seen: dict[str, set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
-            seen[found.group(1), found.group(2)].add(found.group(3).strip())
+            seen[found.group(1)].add(found.group(2).strip())
         for rail, interface in interfaces[node].items():
-            names, addresses = seen[interface, "name"], seen[interface, "mac"]
-            if not names:
+            if not seen[interface]:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
                     "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
-            if len(names) > 1 or len(addresses) > 1:
+            if len(seen[interface]) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-            switches[node][rail] = min(names)
-            chassis[min(names)] |= addresses
-    if alike := sorted(name for name, addresses in chassis.items() if len(addresses) > 1):
-        raise BadTopology(
-            f"{len(chassis[alike[0]])} switches are named {alike[0]}: give each a name of its own, or use label leaf"
-        )
+        switches[node] = {rail: min(seen[interface]) for rail, interface in interfaces[node].items()}
     return _by_switches(switches, {}, list(next(iter(interfaces.values()))))
 
 
 def _by_switches(
     on: Mapping[str, Mapping[str, str]], uplinks: Mapping[str, set[str]], rails: Sequence[str]
 ) -> Topology:
-    groups = {node: tuple(given.get(rail, "-") for rail in rails) for node, given in on.items()}
-    # One switch carries all rails where the fabric is not rail-optimised: its name once is enough. Otherwise the name
-    # says which switch has which rail, whatever other leaves the block has: blocks know loaded uplinks by it.
-    names = {group: group[0] if len(set(group)) == 1 else " ".join(group) for group in groups.values()}
+    groups = {node: tuple(given.get(rail, "") for rail in rails) for node, given in on.items()}
+    # A switch carries several rails where the fabric is not rail-optimised: its name once is enough.
+    names = {group: " ".join(dict.fromkeys(filter(None, group))) for group in groups.values()}
     above = {group: ", ".join(sorted(set().union(*(uplinks.get(name, ()) for name in group)))) for group in names}
     leaf: dict[str, Hashable] = {node: names[group] for node, group in groups.items()}
     pod: dict[Hashable, str] = {names[group]: above[group] or "all leaves" for group in names}
