@@ -30,8 +30,8 @@ GAIN = 1.5
 """By what factor MNNVL has to speed up an all_reduce. Chosen here: published with and without it: 882.51 / 191.40 GB/s
 on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs."""
 NICS_MOST = 500.0
-"""GB/s of an all_reduce that no tray's NICs carry (four of 800 Gb/s: 400 GB/s), so that it went over NVLink. Published for a
-GB200 whose switch had no effect: 838.07 with MNNVL and 837.76 without (NVCRE)."""
+"""GB/s of an all_reduce that no tray's NICs carry (four of 800 Gb/s: 400 GB/s), so that it went over NVLink. Published
+for a GB200 whose switch had no effect: 838.07 with MNNVL and 837.76 without (NVCRE)."""
 SOURCE = "docs/science.md#nvlink-domains"
 
 
