@@ -132,8 +132,8 @@ class Acceptance:
             for trial in trials:
                 step = label if len(trials) == 1 else str(trial.step)
                 differing += [f"step {step} {kind} of layer {layer}" for kind, layer in trial.differing]
-            if differing:
-                emit("self_mismatches", device.id, value=len(differing), labels={"when": when}, so_far=True)
+                if trial.differing:
+                    emit("self_mismatches", device.id, value=len(differing), labels={"when": when}, so_far=True)
         note = f"the first is {differing[0]}" if differing else ""
         emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
