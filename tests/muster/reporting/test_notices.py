@@ -87,6 +87,16 @@ def test_notices_have_the_mark_of_simulated_nodes_and_no_others(simulated: bool)
     assert not unknown.startswith("[simulated]")
 
 
+def test_real_and_simulated_nodes_of_a_place_have_notices_of_their_own() -> None:
+    for simulated in (False, True):
+        names = [f"{'s' if simulated else 'r'}{each}" for each in range(6)]
+        serve(*names, simulated=simulated)
+        show("port_down", *names)
+    for _ in range(2):
+        sweep.act()
+    assert sorted(each.startswith("[simulated] ") for each in subjects()) == [False, True]
+
+
 def test_questions_about_real_nodes_give_a_mail_its_subject() -> None:
     for name in ("a", "b"):
         store.nodes.add(fleet.new_node(name, simulated=name == "a"))

@@ -239,7 +239,7 @@ def _tell_of_held(held: Held) -> None:
         if lines:
             head = f"{len(those)} nodes would leave service, and stay"
             lines = sentences
-        notices.notify(f"held observations/{code}/{simulated}/{newest}", head, of=simulated, lines=lines)
+        notices.notify(f"held observations/{code}/{newest}", head, of=simulated, lines=lines)
         if code is Refusal.SHADOW:
             for seen, _ in those:
                 store.health.note_acted(seen, ASKED)
