@@ -46,9 +46,7 @@ with DAG(
     def repairs(ti: Any = None) -> list[dict[str, Any]]:
         """Close what tests proved to be repaired; returns one run of the DAG repair to start per node."""
         repair.prove_all()
-        runs = repair.wanted()
-        # Each sweep would add a run of each node to those that wait. No task fails: the sweep itself goes on.
-        return [] if ti.get_dag(dags.REPAIR).is_paused else runs
+        return repair.unless_paused(repair.wanted(), lambda: ti.get_dag(dags.REPAIR).is_paused)
 
     wanted = repairs()
     nodes_read = read()

@@ -363,8 +363,8 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         case Do.CLOSE_AGAIN:
             with store.engine.transaction():  # no person is asked unless the mail waits
                 question = store.schedulers.drain_again(place.node)
-                if question:
-                    notices.notify(f"drained again/{place.node}", question, of=place.node)
+                if question and question != place.question:
+                    notices.notify(f"drained again/{place.node}/{place.wanted_at}", question, of=place.node)
             if question is None:
                 return
         case Do.NEW_REASON:

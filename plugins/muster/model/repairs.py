@@ -17,6 +17,10 @@ class Fault:
     device: str = ""
     part: str = ""
 
+    def same(self, other: Fault) -> bool:
+        """Whether both are of one class and device, whatever part sits there."""
+        return (self.fault_class, self.device) == (other.fault_class, other.device)
+
 
 NOTHING_READ = "node: nothing was read from the node"
 """In ``missing`` of a bundle without a piece of its node, which was to have some."""

@@ -15,6 +15,7 @@ from muster.model import dags
 from muster.model.runs import RunKey
 from muster.reporting import archive, notices
 from muster.settings import settings
+from muster_reports import text
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def replace_nodes() -> list[str]:
             continue
         if trouble := service.carry_out(each.spare):
             log.warning("%s: its scheduler gets the change later: %s", each.spare, trouble)
-        sentences.append(sentence)
+        sentences.append(f"{text.mark(store.nodes.get(each.spare).simulated)}{sentence}")
     return sentences
 
 

@@ -27,7 +27,7 @@ def notify(about: str, sentence: str, *, of: str | bool, each: bool = False, lin
     which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:
         simulated, spell = (of, 0) if isinstance(of, bool) else _known(of)
-        key = f"notice/{about}{which}/{spell}/{store.clock.now():%Y-%m-%d}"
+        key = f"notice/{text.mark(simulated)}{about}{which}/{spell}/{store.clock.now():%Y-%m-%d}"
         _queue(key, f"{text.mark(simulated)}{sentence}", lines, simulated=simulated)
     except DatabaseNotReady:
         raise

@@ -19,19 +19,21 @@ from muster import store
 from muster.admission import service
 from muster.admission.entry import move
 from muster.admission.idle_fleet import known
-from muster.judging import health
+from muster.judging import health, policies
 from muster.model.health import Report
 from muster.model.runs import Job, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
+from muster.rules import replay
 from muster.rules.idle.capacity import Signs
 from muster.rules.idle.selection import choose
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
+from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet
@@ -85,6 +87,9 @@ def test_an_event_that_causes_nothing_by_itself_makes_no_test_due_once_more() ->
     for turn in range(2):
         assert see(1500.0)
         assert see(6.0), "due until it is tested"
+        known_nodes, policy = {NODE: store.nodes.get(NODE)}, policies.health()
+        (replayed,) = replay.replay(store.health.of_node(NODE), known_nodes, policy, policy)
+        assert replayed.after is HealthAction.TEST_SOONER
         retest(f"whole {turn}", Verdict.PASS)
         assert not see(6.0)
 

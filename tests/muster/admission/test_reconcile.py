@@ -63,6 +63,10 @@ def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_
     place = store.schedulers.place(NODE)
     assert place
     assert not place.question
+    for _ in range(3):  # the same question, which stays open, is mailed once
+        nodes.write_text(f"{THERE}\n")
+        service.reconcile()
+    assert len(store.outbox.pending()) == 2, "asked again on the same day"
 
 
 def test_a_drain_that_somebody_lifts_leaves_the_one_that_muster_wants(nodes: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from muster import store
@@ -85,6 +87,31 @@ def test_notices_have_the_mark_of_simulated_nodes_and_no_others(simulated: bool)
     assert len(found) >= 5
     assert {each.startswith("[simulated] ") for each in found} == {simulated}
     assert not unknown.startswith("[simulated]")
+
+
+@pytest.mark.parametrize(
+    ("check", "nodes", "state"), [("all_ports_down", 1, True), ("port_down", 6, True), ("kernel/network", 6, None)]
+)
+def test_what_returns_on_the_same_day_is_mailed_again(check: str, nodes: int, state: bool | None) -> None:
+    names = [f"n{each}" for each in range(6)]
+    serve(*names)
+    now = store.clock.now()
+    for hours, bad in ((9, True), (9, True), (8, False), (5, False), (0, True), (0, True)):
+        if bad or state:
+            reports = [Report(name, "sweep", (Reading(check, bad=state and bad),), "b1") for name in names[:nodes]]
+            store.health.record(reports, policies.health(), now - datetime.timedelta(hours=hours))
+        sweep.act()
+        assert len(queued()) == (1 if hours else 2)
+
+
+def test_real_and_simulated_nodes_of_a_place_have_notices_of_their_own() -> None:
+    for simulated in (False, True):
+        names = [f"{'s' if simulated else 'r'}{each}" for each in range(6)]
+        serve(*names, simulated=simulated)
+        show("port_down", *names)
+    for _ in range(2):
+        sweep.act()
+    assert sorted(each.startswith("[simulated] ") for each in subjects()) == [False, True]
 
 
 def test_questions_about_real_nodes_give_a_mail_its_subject() -> None:

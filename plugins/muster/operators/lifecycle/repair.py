@@ -6,14 +6,14 @@ Each is a plain function of run ids and parameters; the DAG file makes tasks of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.admission import service
-from muster.errors import IllegalMove, MusterError, Refusal, apart
+from muster.errors import IllegalMove, MusterError, NodeLeased, NodePaused, Refusal, apart, first_line
 from muster.integration import closing, logins, runid
 from muster.judging import policies
 from muster.model import dags
@@ -35,6 +35,7 @@ from muster.rules.repair import Act, Person, Situation, Wait
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.model import SkuError
+from muster_reports import text
 
 log = logging.getLogger(__name__)
 
@@ -46,21 +47,32 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     """Hold the node and open the incident; returns its number. Attempts that were lost are ended, and count.
 
     Raises AirflowFailException for a node that is not out of service as broken, that another run holds, or that is in
-    somebody else's hands; AirflowSkipException for what the sweep wanted too long ago: a person may have the node now.
+    somebody else's hands; AirflowSkipException where the sweep wanted the run and would not now: a person may have the
+    node.
     """
     name = str(params["node"])
-    if why := claims.late(key, params):
-        raise AirflowSkipException(f"{name} is not repaired: {why}")
+    swept = runid.is_of_pick(key.run_id, name)
     fault = Fault(str(params["fault"]), str(params.get("device") or ""), str(params.get("part") or ""))
     with claims.failing_at_once():
         ladder = policies.repair().ladder(str(params["fault"]))
         if ladder is None:
             raise MusterError(f"the repair policy has no ladder for {fault.fault_class}; see `muster repair --help`")
-        with claims.leased([name], key):
-            store.repairs.settle_lost(name)
-            if (state := store.nodes.get(name).state) not in rules.REPAIRABLE:
-                raise MusterError(f"{name} is in {state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
-            return store.repairs.open_incident(name, fault, str(params["reason"]), ladder.prove, ladder.level).id
+        try:
+            with claims.leased([name], key):
+                store.repairs.settle_lost(name)
+                node = store.nodes.get(name)
+                if swept and not (_by_itself(node) and any(each.same(fault) for _, each, _ in _faults(node))):
+                    raise AirflowSkipException(
+                        f"{name} is not repaired: the sweep would not begin this repair any more"
+                    )
+                if node.state not in rules.REPAIRABLE:
+                    at = ", ".join(rules.REPAIRABLE)
+                    raise MusterError(f"{name} is in {node.state}: only a node in {at} is repaired")
+                return store.repairs.open_incident(name, fault, str(params["reason"]), ladder.prove, ladder.level).id
+        except (NodeLeased, NodePaused) as error:
+            if swept:
+                raise AirflowSkipException(f"{name} is not repaired: {error}") from error
+            raise
 
 
 def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
@@ -235,23 +247,40 @@ def wanted() -> list[dict[str, Any]]:
     incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
     At most ``MAPPED_MAX``, those first that left service first: the others come with the next sweep.
     """
-    policy, held = policies.health(), {lease.node for lease in store.leases.live()}
-    racks = {(each.rack, each.simulated) for each in store.racks.held()}
+    held, pick = {lease.node for lease in store.leases.live()}, f"{store.clock.now():%Y-%m-%d %H:%M}"
     runs: list[dict[str, Any]] = []
     for node in store.nodes.find(states=(State.QUARANTINE,)):
-        if policy.mode_of({**node.labels, "rack": node.rack, "pool": node.pool}) != "repair" or node.name in held:
-            continue
-        if node.pause or node.shadow or (node.rack, node.simulated) in racks:
+        if node.name in held or not _by_itself(node):
             continue
         with apart(node.name, []):
             if (conf := _next_fault(node)) is not None:
-                reason = f"repair at {store.clock.now():%Y-%m-%d %H:%M}"
-                conf = claims.beginning_within(dags.SWEPT_EVERY, {"node": node.name, **conf})
-                runs.append({"trigger_run_id": runid.run_id(node.name, reason), "conf": conf})
+                run_id = runid.of_pick(node.name, "repair", pick)
+                runs.append({"trigger_run_id": run_id, "conf": {"node": node.name, **conf}})
     if len(runs) > dags.MAPPED_MAX:
         since = {row.node: row.state_since or store.clock.now() for row in store.overview.rows()}
         runs.sort(key=lambda each: since[each["conf"]["node"]])
     return runs[: dags.MAPPED_MAX]
+
+
+def unless_paused(runs: list[dict[str, Any]], paused: Callable[[], bool]) -> list[dict[str, Any]]:
+    """Returns the runs to start: none while their DAG is paused, or cannot be asked about. That is logged, and fails no
+    sweep; each sweep would add one of each node to those that wait.
+    """
+    try:
+        why = "it is paused" if runs and paused() else ""
+    except Exception as error:
+        why = f"whether it is paused is not known: {first_line(error)}"
+    if why:
+        log.warning("no run of the DAG %s is started for %s: %s", dags.REPAIR, text.plural(len(runs), "node"), why)
+    return [] if why else runs
+
+
+def _by_itself(node: Node) -> bool:
+    """Whether the policies have a node repaired without a person, and no person has it or its rack in hand."""
+    mode = policies.health().mode_of({**node.labels, "rack": node.rack, "pool": node.pool})
+    if mode != "repair" or node.state is not State.QUARANTINE or node.pause or node.shadow:
+        return False
+    return (node.rack, node.simulated) not in {(each.rack, each.simulated) for each in store.racks.held()}
 
 
 def _next_fault(node: Node) -> dict[str, str] | None:
@@ -261,31 +290,39 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     was asked about one keeps no other fault from its repair, but the same one, also where the records show another part
     in its slot since.
     """
-    known = [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
-    ours = [each for each in known if store.repairs.out_for(each)]
-    if any(each.asks for each in ours):
-        return None
-    for found in ours:
-        if found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
+    known = _open(node)
+    for found, fault, why in _faults(node):
+        if found and found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
             store.repairs.wait(found.id, step.why)
             continue
-        return {
-            "fault": found.fault.fault_class, "device": found.fault.device, "part": found.fault.part,
-            "reason": found.why,
-        }  # fmt: skip
-    seen = None if ours else _why_withdrawn(node)
-    ladder = policies.repair().ladder_for(seen.check) if seen else None
-    if seen and ladder:
-        same = (ladder.fault, seen.device)
-        if any(each.asks and (each.fault.fault_class, each.fault.device) == same for each in known):
-            return None
-        # however long ago: no sweep reads a node that is out of service
-        part = seen.part if " " in seen.part else ""
-        return {"fault": ladder.fault, "device": seen.device, "part": part, "reason": seen.sentence}
-    if known and not ours and not known[0].asks:
+        return {"fault": fault.fault_class, "device": fault.device, "part": fault.part, "reason": why}
+    if known and not known[0].asks and not any(store.repairs.out_for(each) for each in known):
         _ask(known[0], "the node is out of service for something else (see `muster node history`), or the part of this "
              "incident was replaced")  # fmt: skip
     return None
+
+
+def _open(node: Node) -> list[Incident]:
+    return [each for each in store.repairs.find(node.name, still_open=True) if each.prove]
+
+
+def _faults(node: Node) -> Iterator[tuple[Incident | None, Fault, str]]:
+    """Yields what the node is out of service for and no person is asked about, each with its incident, if one is open,
+    and why. Changes nothing.
+    """
+    known = _open(node)
+    ours = [each for each in known if store.repairs.out_for(each)]
+    if any(each.asks for each in ours):
+        return
+    for found in ours:
+        yield found, found.fault, found.why
+    seen = None if ours else _why_withdrawn(node)
+    ladder = policies.repair().ladder_for(seen.check) if seen else None
+    if seen and ladder:
+        # however long ago: no sweep reads a node that is out of service
+        fault = Fault(ladder.fault, seen.device, seen.part if " " in seen.part else "")
+        if not any(each.asks and each.fault.same(fault) for each in known):
+            yield None, fault, seen.sentence
 
 
 def _ask(found: Incident, why: str) -> None:

@@ -184,7 +184,12 @@ def act() -> list[str]:
     events = {each.id: each for each in seen if each.track is None and each.action.leaves and not each.acted}
     for place in shared:
         log.warning("%s", place.sentence)
-        notices.notify(f"place {place.place}/{place.check}", place.sentence, of=place.simulated)
+        # Once an hour where it goes on: what returns on the same day is news, and no node leaves service for it.
+        began = [each.track.since if each.track else each.last_seen for each in seen
+                 if each.id in place.seen and (each.track is None or each.track.bad)]  # fmt: skip
+        if began:
+            about = f"place {place.place}/{place.check}/{max(began):%d %H}"
+            notices.notify(about, place.sentence, of=place.simulated)
         with store.engine.transaction():
             for number in place.seen & events.keys():
                 store.health.note_acted(events.pop(number), OF_PLACE)
@@ -239,7 +244,7 @@ def _tell_of_held(held: Held) -> None:
         if lines:
             head = f"{len(those)} nodes would leave service, and stay"
             lines = sentences
-        notices.notify(f"held observations/{code}/{simulated}/{newest}", head, of=simulated, lines=lines)
+        notices.notify(f"held observations/{code}/{newest}", head, of=simulated, lines=lines)
         if code is Refusal.SHADOW:
             for seen, _ in those:
                 store.health.note_acted(seen, ASKED)
@@ -249,7 +254,7 @@ def _tell_of_ports(seen: Sequence[Observation]) -> None:
     for each in seen:
         if each.check == ALL_PORTS and each.track and each.track.bad and not each.acted:
             notices.notify(
-                f"{ALL_PORTS}/{each.node}",
+                f"{ALL_PORTS}/{each.node}/{each.track.since}",
                 f"{each.node} lost the link of {each.value or 'all ports'} at once: look at its switch or leaf; "
                 "the node goes on serving",
                 of=each.node,

@@ -89,11 +89,18 @@ def beginning_within(time: datetime.timedelta, conf: Mapping[str, Any]) -> dict[
 
 
 def late(key: RunKey, params: Mapping[str, Any]) -> str:
-    """Returns why the run may begin no more, "" if it may: in time, once it has begun, or started by a person."""
+    """Returns why the run may begin no more, "" if it may: in time, once it has begun, or started by a person.
+
+    Raises MusterError for what is no time.
+    """
     until = params.get(BEGIN_BY)
-    if not until or store.clock.now() <= datetime.datetime.fromisoformat(until) or store.runs.find(run=key):
+    if not until or store.runs.find(run=key):
         return ""
-    return f"its run was to begin by {datetime.datetime.fromisoformat(until):%Y-%m-%d %H:%M} UTC"
+    try:
+        over = store.clock.now() > (by := datetime.datetime.fromisoformat(until))
+    except (TypeError, ValueError):
+        raise MusterError(f"{BEGIN_BY} is a time with its zone, as {store.clock.now().isoformat()}") from None
+    return f"its run was to begin by {by:%Y-%m-%d %H:%M} UTC" if over else ""
 
 
 def controller_ready() -> None:

@@ -36,7 +36,9 @@ def claim(
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])]):
         if why := claims.late(key, params):
-            raise MusterError(f"{params['node']} is not tested: {why}; start it again if it is still wanted")
+            raise MusterError(
+                f"{params['node']} is not tested: {why}; `muster qualify {params['node']}` starts another"
+            )
         node = claims.testable(str(params["node"]), str(params["level"]), key, run_after)
         claims.controller_ready()
         level = str(params["level"])

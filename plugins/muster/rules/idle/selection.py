@@ -353,8 +353,9 @@ def _why_not(node: Node, known: Known) -> str:
     if _again(node, known):
         return ""
     first = bool(sign.requested) and not _waits_its_turn(node, sign)
-    if first and state.requested and not sign.answered:
-        return ""  # a person asks, whom no test has answered yet
+    # What is requested and no test has answered: a person's at once, else the node rests after a whole test.
+    if first and not sign.answered and (state.requested or set(sign.took) != set(STAGES)):
+        return ""
     looked, rest = known.looked_at(node), known.limits.after if first else known.rest(node)
     if looked and known.now < (until := max(looked.values()) + rest):
         return f"it rests after its last test until {until:%Y-%m-%d %H:%M} UTC"

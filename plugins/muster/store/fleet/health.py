@@ -139,7 +139,7 @@ def _observe(
         known[part, check].append(row)
     again = seen.bad is None or (track is not None and not fresh and track.flaps > row.flaps)
     _add(row, report, seen, track, at)
-    return _decide(session, node, row, policy, at, fresh=fresh, again=again, share=share)
+    return _decide(session, node, row, policy, at, rate=seen.rate, fresh=fresh, again=again, share=share)
 
 
 def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[HealthRow]:
@@ -153,7 +153,7 @@ def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[He
 def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at: datetime.datetime) -> None:
     row.most, row.value = str(report.most), seen.value[:TEXT_MAX] or row.value
     row.severity = seen.severity or row.severity
-    row.rate = seen.rate
+    row.rate = max(filter(None, (row.rate, seen.rate)), default=None)
     times = min(seen.count, COUNT_MAX) if track is None else int(track.bad)
     if times:
         row.count = min(row.count + times, COUNT_MAX)
@@ -167,10 +167,12 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
 
 
 def _decide(
-    session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *, fresh: bool,
-    again: bool, share: Share,
+    session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *,
+    rate: float | None, fresh: bool, again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
-    """``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and
+    """By this reading's ``rate``; the row keeps the highest.
+
+    ``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and
     what is due stays due until it is over; what causes nothing by itself does not make it due once more.
     """
     before = HealthAction(row.action)
@@ -179,7 +181,8 @@ def _decide(
     if row.over or row.bad is False:
         return None
     session.flush()
-    action = rules.decide(_to_observation(row), access.to_node(node), policy, HealthAction(row.most))
+    seen = dataclasses.replace(_to_observation(row), rate=rate)
+    action = rules.decide(seen, access.to_node(node), policy, HealthAction(row.most))
     again = again and action is not HealthAction.NOTE
     if not fresh and action.rank < before.rank:
         action = before

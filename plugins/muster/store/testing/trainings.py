@@ -28,9 +28,9 @@ from muster_criteria.model import Observation
 
 SHOWN = ("throttle_time",)
 """Metrics of other probes that tell why a rank is slow."""
-DEVICES = "training_devices"
+DEVICES, RESTART = "training_devices", "fault_restart"
 COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "scaling": ("scaling", {}), "step_p95_to_p50": ("step_p95_to_p50", {}), "fault_restart": ("fault_restart", {}),
+    "scaling": ("scaling", {}), "step_p95_to_p50": ("step_p95_to_p50", {}), RESTART: (RESTART, {}),
     "tokens_per_s": ("tokens_per_s", {"scope": "block"}), DEVICES: (DEVICES, {}),
     "mfu node": ("mfu", {"scope": "node"}), "mfu block": ("mfu", {"scope": "block"}),
     "checkpoint_save": ("checkpoint_save", {"stat": "p50"}),
@@ -75,9 +75,12 @@ def comparisons(key: RunKey) -> dict[str, Any]:
             .where(StageRow.stage == STAGE, MeasurementRow.metric == "training_recipe").limit(1)
         )  # fmt: skip
         devices = _figures_of(session, key).get(DEVICES, 0.0)
-        earlier = _earlier(session, run.sku, run.simulated, run.started_at, recipe or "", devices)
-        alike = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
-        nodes = [access.to_node(row) for row in session.scalars(alike)]
+        alike = (session, run.sku, run.simulated, run.started_at, recipe or "", devices)
+        earlier = _earlier(*alike, slow=False)
+        if RESTART in (every := _earlier(*alike)):  # of which jobs are forecast, and no block is held to it
+            earlier[RESTART] = every[RESTART]
+        same = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
+        nodes = [access.to_node(row) for row in session.scalars(same)]
     failed = failures.since(now - spares.PERIOD, former=True)
     rates = spares.rates_of(nodes, failures.served(now, former=True), failed, now)
     return _kept(run.sku, rate_of(rates, simulated=run.simulated), earlier)
@@ -88,7 +91,7 @@ def earlier(run: Run, recipe: str, devices: float) -> Earlier | None:
     if not recipe:
         return None
     with reading() as session:
-        known = _earlier(session, run.sku, run.simulated, run.started_at, recipe, devices)
+        known = _earlier(session, run.sku, run.simulated, run.started_at, recipe, devices, slow=False)
     if "tokens_per_s" not in known:
         return None
     return Earlier(*known["tokens_per_s"], *known.get("checkpoint_save p95", ()))
@@ -124,7 +127,7 @@ def _gpus_a_node(sku: str) -> int:
 
 def _read(kept: Mapping[str, Any]) -> Comparisons:
     earlier = {name: (float(value), int(blocks)) for name, (value, blocks) in kept["earlier"].items()}
-    restart = earlier.pop("fault_restart", None)
+    restart = earlier.pop(RESTART, None)
     known = Input(restart[0], True, f"the median of {restart[1]} earlier blocks") if restart else None
     return Comparisons(Input(**kept["rate"]), kept["gpus_a_node"], earlier, known)
 
@@ -162,17 +165,18 @@ def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated
 
 
 def _earlier(
-    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = "", devices: float = 0.0
-) -> dict[str, tuple[float, int]]:
+    session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = "", devices: float = 0.0,
+    *, slow: bool = True,
+) -> dict[str, tuple[float, int]]:  # fmt: skip
     """By figure, the median of sound blocks of this SKU before, and how many they are.
 
-    Where these are named: with this recipe, and figures of checkpoints with so many devices. A block in which any
-    member was found slow is none of them: else a slowdown that lasts would become what later blocks are held to. A
+    Where these are named: with this recipe, and figures of checkpoints with so many devices. Not ``slow``: without
+    those in which any member was found slow, else a slowdown that lasts would become what later blocks are held to. A
     finding that a person has waived keeps none out.
     """
     latest, block = func.max(RunRow.started_at), tuple_(RunRow.dag_id, RunRow.run_id)
     alike = [MeasurementRow.text == recipe] if recipe else []
-    slow = (
+    slowed = (
         select(RunRow.dag_id, RunRow.run_id)
         .join(StageRow, StageRow.run == RunRow.id)
         .join(FindingRow, FindingRow.stage == StageRow.id)
@@ -183,7 +187,8 @@ def _earlier(
         select(RunRow.dag_id, RunRow.run_id)
         .join(StageRow, StageRow.run == RunRow.id)
         .join(MeasurementRow, MeasurementRow.stage == StageRow.id)
-        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before, block.not_in(slow))
+        .where(RunRow.sku == sku, RunRow.simulated == simulated, RunRow.started_at < before)
+        .where(*[] if slow else [block.not_in(slowed)])
         .where(StageRow.stage == STAGE, StageRow.current, StageRow.verdict.in_(access.SOUND))
         .where(MeasurementRow.metric == "training_recipe", *alike)
         .group_by(RunRow.dag_id, RunRow.run_id).order_by(latest.desc()).limit(BLOCKS)

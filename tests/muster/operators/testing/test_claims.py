@@ -18,6 +18,7 @@ from muster.admission.startable import asked, together
 from muster.errors import LeftAlone, MusterError, SchedulerDown
 from muster.integration import runid
 from muster.model import dags
+from muster.model.repairs import Fault
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import admission, arrival, held, repair, revalidation
@@ -97,6 +98,15 @@ def test_a_test_that_muster_started_and_that_begins_late_is_refused_and_that_is_
         qualification.claim(key, claims.beginning_within(datetime.timedelta(days=-2), asked))
 
 
+@pytest.mark.parametrize("by", ["2026-11-30T09:00:00", "soon", 7])
+def test_a_time_by_which_a_run_begins_that_is_none_is_refused(by: object) -> None:
+    store.nodes.add(fleet.new_node(NODE))
+    with pytest.raises(AirflowFailException):
+        qualification.claim(
+            RunKey("node_qualification", "run"), {"node": NODE, "level": "demo", "reason": "x", claims.BEGIN_BY: by}
+        )
+
+
 @pytest.mark.parametrize(
     ("refused", "noted"), [(LeftAlone("a job waits for it"), True), (SchedulerDown("no answer"), True), (None, False)]
 )
@@ -159,21 +169,41 @@ def repairs_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair, "_next_fault", lambda _node: {"fault": "gpu_memory", "reason": "XID 95"})
 
 
-@pytest.mark.parametrize("waited", [9, 11])
-def test_a_repair_that_the_sweep_wanted_begins_soon_or_not_at_all(waited: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run waits while no worker is free, and would restart a node that a person works on by then."""
-    repairs_wanted(monkeypatch)
+@pytest.mark.parametrize("meanwhile", ["nothing", "out of service again", "paused", "held", "another fault"])
+def test_a_repair_begins_if_the_sweep_would_begin_it_now(meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its run waited for a worker, or its claim for the records: a person may have the node by then."""
+    monkeypatch.setattr(repair.policies, "health", lambda: SimpleNamespace(mode_of=lambda _labels: "repair"))
     store.nodes.add(fleet.new_node(NODE))
     store.nodes.move(NODE, State.QUARANTINE, "Ada", "XID 95")
+    store.repairs.open_incident(NODE, Fault("gpu_memory", "gpu3"), "XID 95", ("intake",), "standard")
     (run,) = repair.wanted()
-    key, now = RunKey("repair", run["trigger_run_id"]), store.clock.now
-    monkeypatch.setattr(store.clock, "now", lambda: now() + datetime.timedelta(minutes=waited))
-    if waited > 10:
-        with pytest.raises(AirflowSkipException):
-            repair.claim(key, run["conf"])
-        assert (store.leases.live(), store.repairs.find(NODE)) == ([], [])
-        del run["conf"][claims.BEGIN_BY]  # a person's begins whenever it may
-    assert store.repairs.get_incident(repair.claim(key, run["conf"])).node == NODE
+    key, conf, now = RunKey("repair", run["trigger_run_id"]), run["conf"], store.clock.now
+    monkeypatch.setattr(store.clock, "now", lambda: now() + datetime.timedelta(days=1))
+    if meanwhile == "out of service again":
+        store.nodes.move(NODE, State.REGISTERED, "Ada", "gpu3 was replaced")
+        store.nodes.move(NODE, State.QUARANTINE, "Ada", "its chassis is open")
+    elif meanwhile == "paused":
+        store.pauses.pause(NODE, now() + datetime.timedelta(days=3), "Ada", "its chassis is open")
+    elif meanwhile == "held":
+        store.leases.acquire(NODE, RunKey("repair", "other"))
+    elif meanwhile == "another fault":
+        conf |= {"device": "gpu4"}
+    before = store.leases.live()
+    if meanwhile == "nothing":
+        assert repair.claim(key, conf) == repair.claim(key, conf), "a retried task"
+        return
+    with pytest.raises(AirflowSkipException):
+        repair.claim(key, conf)
+    assert store.leases.live() == before
+    if meanwhile == "out of service again":
+        assert repair.claim(RunKey("repair", "by-hand"), conf), "a person wants it"
+
+
+@pytest.mark.parametrize(("asked", "starts"), [([False], True), ([True], False), ([], False)])
+def test_runs_start_only_where_their_dag_is_known_to_begin_them(asked: list[bool], starts: bool) -> None:
+    """A DAG that cannot be asked about fails no sweep, and without a run it is not asked."""
+    assert repair.unless_paused([], lambda: 1 / 0 > 0) == []
+    assert repair.unless_paused([{}], lambda: asked[0]) == [{}] * starts
 
 
 def test_no_more_repairs_are_started_at_once_than_airflow_maps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,21 +42,24 @@ def test_a_node_rests_after_a_test_and_in_a_small_fleet_until_tests_take_no_more
     assert not rest or not chosen(rest - 0.01)
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("in_vain", [True, False])
 @pytest.mark.parametrize("person", [True, False])
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("ago", [1, 5])
 def test_a_node_rests_after_each_test_but_for_a_person_whom_no_test_has_answered(
-    ago: int, answered: bool, person: bool, in_vain: bool
+    ago: int, answered: bool, person: bool, in_vain: bool, whole: bool
 ) -> None:
-    """Whatever keeps a node from passing, or is reported of it, it does not take the only place again and again."""
+    """Whatever keeps a node from passing, or is reported of it, it does not take the only place again and again. What
+    is reported after a test of some stages, which may not see it, does not wait.
+    """
     ended = NOW - ago * HOUR
     missing = dict.fromkeys(STAGES, ended) if in_vain else {}
-    sign = Signs("it is requested", answered=answered, in_vain=missing)
+    sign = Signs("it is requested", answered=answered, in_vain=missing, took=STAGES if whole else STAGES[:1])
     idle = {"a": IDLE, "b": dataclasses.replace(IDLE, requested="Ada" if person else "")}
     passes = {"b": passed(900 if in_vain else ago)}
     known = Known([node("a"), node("b")], NOW, idle, passes, Limits(1.0, after=4 * HOUR), signs={"b": sign})
-    rests = ago < 4 and (answered or not person)
+    rests = ago < 4 and (answered or (whole and not person))
     assert [each.node for each in choose(known).chosen] == (["a"] if rests else ["b", "a"])
 
 

@@ -89,9 +89,13 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
 def test_a_block_in_which_a_member_was_found_slow_is_no_yardstick(rule: str, counts: bool) -> None:
     train("sound", scaling=0.98)
     train("slow", slow="gpu1", scaling=0.5, verdict=Verdict.WARN, rule=rule)
-    earlier = store.trainings.comparisons(train("now"))["earlier"]
+    key = train("now")
+    earlier = store.trainings.comparisons(key)["earlier"]
+    assert earlier.pop("fault_restart")[1] == 2, "jobs are forecast from all"
     assert {blocks for _, blocks in earlier.values()} == {2 if counts else 1}
     assert earlier["scaling"][0] == pytest.approx(0.74 if counts else 0.98)
+    run, now = store.runs.get(key, node="n1"), datetime.datetime.now(datetime.UTC)
+    assert "3 earlier" in store.trainings.inputs(run.sku, spares.RECORD, now, simulated=run.simulated).restart.source
 
 
 def test_a_slowdown_that_a_person_has_waived_is_what_later_blocks_are_compared_with() -> None:
