@@ -206,9 +206,10 @@ class OneDevice(Hardware):
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
         late: Late | None = None,
+        takes_s: float | None = None,
     ) -> list[Any]:
         """As the machine does it."""
-        return self._inner.at_once(devices, work, tick, tick_s, late)
+        return self._inner.at_once(devices, work, tick, tick_s, late, takes_s)
 
     def states(self) -> Iterable[Fact]:
         """The machine's."""

@@ -56,9 +56,15 @@ BETWEEN_VERSIONS = "+"
 
 
 def as_device(name: str) -> str:
-    """The name of a device, with "_" for each character of its own name that a result may not have."""
+    """A device that a result may have: "_" for each other character of its own name, which follows the colon, or for
+    none; the kind "device" for what is no kind.
+    """
+    if DEVICE.fullmatch(name):
+        return name
     kind, colon, own = name.partition(":")
-    return kind + colon + _NOT_IN_DEVICE.sub("_", own)[:64]
+    if not (colon and DEVICE.fullmatch(kind)):
+        kind, own = "device", name
+    return f"{kind}:{_NOT_IN_DEVICE.sub('_', own)[:64] or '_'}"
 
 
 def as_label(text: str) -> str:

@@ -29,6 +29,7 @@ SLOW = {"metric": "step_excess", "device": "node", "unit": "%", "ceiling": 1, "l
         ("limits", HOT | {"invalidates": ["gemm_ratte"]}, "unknown-metric"),
         ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_threads"}}, None),
         ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_cores"}}, "not-required"),
+        ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_cores"}, "breach": "warn"}, None),
         ("block_limits", SLOW, None),
         ("block_limits", SLOW | {"labels": {"device": "one"}}, "bad-value"),
         ("block_limits", SLOW | {"metric": "step_exces"}, "unknown-metric"),

@@ -11,7 +11,7 @@ import pytest
 from muster_criteria.fleet.peers.references import References
 from muster_criteria.fleet.series.readings import readings_of
 from muster_criteria.measured import StageResult
-from muster_criteria.model import Action, FaultClass, Judgement, Severity, Variant, Verdict
+from muster_criteria.model import Action, FaultClass, Judgement, Lack, Severity, Variant, Verdict
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import watching
 from muster_criteria.stage.retests import repeatable, repeated_rows
@@ -145,6 +145,13 @@ def test_what_a_repeat_cannot_have_measured_is_said(case: MakeCase, references: 
     judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
     found = {(each.device, each.severity) for each in judgement.findings if each.fault_class is FaultClass.SOFTWARE}
     assert found == {("gpu5", Severity.WARNING)}
+
+
+def test_a_second_reading_that_is_invalid_decides_nothing(case: MakeCase, references: References, h100: Sku) -> None:
+    again = alone(case("performance").set("memory_bandwidth", "gpu3", value=1e6), "memory_bandwidth")
+    judgement = judged(slowed(case("performance"), 0.029), references, h100, again)
+    assert (judgement.verdict, judgement.repeat) == (Verdict.INCONCLUSIVE, ())
+    assert [(gap.code, gap.what) for gap in judgement.coverage.missing] == [(Lack.INVALID, "memory_bandwidth")]
 
 
 def test_a_warning_of_the_judged_run_hides_no_failure_of_the_repeat(

@@ -14,6 +14,7 @@ from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
 from muster_node.hardware.workers import NotEnded, Threads
 from muster_node.probe import Skip
+from muster_node.probes.transfers import Found
 from muster_node.workloads.each_device import DeviceError
 
 GPUS = [Device(f"gpu{slot}", "gpu", slot) for slot in range(3)]
@@ -114,11 +115,12 @@ def test_ticks_in_the_caller_while_work_runs(hardware):
         assert set(ticks) == {caller}
 
 
-def test_only_work_that_was_done_tells_how_long_it_takes(monkeypatch):
+@pytest.mark.parametrize("failed", [DeviceError("ECC"), Found.never("ECC")], ids=["error", "copies"])
+def test_only_work_that_was_done_tells_how_long_it_takes(monkeypatch, failed):
     """One GPU fails at once, one does its work, and one hangs."""
     now, done, never = [0.0], threading.Event(), threading.Event()
     monkeypatch.setattr("muster_node.hardware.workers.time", SimpleNamespace(monotonic=lambda: now[0]))
-    jobs = [lambda ready: DeviceError("ECC"), lambda ready: done.wait(), lambda ready: never.wait()]
+    jobs = [lambda ready: failed, lambda ready: done.wait(), lambda ready: never.wait()]
     threads = Threads(jobs, 1.0)
     threads._threads[0].join()
     now[0] = 1000.0
@@ -127,7 +129,23 @@ def test_only_work_that_was_done_tells_how_long_it_takes(monkeypatch):
     threads._threads[1].join()
     now[0] = 5000.0
     assert threads.overdue(1.0)
-    assert threads.results() == [DeviceError("ECC"), True, NotEnded(4000.0)]
+    assert threads.results() == [failed, True, NotEnded(5000.0)]
+    never.set()
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_known_work_that_hangs_is_left_behind_where_no_other_did_its_work(monkeypatch, failed):
+    """Alone on its GPU, or after an NVLink fault has ended the work of all others."""
+    now, never = [0.0], threading.Event()
+    monkeypatch.setattr("muster_node.hardware.workers.time", SimpleNamespace(monotonic=lambda: now[0]))
+    threads = Threads([lambda ready: DeviceError("NVLink")] * failed + [lambda ready: never.wait()], 300.0, 600.0)
+    for thread in threads._threads[:failed]:
+        thread.join()
+    now[0] = 1500.0
+    assert not threads.overdue(120.0)
+    now[0] = 1501.0
+    assert threads.overdue(120.0)
+    assert threads.results() == [DeviceError("NVLink")] * failed + [NotEnded(1501.0)]
     never.set()
 
 

@@ -126,6 +126,21 @@ PSU3 PIN    | 63h | ok | 10.3 | 910 Watts
     }  # fmt: skip
 
 
+def test_an_input_that_is_lost_is_critical_and_renumbers_none(run_probe, ipmitool):
+    ipmitool("""
+PSU1 Status | 51h | ok | 10.1 | Presence detected
+PSU1 Input  | 61h | ok | 10.1 | 900 Watts
+PSU2 Status | 52h | ok | 10.2 | Presence detected
+PSU2 Input  | 62h | cr | 10.2 | Power Supply AC lost
+PSU3 Status | 53h | ok | 10.3 | Presence detected
+PSU3 Input  | 63h | ok | 10.3 | 910 Watts
+""")
+    assert values(run_probe(Chassis, Machine())) == {
+        **{("psu_state", f"psu{at}"): "ok" for at in range(3)}, ("psu_state", "psu3"): "critical",
+        ("psu_input_power", "psu0"): 900.0, ("psu_input_power", "psu1"): None, ("psu_input_power", "psu2"): 910.0,
+    }  # fmt: skip
+
+
 def test_without_a_bmc_the_probe_is_skipped_with_ipmitools_message(run_probe, ipmitool):
     ipmitool(script="echo 'Could not open device at /dev/ipmi0: No such file or directory' >&2; exit 1")
     with pytest.raises(Skip):

@@ -236,8 +236,14 @@ def _kind(need: Need) -> str:
 
 
 def _unmet_references(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """Yields each limit relative to a measurement that a stage does not require: without it the limit judges none."""
-    relative = [(key, each, each.value) for _, key, each in limits_of(sku) if isinstance(each.value, Times)]
+    """Yields each limit that fails and is relative to a measurement that a stage does not require: without it the limit
+    judges none.
+    """
+    relative = [
+        (key, each, each.value)
+        for _, key, each in limits_of(sku)
+        if isinstance(each.value, Times) and each.breach == "fail"
+    ]
     for stage, level in itertools.product(sku.programme.stages, LEVELS):
         units = [probes[name].units for name in stage_probes(sku, stage, level) if name in probes]
         wanted = needs(sku, stage, level) if relative else ()

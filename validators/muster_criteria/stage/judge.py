@@ -269,8 +269,10 @@ def _one(
     observations = observations_of(frame, {item.position for item in breaking}, sku)
     unseen = [gap for each, other in again for gap in _unwatched(each, other, sku, wanted)]
     # What was disturbed in a repeat is measured again with the whole stage only, whose attempts are limited.
-    spoiled = {other.frame["probe"][at] for _, other in again for at in other.invalid}
-    for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen):
+    spoiled = {other.frame["probe"][at]: why for _, other in again for at, why in other.invalid.items()}
+    asked = {*weighed.probes, *to_repeat(frame, breaking, invalid, sku, result)}
+    disturbed = [_gap_in_a_repeat(Gap(Lack.INVALID, spoiled[probe].why, probe)) for probe in sorted(asked & {*spoiled})]
+    for gap in (*weighed.pending, *events.missing, *versions.missing, *unseen, *disturbed):
         counted.miss(gap)
     uncompared_gaps, uncompared_notes = uncompared(result, case.goldens)
     for gap in uncompared_gaps:
@@ -280,7 +282,7 @@ def _one(
         (*result.notes, *counted.notes, *uncompared_notes, *events.notes, *versions.notes, *_not_learned(rows, sku)),
         findings,
         observations,
-        tuple(sorted({*weighed.probes, *to_repeat(frame, breaking, invalid, sku, result)} - spoiled)),
+        tuple(sorted(asked - {*spoiled})),
     )
 
 

@@ -7,11 +7,12 @@ issue #2186 crashed from 44 ranks on. NCCL reads the variable once in a process,
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor, elements_of
+from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor, count_wrong, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
@@ -35,6 +36,7 @@ _WAYS = {"on": "1", "off": "0"}
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 _MASKED = "service masked"
 _WARMUP = 2
+_CHECKED = {"op": "all_reduce", "part": "domain"}
 
 
 def grow(context: Context, group: PeerGroup, ranks: Sequence[Device]) -> None:
@@ -117,14 +119,15 @@ class _Growing:
     def _grown(self, torch: Any, fabric: Fabric, group: RankGroup, mine: tuple[list[int], Any] | None) -> None:
         """One size: those outside of it wait until it is over."""
         seconds: list[float] = []
-        wrong = size = 0
+        wrong: collections.Counter[int] = collections.Counter()
+        size = 0
         if mine is not None and len(mine[0]) > 1:
             ranks, within = mine
             size = elements_of(max(self._params["mib"]) * MIB, len(ranks))
             rank, seed = ranks.index(group.rank), self._seed
             exchange = Exchange(torch, "all_reduce", rank, len(ranks), size, fabric.device, seed, within, group.mark)
-            seconds, wrong = self._repeats(torch, fabric, group, exchange, mine)
-        here = group.gather({"seconds": seconds, "wrong": wrong}, here=True)
+            seconds = self._repeats(torch, fabric, group, exchange, mine, wrong)
+        here = group.gather({"seconds": seconds, "wrong": sum(wrong.values())}, here=True)
         nodes = group.gather(None if group.local else [max(each) for each in zip(*(one["seconds"] for one in here))])
         if mine is None or len(mine[0]) < 2 or group.local:
             return
@@ -132,24 +135,27 @@ class _Growing:
         slowest = [max(each) for each in zip(*(nodes[rank] for rank in ranks[:: group.per_node]))]
         factor = busbw_factor("all_reduce", len(ranks))
         rates = [size * ELEMENT_BYTES / each / 1e9 * factor for each in slowest]
-        labels = {"ranks": str(len(ranks)), **({"mnnvl": self._way} if self._way else {})}
+        labels = self._labels(ranks)
         group.emit("domain_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
-        labels = {"op": "all_reduce", "part": "domain", **labels}
-        group.emit(
-            "collective_mismatches",
-            "node",
-            value=sum(one["wrong"] for one in here),
-            labels=labels,
-            samples=len(slowest) + _WARMUP,
-        )
+        value, samples = sum(one["wrong"] for one in here), len(slowest) + _WARMUP
+        group.emit("collective_mismatches", "node", value=value, labels={**_CHECKED, **labels}, samples=samples)
+
+    def _labels(self, ranks: Sequence[int]) -> dict[str, str]:
+        return {"ranks": str(len(ranks)), **({"mnnvl": self._way} if self._way else {})}
 
     def _repeats(
-        self, torch: Any, fabric: Fabric, group: RankGroup, exchange: Exchange, mine: tuple[list[int], Any]
-    ) -> tuple[list[float], int]:
-        """Seconds of the timed repeats, and wrong elements of all."""
+        self,
+        torch: Any,
+        fabric: Fabric,
+        group: RankGroup,
+        exchange: Exchange,
+        mine: tuple[list[int], Any],
+        wrong: collections.Counter[int],
+    ) -> list[float]:
+        """Seconds of the timed repeats; ``wrong`` gets the wrong elements of all."""
         clock, (ranks, within) = group.hardware.host_clock, mine
         one = torch.ones(1, device=fabric.device)
-        seconds, wrong = [], 0
+        seconds, labels = [], {**_CHECKED, **self._labels(ranks)}
         way = f", MNNVL {self._way}" if self._way else ""
         for repeat in range(_WARMUP + self._params["repeats"]):
             exchange.reset()
@@ -162,5 +168,5 @@ class _Growing:
                 fabric.settle()
             if repeat >= _WARMUP:
                 seconds.append(round(clock.now() - met, 9))
-            wrong += sum(exchange.wrong().values())
-        return seconds, wrong
+            count_wrong(group, labels, wrong, exchange)
+        return seconds

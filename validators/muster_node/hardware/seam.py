@@ -355,20 +355,22 @@ class Hardware(abc.ABC):
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
         late: Late | None = None,
+        takes_s: float | None = None,
     ) -> list[Any]:
         """Run ``work`` on all ``devices`` at the same time and return what each returned, in order.
 
         ``tick`` is called meanwhile in the caller, every ``tick_s`` seconds of the clock. The first exception of a
         worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
         worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process. A thread
-        that runs more than twice as long as the first one that did its work, and ``late_s`` longer, hangs: ``late``
-        makes its result; without it, TimeoutError is raised. Work that failed returns a result with an ``error``.
+        that runs more than twice as long as the first one that did its work, or as ``takes_s``, and ``late_s`` longer,
+        hangs: ``late`` makes its result; without it, TimeoutError is raised. Work that failed returns a result with an
+        ``error``.
         """
 
         def of(index: int) -> Callable[[Callable[[], Any]], Any]:
             return lambda ready: work(Worker(devices[index], index, len(devices), ready))
 
-        workers = Threads([of(index) for index in range(len(devices))], self.start_limit_s)
+        workers = Threads([of(index) for index in range(len(devices))], self.start_limit_s, takes_s)
         while workers.running() and not workers.overdue(self.late_s):
             if tick is None:
                 workers.join()
@@ -378,7 +380,7 @@ class Hardware(abc.ABC):
         results = workers.results()
         for device, (place, result) in zip(devices, enumerate(results)):
             if isinstance(result, NotEnded):
-                why = f"{device.id} hangs: its work did not end, {result.after_s:.0f} s after that of others"
+                why = f"{device.id} hangs: its work did not end within {result.after_s:.0f} s"
                 if late is None:
                     raise TimeoutError(why)
                 results[place] = late(device, why)

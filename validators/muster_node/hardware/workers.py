@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -66,15 +67,19 @@ class StartSignal:
 
 @dataclasses.dataclass(frozen=True)
 class NotEnded:
-    """Stands for the result of a worker that had not ended so long after the first one that had done its work."""
+    """Stands for the result of a worker that had not ended so long after it was started."""
 
     after_s: float
 
 
 class Threads:
-    """Workers in threads of their own, which are left behind if they hang (a pool would wait for them at its end)."""
+    """Workers in threads of their own, which are left behind if they hang (a pool would wait for them at its end).
 
-    def __init__(self, jobs: Sequence[Job], start_limit_s: float) -> None:
+    ``takes_s``: how long the work takes from the start signal, where that is known.
+    """
+
+    def __init__(self, jobs: Sequence[Job], start_limit_s: float, takes_s: float | None = None) -> None:
+        self._start_limit_s, self._takes_s = start_limit_s, takes_s
         self._start = StartSignal(len(jobs), start_limit_s)
         self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
@@ -105,11 +110,13 @@ class Threads:
         return any(thread.is_alive() for thread in self._threads)
 
     def overdue(self, late_s: float) -> bool:
-        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long."""
-        if not self._done_at:
-            return False
-        first = min(self._done_at)
-        return time.monotonic() - first > max(late_s, first - self._begun)
+        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long; or
+        twice ``takes_s``, at least ``late_s``, from the latest start: the others may have failed, or there are none.
+        """
+        now, first = time.monotonic(), min(self._done_at, default=math.inf)
+        if self._takes_s is not None and now - self._begun > self._start_limit_s + max(late_s, 2 * self._takes_s):
+            return True
+        return now - first > max(late_s, first - self._begun)
 
     def join(self) -> None:
         """Wait a moment for one that is still at work."""
@@ -119,5 +126,5 @@ class Threads:
         """What each returned, in order; NotEnded for those that are still at work. Raises the first worker's error."""
         for error in sorted(self._errors.values(), key=lambda error: isinstance(error, StartAborted)):
             raise error
-        late = NotEnded(time.monotonic() - min(self._done_at)) if self._done_at else None
+        late = NotEnded(time.monotonic() - self._begun)
         return [self._results.get(index, late) for index in range(len(self._threads))]

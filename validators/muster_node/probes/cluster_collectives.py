@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 from muster_node.cluster.domain import DOMAIN_METRICS, grow
-from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
+from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, count_wrong, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
@@ -116,7 +116,7 @@ class _Rank:
                 if repeat >= _WARMUP:
                     times["waits"].append(waited)
                     times["seconds"].append(seconds)
-                _count(group, {"op": op}, wrong, exchange)
+                count_wrong(group, {"op": op}, wrong, exchange)
                 checks += 1
             self._times[f"{op}/{elements * ELEMENT_BYTES}"] = times
         _report_wrong(group, {"op": op}, wrong, checks)
@@ -135,7 +135,7 @@ class _Rank:
             for _ in range(self._params["repeats"]):
                 _once(fabric, group, exchange, f"soak with {op} of {mib:g} MiB, minute {minute}")
                 checks += 1
-                _count(group, labels, wrong, exchange)
+                count_wrong(group, labels, wrong, exchange)
         _report_wrong(group, labels, wrong, checks)
         if group.local == 0:
             group.emit("soak_time", "node", value=(clock.now() - begun) / 60.0)
@@ -153,14 +153,6 @@ def _once(fabric: Fabric, group: RankGroup, exchange: Exchange, what: str) -> tu
         exchange.run()
         fabric.settle()
         return round(met - begun, 9), round(clock.now() - met, 9)
-
-
-def _count(group: RankGroup, labels: dict[str, str], wrong: collections.Counter[int], exchange: Exchange) -> None:
-    """Adds what arrived wrong to ``wrong``; the first of it is reported at once."""
-    found = exchange.wrong()
-    if found and not wrong:
-        group.emit("collective_mismatches", "node", value=sum(found.values()), labels=labels, so_far=True)
-    wrong.update(found)
 
 
 def _report_wrong(group: RankGroup, labels: dict[str, str], wrong: Mapping[int, int], checks: int) -> None:

@@ -31,7 +31,7 @@ from muster_node.workloads.common import FORMATS, best_devices, precision_of, se
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.exact import fitting_shape
 from muster_node.workloads.exact_conditions import pulsed, soak
-from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector
+from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector, hung
 from muster_node.workloads.pulses import METRICS as PULSE_METRICS
 from muster_node.workloads.pulses import NO_BURST, PATTERNS, Pulsing
 from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
@@ -147,7 +147,8 @@ def _soaked(torch: Any, context: Context, devices: list[Device], dtype: str) -> 
     """Heat all devices; returns the seconds that this took, 0 where none has the format."""
     context.progress("soaking for {:g} s".format(context.params["soak_s"]))
     with context.hardware.loading(devices):
-        soaked = on_each(context.hardware, devices, functools.partial(soak, torch, context, dtype))
+        work, takes_s = functools.partial(soak, torch, context, dtype), context.params["soak_s"]
+        soaked = on_each(context.hardware, devices, work, takes_s=takes_s)
         return float(max((seconds for seconds in soaked if not error_of(seconds)), default=0.0))
 
 
@@ -174,8 +175,9 @@ def _at_once(
     context.progress(
         "exact {} products, {}, on {}".format(dtype, condition, ", ".join(device.id for device in devices))
     )
+    takes_s = max(context.params["seconds"], context.params["pulse_s"])
     with context.hardware.loading(devices):
-        found = context.hardware.at_once(devices, work, late=lambda _, why: Finding("hung", error=why))
+        found = context.hardware.at_once(devices, work, late=hung, takes_s=takes_s)
         for device, finding in zip(devices, found):
             if finding is not None:
                 findings[device.id].append(finding)

@@ -160,7 +160,8 @@ def _peak_gflops(context: Context, dtype: str) -> tuple[float | None, str]:
 def _measure(context: Context, torch: Any, dtype: str, devices: list[Device]) -> dict[str, Any]:
     """_Rates, or the DeviceError, of every device that multiplies the format."""
     with context.hardware.loading(devices):
-        found = on_each(context.hardware, devices, functools.partial(_rate, torch, context, dtype))
+        takes_s = context.params["warmup_s"] + context.params["seconds"]
+        found = on_each(context.hardware, devices, functools.partial(_rate, torch, context, dtype), takes_s=takes_s)
     return {device.id: rates for device, rates in zip(devices, found) if rates is not None}
 
 

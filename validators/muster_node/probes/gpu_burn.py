@@ -61,10 +61,10 @@ class GpuBurn(Probe):
         if not gpus:
             raise Skip("there is no GPU that answers")
         error_counters, last = counters.Counters(hardware), _LastReadings()
-        burn = _Burn(torch, context)
+        burn, seconds = _Burn(torch, context), context.params["seconds"]
         with _host_load(context, torch, gpus) as host, precision_of(torch, dtype), hardware.loading(gpus):
-            context.progress(f"{dtype} products on {len(gpus)} GPUs for {context.params['seconds']:g} s")
-            burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S, _hung)
+            context.progress(f"{dtype} products on {len(gpus)} GPUs for {seconds:g} s")
+            burns = hardware.at_once(gpus, burn, lambda: last.add(hardware.telemetry()), _LOOK_S, _hung, seconds)
             if not any(burns):
                 raise Skip(f"no GPU here multiplies {dtype}")
             lost = {gpu: burned.error for gpu, burned in zip(gpus, burns) if burned and burned.error}

@@ -93,16 +93,22 @@ class PairRails(Probe):
     def _measure(
         self, context: Context, meeting: Meeting, rails: Sequence[Rail], backend: Backend, tcp: Tcp, step: Step
     ) -> None:
-        def report(arrived: Arrived) -> None:
+        def where(arrived: Arrived) -> tuple[str, dict[str, Any]]:
             device = f"nic:{arrived.rail.device or arrived.rail.interface or arrived.rail.name}"
             labels = {"rail": arrived.rail.name, "mode": arrived.mode, "variant": arrived.variant, **_with(context)}
             if gpu := "" if arrived.mode == HOST else backend.gpu(arrived.rail):
                 labels["gpu"] = gpu
-            transfer = arrived.transfer
+            return device, labels
+
+        def report(arrived: Arrived) -> None:
+            (device, labels), transfer = where(arrived), arrived.transfer
             rate = None if transfer.missed else transfer.rate
             context.emit("pair_bandwidth", device, value=rate, labels=labels, note=transfer.trouble)
-            if transfer.wrong is not None:
-                context.emit("pair_wrong_bytes", device, value=transfer.wrong, labels=labels)
+
+        def count(arrived: Arrived) -> None:
+            device, labels = where(arrived)
+            if arrived.transfer.wrong is not None:
+                context.emit("pair_wrong_bytes", device, value=arrived.transfer.wrong, labels=labels)
 
         def delays(rail: Rail, times: list[float]) -> None:
             device, labels = f"nic:{rail.device or rail.interface or rail.name}", {"rail": rail.name, **_with(context)}
@@ -113,7 +119,7 @@ class PairRails(Probe):
 
         leads = context.params["role"] == "join"
         by_tcp = _by_tcp(meeting, rails, backend)
-        pair = Pair(meeting, rails, backend, tcp, step, leads, report, delays, by_tcp)
+        pair = Pair(meeting, rails, backend, tcp, step, leads, report, count, delays, by_tcp)
         context.progress(f"measuring {len(rails)} rails with {context.params['partner']}")
         pair.run(_count(context, "variants", VARIANTS_MAX), bool(context.params["crossed"]))
 

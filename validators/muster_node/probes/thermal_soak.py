@@ -90,6 +90,7 @@ class ThermalSoak(Probe):
                 functools.partial(_soak, torch, context),
                 lambda: record.add(hardware.telemetry()),
                 context.params["interval_s"],
+                context.params["seconds"],
             )
         record.end()
         for device, result in zip(devices, soaked):

@@ -65,6 +65,20 @@ def _whole_words(mib: float) -> int:
     return int(mib * MIB) // WORD * WORD
 
 
+class Found(dict[str, Copied]):
+    """What a GPU copied, by direction."""
+
+    @classmethod
+    def never(cls, reason: str) -> Found:
+        """Copies that could not begin."""
+        return cls((name, Copied.never(reason)) for name in HOST_DIRECTIONS)
+
+    @property
+    def error(self) -> str:
+        """Why copies broke off: their time is no yardstick of the others' (``workers.Job``)."""
+        return next((copied.lost for copied in self.values() if copied.lost), "")
+
+
 class _HostLink:
     """One GPU's way to the host: a route for each direction, on buffers that stay."""
 
@@ -83,9 +97,9 @@ class _HostLink:
         sent = filled(torch, source, seed_of(seed, compute.device.id, direction))
         return Route(Transfer(direction, target, source), sent)
 
-    def measure(self, ready: Callable[[], Any]) -> dict[str, Copied]:
+    def measure(self, ready: Callable[[], Any]) -> Found:
         """Both directions alone and at once; ``ready`` is called before each."""
-        found = {}
+        found = Found()
         for name in HOST_DIRECTIONS:
             ready()
             copied = found[name] = self._copying(self._compute, self._routes_of(name))
@@ -117,7 +131,7 @@ def _each(gpus: list[Device], make: Callable[[Device], _Link]) -> tuple[dict[Dev
 
 def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
     links, errors = _each(gpus, lambda gpu: _HostLink(torch, context, gpu))
-    counted = {gpu: {name: Copied.never(error) for name in HOST_DIRECTIONS} for gpu, error in errors.items()}
+    counted = {gpu: Found.never(error) for gpu, error in errors.items()}
     for gpu, link in links.items():
         context.progress(f"copies between the host and {gpu.id}")
         counted[gpu] = link.measure(lambda: None)
@@ -128,7 +142,7 @@ def _to_the_host(context: Context, torch: Any, gpus: list[Device]) -> None:
     at_once = context.hardware.at_once(
         working,
         lambda worker: links[worker.device].measure(worker.ready),
-        late=lambda _, why: {name: Copied.never(why) for name in HOST_DIRECTIONS},
+        late=lambda _, why: Found.never(why),
     )
     together = {**{gpu: counted[gpu] for gpu in errors}, **dict(zip(working, at_once))}
     for gpu in gpus:

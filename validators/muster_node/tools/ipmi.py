@@ -105,7 +105,7 @@ class _Sensor:
 
 
 def parse_sdr(text: str) -> list[Reading]:
-    """All fans, inlets and power supplies, in the order of the BMC; last, what has lost its redundancy.
+    """All fans, inlets and power supplies, in the order of the BMC; last, what has lost its redundancy or its input.
 
     Devices are numbered in this order, and a fault must not renumber them.
     """
@@ -116,7 +116,7 @@ def parse_sdr(text: str) -> list[Reading]:
     inlets = _inlets([sensor for sensor in sensors if sensor.thermal])
     supplies = [sensor for sensor in sensors if sensor.entity == _POWER_SUPPLY]
     inputs = {sensor.stem for sensor in supplies if sensor.input_watts is not None}
-    states = {sensor.stem for sensor in supplies if _PRESENT.search(sensor.reading)}
+    states = {sensor.stem for sensor in supplies if _PRESENT.search(sensor.reading)} - inputs
     whole = any(sensor.group == "psu_state" and _REDUNDANT.search(sensor.reading) for sensor in sensors)
     found: list[Reading] = []
     groups: list[Reading] = []
@@ -124,7 +124,10 @@ def parse_sdr(text: str) -> list[Reading]:
         if sensor.group and _REDUNDANCY.search(sensor.reading):
             groups.append(Reading(sensor.group, sensor.name, text="warning"))
         elif sensor.entity == _POWER_SUPPLY:
-            found.extend(_of_supply(sensor, inputs, states, None if whole else "warning"))
+            if sensor.stem in inputs:
+                found.append(Reading("psu_input_power", sensor.name, sensor.input_watts))
+            of = groups if sensor.stem in inputs else found
+            of.extend(_of_supply(sensor, states, None if whole else "warning"))
         elif sensor.fan:
             found.extend(_of_fan(sensor, unknown))
         elif sensor in inlets:
@@ -166,15 +169,11 @@ def _of_fan(sensor: _Sensor, unknown: str) -> Iterator[Reading]:
     yield Reading("fan_state", sensor.name, text=_STATES.get(sensor.status))
 
 
-def _of_supply(
-    sensor: _Sensor, inputs: Collection[str], states: Collection[str], silent: str | None
-) -> Iterator[Reading]:
-    """``inputs``, ``states``: stems of sensors of supplies' input and presence; ``silent``: the state of a supply that
-    says neither that it is present nor what it lacks.
+def _of_supply(sensor: _Sensor, states: Collection[str], silent: str | None) -> Iterator[Reading]:
+    """``states``: stems of sensors of supplies' presence; ``silent``: the state of a supply that says neither that it
+    is present nor what it lacks.
     """
-    if sensor.stem in inputs:
-        yield Reading("psu_input_power", sensor.name, sensor.input_watts)
-    elif _FAILED.search(sensor.reading):
+    if _FAILED.search(sensor.reading):
         yield Reading("psu_state", sensor.name, text="critical")
     elif _PREDICTED.search(sensor.reading):
         yield Reading("psu_state", sensor.name, text="warning")

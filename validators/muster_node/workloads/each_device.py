@@ -22,6 +22,7 @@ def on_each(
     work: Callable[[Worker], Any],
     tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
+    takes_s: float | None = None,
 ) -> list[Any]:
     """As ``Hardware.at_once``; the result of a GPU that hangs, or on which ``work`` raised a RuntimeError, is a
     DeviceError.
@@ -38,7 +39,7 @@ def on_each(
         except RuntimeError as error:
             return DeviceError(reason_of(error))
 
-    return hardware.at_once(devices, isolated, tick, tick_s, lambda device, why: DeviceError(why))
+    return hardware.at_once(devices, isolated, tick, tick_s, lambda device, why: DeviceError(why), takes_s)
 
 
 def error_of(result: Any) -> str:

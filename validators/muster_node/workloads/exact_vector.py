@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
-from muster_node.hardware.seam import Compute
+from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads.common import reason_of
 from muster_node.workloads.exact import different_bits, fitting_shape, make_operands, multiply
 from muster_node.workloads.product_check import ProductCheck
@@ -63,6 +63,11 @@ class Finding:
             yield
         except RuntimeError as error:
             self.error = reason_of(error)
+
+
+def hung(_: Device, why: str) -> Finding:
+    """The finding of a worker that did not end."""
+    return Finding("hung", error=why)
 
 
 class Vector:

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param
-from muster_node.workloads.exact_vector import Finding
+from muster_node.workloads.exact_vector import Finding, hung
 from muster_node.workloads.products import products_in
 
 PATTERNS = ("in phase", "anti-phase")
@@ -153,7 +153,7 @@ def pulse(context: Context, gpus: list[Device], operands: Callable[[Compute], Se
             break
         context.progress(f"pulses of {context.params['pulse_ms']} ms on {len(left)} GPUs, {pattern}")
         pulsing = Pulsing(context, dtype, pattern, functools.partial(repeated, context, operands, pattern))
-        findings = hardware.at_once(left, pulsing, late=lambda _, why: Finding("hung", error=why))
+        findings = hardware.at_once(left, pulsing, late=hung, takes_s=context.params["pulse_s"])
         for gpu, finding in zip(left, findings):
             if finding.error:
                 lost[gpu] = f"lost under pulses {pattern}: {finding.error}"

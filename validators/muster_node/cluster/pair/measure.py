@@ -41,7 +41,10 @@ class Arrived:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """This node's side. ``leads``: it joined the other one. ``by_tcp``: the rails over whose ports TCP goes."""
+    """This node's side. ``leads``: it joined the other one. ``by_tcp``: the rails over whose ports TCP goes.
+
+    ``count`` gets what arrived before the partner says that it has sent it, ``report`` then.
+    """
 
     meeting: Meeting
     rails: Sequence[Rail]
@@ -50,6 +53,7 @@ class Pair:
     step: Step
     leads: bool
     report: Callable[[Arrived], None]
+    count: Callable[[Arrived], None]
     delays: Callable[[Rail, list[float]], None]
     by_tcp: Collection[str]
 
@@ -118,6 +122,7 @@ class Pair:
         def take(place: int) -> None:
             try:
                 found[place] = receivers[place].result()
+                self.count(Arrived(used[at.index(place)], mode, variant, found[place]))
             except NotSent as error:
                 found[place] = _nothing(error)
 

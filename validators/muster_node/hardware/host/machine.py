@@ -193,6 +193,7 @@ class HostHardware(Hardware):
         tick: Callable[[], None] | None = None,
         tick_s: float = 1.0,
         late: Late | None = None,
+        takes_s: float | None = None,
     ) -> list[Any]:
         """On CPUs in pinned processes, on GPUs in threads."""
         if devices and devices[0].kind == "cpu":
@@ -201,7 +202,7 @@ class HostHardware(Hardware):
             used = [each for _, each in done]
             self._cpu_ledger.add(devices, used, before, cpu_time.snapshot(self._files, devices))
             return [result for result, _ in done]
-        return super().at_once(devices, work, tick, tick_s, late)
+        return super().at_once(devices, work, tick, tick_s, late, takes_s)
 
 
 def open_host() -> HostHardware:
