@@ -363,8 +363,7 @@ class Hardware(abc.ABC):
         worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
         worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process. A thread
         that runs more than twice as long as the first one that did its work, or as ``takes_s``, and ``late_s`` longer,
-        hangs: ``late`` makes its result; without it, TimeoutError is raised. Work that failed returns a result with an
-        ``error``.
+        hangs: ``late`` makes its result; without it, TimeoutError is raised. Failed work returns one with an ``error``.
         """
 
         def of(index: int) -> Callable[[Callable[[], Any]], Any]:

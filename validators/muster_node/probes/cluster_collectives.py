@@ -59,7 +59,7 @@ class ClusterCollectives(Probe):
     @classmethod
     def timed_s(cls, params: Mapping[str, Any], devices: int) -> float:
         """The soak; the rest takes as long as the network needs."""
-        return 60.0 * params["soak_minutes"]
+        return 60 * float(params["soak_minutes"])
 
     def run(self, context: Context) -> None:
         """Take part in the block's collectives. Raises Skip where PyTorch lacks the backend."""
