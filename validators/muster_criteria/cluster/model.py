@@ -32,11 +32,9 @@ PAYLOAD = "payload"
 CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
-SLOWED = frozenset({
-    "straggler", "slow_alone", "slow_path", "scaling", "step_p95_to_p50", "tokens_per_s", "slow_save",
-    "slow_shared_path",
-})  # fmt: skip
-"""Rules of findings on what makes a block, or its saves, slower than it should be."""
+SLOWED = frozenset({"straggler", "slow_alone", "slow_path", "tokens_per_s", "slow_save", "slow_shared_path"})
+"""Rules of findings on what is slower than other members, or than earlier blocks. Not those with a limit of their own
+(``scaling``, ``step_p95_to_p50``): where every block breaks it, none would be left to compare with."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
 SAVED = "checkpoint_"
