@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -182,15 +181,6 @@ class Measurements:
     def texts(self, probe: str, metric: str) -> tuple[str, ...]:
         """The different texts of a metric, in order."""
         return tuple(sorted({row.text or "" for row in self.rows(probe, metric)}))
-
-    def noise(self, probe: str, metric: str) -> float:
-        """By what share the medians of a node's metric differ by chance on two equal nodes; 0 without its spread.
-
-        Of n normal repeats the spread is 3.29 sigma, and the difference of two medians has a standard deviation of
-        1.77 sigma / √n, so that 2 spread / √n is 3.7 of these.
-        """
-        rows = self._matching(probe, metric, "node", {})
-        return max((2.0 * (row.spread or 0.0) / math.sqrt(max(row.samples, 1)) for row in rows), default=0.0)
 
     def devices(self, probe: str, metric: str) -> list[str]:
         """The devices that report a metric, gpu2 before gpu10."""
