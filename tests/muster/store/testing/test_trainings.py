@@ -85,7 +85,9 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
     assert store.trainings.earlier(run, "", 4.0) is None
 
 
-@pytest.mark.parametrize(("rule", "counts"), [*((rule, False) for rule in sorted(SLOWED)), ("scaling", True), ("step_p95_to_p50", True)])
+@pytest.mark.parametrize(
+    ("rule", "counts"), [*((rule, False) for rule in sorted(SLOWED)), ("scaling", True), ("step_p95_to_p50", True)]
+)
 def test_a_block_in_which_a_member_was_found_slow_is_no_yardstick(rule: str, counts: bool) -> None:
     train("sound", scaling=0.98)
     train("slow", slow="gpu1", scaling=0.5, verdict=Verdict.WARN, rule=rule)
