@@ -26,7 +26,9 @@ DOMAIN_METRICS = {
     "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
     "fabric_healthy": Metric("bool", "whether the fabric manager reports the GPU's NVLinks healthy"),
     "imex": Metric("text", "state of IMEX by its control tool, else of its service"),
-    "domain_busbw": Metric("GB/s", "bus bandwidth of an all_reduce in the domain, by ranks, and MNNVL on or off"),
+    "domain_busbw": Metric(
+        "GB/s", "bus bandwidth of an all_reduce in the domain, by ranks, bytes, and MNNVL on or off"
+    ),
 }
 """Metrics of a probe that tests the domain."""
 
@@ -133,7 +135,14 @@ class _Growing:
         factor = busbw_factor("all_reduce", len(ranks))
         rates = [size * ELEMENT_BYTES / each / 1e9 * factor for each in slowest]
         labels = {"ranks": str(len(ranks)), **({"mnnvl": self._way} if self._way else {})}
-        group.emit("domain_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
+        group.emit(
+            "domain_busbw",
+            "node",
+            value=median(rates),
+            labels={"bytes": str(size * ELEMENT_BYTES), **labels},
+            samples=len(rates),
+            spread=spread(rates),
+        )
         labels = {"op": "all_reduce", "part": "domain", **labels}
         group.emit(
             "collective_mismatches",
