@@ -277,16 +277,16 @@ def _no_gain(measured: Iterable[Measurements]) -> str:
             ranks, size, way = (row.labels.get(name, "") for name in ("ranks", "bytes", "mnnvl"))
             if row.value is not None and way and ranks.isdecimal() and size.isdecimal():
                 rates[int(ranks), int(size), way].append(row.value)
-    both = [(ranks, size) for ranks, size, way in rates if way == "on" and (ranks, size, "off") in rates]
+    both = [(most, sent) for most, sent, way in rates if way == "on" and (most, sent, "off") in rates]
     if not both:
         return ""
-    most, size = max(both)
-    on, off = (min(rates[most, size, way]) for way in ("on", "off"))
-    factor = GAIN if size >= LARGE_BYTES else 1.0
+    most, sent = max(both)
+    on, off = (min(rates[most, sent, way]) for way in ("on", "off"))
+    factor = GAIN if sent >= LARGE_BYTES else 1.0
     if on > factor * off or min(on, off) > NICS_MOST:
         return ""
     return (
-        f"with {most} ranks an all_reduce of {figure(size / 1e6, 'MB')} has {on:.3g} GB/s with MNNVL, not more than "
+        f"with {most} ranks an all_reduce of {figure(sent / 1e6, 'MB')} has {on:.3g} GB/s with MNNVL, not more than "
         f"{factor:g} times the {off:.3g} GB/s without: NCCL used the same way both times"
     )
 
