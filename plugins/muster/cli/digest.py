@@ -42,7 +42,11 @@ def digest(
     labels = {name: text for name, _, text in pairs}
     found = store.ledger.fleet(end - datetime.timedelta(days=days), end, simulated=simulated, labels=labels)
     if labels and not found.nodes:
-        raise MusterError(f"no {'simulated' if simulated else 'real'} node has the labels {', '.join(label or ())}")
+        have = any(node.simulated == simulated and labels.items() <= node.labels.items() for node in store.nodes.find())
+        raise MusterError(
+            f"no {'simulated' if simulated else 'real'} node has the labels {', '.join(label or ())}"
+            + (f" and was enrolled before {show.when(end)}" if have else "")
+        )
     sections = render.all_sections(found)
     made = render.render(found, ", ".join(label or ()), simulated=simulated)
     if html:

@@ -62,6 +62,15 @@ def test_a_digest_of_no_node_or_of_the_future_is_refused(muster: Muster, sqlite_
     assert [muster("digest", *each)[0] for each in (*accepted, *refused)] == [0, 0, 1, 1, 1]
 
 
+@pytest.mark.parametrize(("team", "later"), [("x", True), ("typo", False)])
+def test_a_digest_that_ends_before_its_nodes_were_enrolled_says_so(
+    muster: Muster, sqlite_db: str, team: str, later: bool
+) -> None:
+    store.nodes.add(fleet.new_node("a", labels={"team": "x"}))
+    status, _, err = muster("digest", "--label", f"team={team}", "--until", "2020-01-01")
+    assert (status, "2020-01-01" in err) == (1, later)
+
+
 @pytest.mark.parametrize("written", ["2026-05-04T10:00:00", "2026-05-04T15:00:00+05:00"])
 def test_a_moment_of_an_option_keeps_its_zone_and_is_utc_without_one(
     muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch, written: str

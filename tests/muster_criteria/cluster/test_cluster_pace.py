@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from muster_criteria.cluster.model import COLLECTIVES, MemberResult
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Lack, Verdict
+from muster_node.workloads.common import spread
 from tests.muster_criteria.cluster_results import OPS, PROGRAMME, Sent, block, judge_block, members, row
 from tests.muster_criteria.cluster_verdicts import cleared, verdicts
 from tests.support.examples import examples
@@ -80,13 +83,33 @@ def test_a_difference_that_every_step_shows_fails_none() -> None:
     assert verdicts(judge_block(members(sent))) == {Verdict.PASS}
 
 
-@pytest.mark.parametrize(("steps", "fails"), [(4, False), (20, True), (200, True)])
-def test_the_more_steps_the_less_does_their_spread_excuse(steps: int, fails: bool) -> None:
+@pytest.mark.parametrize(("steps", "factor", "verdict"), [
+    (4, 1.11, Verdict.PASS), (20, 1.11, Verdict.WARN), (200, 1.11, Verdict.WARN), (20, 1.13, Verdict.FAIL),
+])  # fmt: skip
+def test_more_steps_show_a_smaller_difference_and_it_fails_a_member_only_beyond_their_spread(
+    steps: int, factor: float, verdict: Verdict
+) -> None:
     sent = block(5)
-    slow(sent, "n1", factor=1.11)
+    slow(sent, "n1", factor=factor)
     for each in sent.values():
         each.spread, each.steps = 0.12, steps
-    assert set(judge_block(members(sent)).failed) == ({"n1"} if fails else set())
+    assert judge_block(members(sent)).members["n1"].verdict is verdict
+
+
+@pytest.mark.parametrize("steps", [20, 200])
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_of_two_levels_fail_no_healthy_member(seed: int, steps: int) -> None:
+    """As of a clock that toggles: the median of a member is near one level or the other, whatever their number."""
+    sent, random = block(5), Random(seed)
+    times = {
+        name: [random.gauss(1.0, 0.004) * random.choice((1.0, 1.10)) for _ in range(steps)] for name in sent
+    }  # fmt: skip
+    whole = [max(each) for each in zip(*times.values(), strict=True)]
+    for name, each in sent.items():
+        each.compute = dict.fromkeys(each.compute, statistics.median(times[name]))
+        each.wait = statistics.median(most - own for most, own in zip(whole, times[name], strict=True))
+        each.spread, each.steps = spread(times[name]) or 0.0, steps
+    assert judge_block(members(sent)).failed == {}
 
 
 def test_small_differences_warn_from_where_healthy_nodes_end() -> None:

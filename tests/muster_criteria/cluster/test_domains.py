@@ -15,9 +15,12 @@ from muster_criteria.cluster.rack import Trouble
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Verdict
 from muster_criteria.sku_files.skus import load_sku
+from muster_node.cluster.exchange import ELEMENT_BYTES, elements_of
+from muster_node.workloads.common import MIB
 from tests.muster_criteria.cluster_results import COLLECTIVES, Sent
 
 NODES, GPUS = 18, 4
+LARGE, SMALL = (str(elements_of(mib * MIB, NODES * GPUS) * ELEMENT_BYTES) for mib in (512, 64))
 HERE, ELSEWHERE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.32766", "7d1f8f6a-55c1-4b0e-8a32-9a0e5a1f0c22.32766"
 ZERO = "00000000-0000-0000-0000-000000000000.0"
 PARTITION = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.2"
@@ -38,7 +41,11 @@ def _member(name: str, names: list[str], said: Mapping[str, Any], rack: str, nod
         rows.append(_row("fabric_state", f"gpu{gpu}", text=said["state"]))
         rows.append(_row("fabric_healthy", f"gpu{gpu}", value=said["healthy"]))
     rows += [
-        _row("domain_busbw", value=rate, labels={"ranks": str(NODES * GPUS), "mnnvl": way})
+        _row(
+            "domain_busbw",
+            value=rate,
+            labels={"ranks": str(NODES * GPUS), "bytes": said.get("bytes", LARGE), "mnnvl": way},
+        )
         for way, rate in said.get("rates", {}).items()
     ]
     measurements = (*member.result.measurements, *rows)
@@ -228,6 +235,14 @@ def test_racks_of_a_block_are_judged_apart() -> None:
 def test_mnnvl_that_gives_nothing_is_the_racks(rates: Mapping[str, float], ill: bool) -> None:
     judged = _judged({"rates": rates}, at=NODES)
     assert (judged.members["n00"].verdict is Verdict.PASS) is not ill
+    assert [code for code, _ in judged.racks[0].troubles] == ([Trouble.NO_GAIN] if ill else [])
+
+
+@pytest.mark.parametrize(("size", "on", "ill"), [
+    (LARGE, 420.0, True), (SMALL, 420.0, False), (SMALL, 349.0, True),
+])  # fmt: skip
+def test_a_small_all_reduce_has_only_to_be_faster_with_mnnvl(size: str, on: float, ill: bool) -> None:
+    judged = _judged({"bytes": size, "rates": {"on": on, "off": 350.0}}, at=NODES)
     assert [code for code, _ in judged.racks[0].troubles] == ([Trouble.NO_GAIN] if ill else [])
 
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements, MemberResult
 from muster_criteria.cluster.rack import RackState, Trouble
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
-from muster_criteria.words import listed
+from muster_criteria.words import figure, listed
 
 ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 IMEX_UP = ("READY", "service active")
@@ -27,8 +27,12 @@ IMEX_ELSEWHERE = "service masked"
 OTHERS_MIN = 3
 """Fewest nodes of a rack that tell a node from its rack."""
 GAIN = 1.5
-"""By what factor MNNVL has to speed up an all_reduce. Chosen here: published with and without it: 882.51 / 191.40 GB/s
-on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs."""
+"""By what factor MNNVL has to speed up a large all_reduce. Chosen here: published with and without it: 882.51 / 191.40
+GB/s on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs.
+"""
+LARGE_BYTES = 500_000_000
+"""Bytes of a large all_reduce: 512 MiB, divided evenly over the ranks. Chosen here: latency bounds a small
+one, for which no factor is published, so that MNNVL has only to make it faster."""
 NICS_MOST = 500.0
 """GB/s of an all_reduce that no tray's NICs carry (four of 800 Gb/s: 400 GB/s), so that it went over NVLink. Published
 for a GB200 whose switch had no effect: 838.07 with MNNVL and 837.76 without (NVCRE)."""
@@ -267,22 +271,23 @@ def _no_gains(readings: Mapping[str, _Reading], measured: Mapping[str, Measureme
 
 def _no_gain(measured: Iterable[Measurements]) -> str:
     """Why MNNVL gives nothing at the largest size that ran both ways, "" if it does or was not tried."""
-    rates: dict[tuple[int, str], list[float]] = collections.defaultdict(list)
+    rates: dict[tuple[int, int, str], list[float]] = collections.defaultdict(list)
     for rows in measured:
         for row in rows.rows(COLLECTIVES, Trouble.NO_GAIN):
-            size, way = row.labels.get("ranks", ""), row.labels.get("mnnvl", "")
-            if row.value is not None and way and size.isdigit():
-                rates[int(size), way].append(row.value)
-    both = [ranks for ranks, way in rates if way == "on" and (ranks, "off") in rates]
+            ranks, size, way = (row.labels.get(name, "") for name in ("ranks", "bytes", "mnnvl"))
+            if row.value is not None and way and ranks.isdecimal() and size.isdecimal():
+                rates[int(ranks), int(size), way].append(row.value)
+    both = [(most, sent) for most, sent, way in rates if way == "on" and (most, sent, "off") in rates]
     if not both:
         return ""
-    most = max(both)
-    on, off = (min(rates[most, way]) for way in ("on", "off"))
-    if on >= GAIN * off or min(on, off) > NICS_MOST:
+    most, sent = max(both)
+    on, off = (min(rates[most, sent, way]) for way in ("on", "off"))
+    factor = GAIN if sent >= LARGE_BYTES else 1.0
+    if on > factor * off or min(on, off) > NICS_MOST:
         return ""
     return (
-        f"with {most} ranks an all_reduce has {on:.3g} GB/s with MNNVL, less than {GAIN:g} times the {off:.3g} GB/s "
-        "without: NCCL used the same way both times"
+        f"with {most} ranks an all_reduce of {figure(sent / 1e6, 'MB')} has {on:.3g} GB/s with MNNVL, not more than "
+        f"{factor:g} times the {off:.3g} GB/s without: NCCL used the same way both times"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -32,11 +31,9 @@ PAYLOAD = "payload"
 CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
 """Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
 A slow or ill member explains none."""
-SLOWED = frozenset({
-    "straggler", "slow_alone", "slow_path", "scaling", "step_p95_to_p50", "tokens_per_s", "slow_save",
-    "slow_shared_path",
-})  # fmt: skip
-"""Rules of findings on what makes a block, or its saves, slower than it should be."""
+SLOWED = frozenset({"straggler", "slow_alone", "slow_path", "tokens_per_s", "slow_save", "slow_shared_path"})
+"""Rules of findings on what is slower than other members, or than earlier blocks. Not those with a limit of their own
+(``scaling``, ``step_p95_to_p50``): where every block breaks it, none would be left to compare with."""
 OTHERS_MIN = 3
 """Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
 SAVED = "checkpoint_"
@@ -184,15 +181,6 @@ class Measurements:
     def texts(self, probe: str, metric: str) -> tuple[str, ...]:
         """The different texts of a metric, in order."""
         return tuple(sorted({row.text or "" for row in self.rows(probe, metric)}))
-
-    def noise(self, probe: str, metric: str) -> float:
-        """By what share the medians of a node's metric differ by chance on two equal nodes; 0 without its spread.
-
-        Of n normal repeats the spread is 3.29 sigma, and the difference of two medians has a standard deviation of
-        1.77 sigma / √n, so that 2 spread / √n is 3.7 of these.
-        """
-        rows = self._matching(probe, metric, "node", {})
-        return max((2.0 * (row.spread or 0.0) / math.sqrt(max(row.samples, 1)) for row in rows), default=0.0)
 
     def devices(self, probe: str, metric: str) -> list[str]:
         """The devices that report a metric, gpu2 before gpu10."""

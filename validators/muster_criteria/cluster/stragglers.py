@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -30,15 +31,25 @@ FEW_CONFIDENCE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """One member's step: seconds of compute and of exposed communication (medians), and how far chance moves the former
-    (``Measurements.noise``).
+    """One member's step: seconds of compute and of exposed communication (medians of ``steps``), and the ``spread`` of
+    the former, (p95 − p5) / median.
     """
 
     compute: float
     wait: float
-    noise: float
+    spread: float
+    steps: int
     devices: Mapping[str, float]
     key: tuple[str, ...]
+
+    @property
+    def noise(self) -> float:
+        """By what share the medians of two equal nodes differ by chance, where steps are independent and normal.
+
+        Of n such steps the spread is 3.29 sigma, and the difference of two medians has a standard deviation of
+        1.77 sigma / √n, so that 2 spread / √n is 3.7 of these.
+        """
+        return 2.0 * self.spread / math.sqrt(self.steps)
 
 
 def judge_pace(programme: BlockProgramme, members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -61,13 +72,11 @@ def _pace(measured: Measurements) -> Pace | None:
     compute, wait = (measured.value(TRAINING, metric) for metric in PARTS)
     if compute is None or wait is None or compute <= 0:
         return None
-    devices = {
-        row.device: row.value
-        for row in measured.rows(TRAINING, "step_compute")
-        if row.device != "node" and row.value is not None
-    }
+    rows = measured.rows(TRAINING, "step_compute")
+    devices = {row.device: row.value for row in rows if row.device != "node" and row.value is not None}
+    node = next(row for row in rows if row.device == "node")
     keys = measured.texts(TRAINING, "pace_key")
-    return Pace(compute, wait, measured.noise(TRAINING, "step_compute"), devices, keys)
+    return Pace(compute, wait, node.spread or 0.0, max(node.samples, 1), devices, keys)
 
 
 def _of_node(measured: Measurements, metric: str) -> bool:
@@ -105,7 +114,9 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
         return
     # All wait for what no compute hides; the others also wait for the straggler.
     holds_up = statistics.median(other.wait for other in others) - pace.wait >= gap / 2
-    fails = excess > number_of(fail) and holds_up and len(others) >= OTHERS_MIN
+    # Medians of steps of two levels, as of a clock that toggles, differ by as much as single steps do.
+    surely = excess > max(number_of(fail), 100 * statistics.median(other.spread for other in others))
+    fails = surely and holds_up and len(others) >= OTHERS_MIN
     limit = fail if fails else warn
     device = _culprit(pace, others, number_of(limit))
     waits = "and waits least" if holds_up else "though the others do not wait for it"

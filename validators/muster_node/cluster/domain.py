@@ -27,7 +27,9 @@ DOMAIN_METRICS = {
     "fabric_state": Metric("text", "how far the GPU has come in joining its NVSwitch fabric"),
     "fabric_healthy": Metric("bool", "whether the fabric manager reports the GPU's NVLinks healthy"),
     "imex": Metric("text", "state of IMEX by its control tool, else of its service"),
-    "domain_busbw": Metric("GB/s", "bus bandwidth of an all_reduce in the domain, by ranks, and MNNVL on or off"),
+    "domain_busbw": Metric(
+        "GB/s", "bus bandwidth of an all_reduce in the domain, by ranks, bytes, and MNNVL on or off"
+    ),
 }
 """Metrics of a probe that tests the domain."""
 
@@ -135,8 +137,11 @@ class _Growing:
         slowest = [max(each) for each in zip(*(nodes[rank] for rank in ranks[:: group.per_node]))]
         factor = busbw_factor("all_reduce", len(ranks))
         rates = [size * ELEMENT_BYTES / each / 1e9 * factor for each in slowest]
-        labels = self._labels(ranks)
-        group.emit("domain_busbw", "node", value=median(rates), labels=labels, samples=len(rates), spread=spread(rates))
+        labels, sized = self._labels(ranks), {"bytes": str(size * ELEMENT_BYTES)}
+        group.emit(
+            "domain_busbw", "node", value=median(rates), labels={**sized, **labels}, samples=len(rates),
+            spread=spread(rates),
+        )  # fmt: skip
         value, samples = sum(one["wrong"] for one in here), len(slowest) + _WARMUP
         group.emit("collective_mismatches", "node", value=value, labels={**_CHECKED, **labels}, samples=samples)
 

@@ -85,7 +85,9 @@ def test_a_block_is_compared_with_earlier_ones_of_its_recipe() -> None:
     assert store.trainings.earlier(run, "", 4.0) is None
 
 
-@pytest.mark.parametrize(("rule", "counts"), [*((rule, False) for rule in sorted(SLOWED)), ("port_errors", True)])
+@pytest.mark.parametrize(
+    ("rule", "counts"), [*((rule, False) for rule in sorted(SLOWED)), ("scaling", True), ("step_p95_to_p50", True)]
+)
 def test_a_block_in_which_a_member_was_found_slow_is_no_yardstick(rule: str, counts: bool) -> None:
     train("sound", scaling=0.98)
     train("slow", slow="gpu1", scaling=0.5, verdict=Verdict.WARN, rule=rule)
@@ -99,10 +101,10 @@ def test_a_block_in_which_a_member_was_found_slow_is_no_yardstick(rule: str, cou
 
 
 def test_a_slowdown_that_a_person_has_waived_is_what_later_blocks_are_compared_with() -> None:
-    train("found", slow="gpu1", scaling=0.5, rule="scaling")
+    train("found", slow="gpu1", scaling=0.5, rule="tokens_per_s")
     (found,) = store.verdicts.open_findings("n2")
     store.waivers.give(found.finding.id, store.waivers.end_of("2099-12-31"), "Ada", "known")
-    train("waived", slow="gpu1", scaling=0.5, rule="scaling")
+    train("waived", slow="gpu1", scaling=0.5, rule="tokens_per_s")
     assert store.trainings.comparisons(train("now"))["earlier"]["scaling"] == [0.5, 1]
 
 

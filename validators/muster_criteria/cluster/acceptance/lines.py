@@ -118,7 +118,7 @@ def _gated(figures: Figures, compared: Comparisons, metric: str, what: str, wors
 def _earlier(compared: Comparisons, key: str, unit: str) -> str:
     if key not in compared.earlier:
         alike = " and as many devices" if key.startswith(SAVED) else ""
-        return f"no earlier block with this recipe{alike}"
+        return f"no earlier block with this recipe{alike} that was not found slow"
     value, blocks = compared.earlier[key]
     return f"{number(value)}{f' {unit}' if unit else ''}: median of {blocks} earlier block{'s' if blocks > 1 else ''}"
 
