@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor, count_wrong, elements_of
+from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange, busbw_factor, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
@@ -175,3 +175,11 @@ class _Growing:
                 seconds.append(round(clock.now() - met, 9))
             count_wrong(group, labels, wrong, exchange)
         return seconds
+
+
+def count_wrong(group: RankGroup, labels: dict[str, str], wrong: collections.Counter[int], exchange: Exchange) -> None:
+    """Adds what arrived wrong to ``wrong``; the first of it is reported at once."""
+    found = exchange.wrong()
+    if found and not wrong:
+        group.emit("collective_mismatches", "node", value=sum(found.values()), labels=labels, so_far=True)
+    wrong.update(found)

@@ -8,11 +8,9 @@ reduce_scatter that of all ranks).
 
 from __future__ import annotations
 
-import collections
 import functools
 from typing import Any, Callable
 
-from muster_node.cluster.rank import RankGroup
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.patterns import random_words
 
@@ -209,11 +207,3 @@ class Exchange:
 
     def _parts_of_all(self, part: slice) -> Any:
         return self._torch.cat([self.payload(rank, part) for rank in range(self._ranks)])
-
-
-def count_wrong(group: RankGroup, labels: dict[str, str], wrong: collections.Counter[int], exchange: Exchange) -> None:
-    """Adds what arrived wrong to ``wrong``; the first of it is reported at once."""
-    found = exchange.wrong()
-    if found and not wrong:
-        group.emit("collective_mismatches", "node", value=sum(found.values()), labels=labels, so_far=True)
-    wrong.update(found)

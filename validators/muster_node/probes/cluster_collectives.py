@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from muster_node.cluster.domain import DOMAIN_METRICS, grow
-from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, count_wrong, elements_of
+from muster_node.cluster.domain import DOMAIN_METRICS, count_wrong, grow
+from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
 from muster_node.cluster.fabric import Fabric, open_fabric
 from muster_node.cluster.member import PeerGroup
 from muster_node.cluster.rank import RankGroup
