@@ -64,7 +64,12 @@ def as_device(name: str) -> str:
     kind, colon, own = name.partition(":")
     if not (colon and DEVICE.fullmatch(kind)):
         kind, own = "device", name
-    return f"{kind}:{_NOT_IN_DEVICE.sub('_', own)[:64] or '_'}"
+    return f"{kind}:{as_name(own)[:64] or '_'}"
+
+
+def as_name(text: str) -> str:
+    """A device of the sweep, such as a PCI address, with "_" for each character that no device may have."""
+    return _NOT_IN_DEVICE.sub("_", text)
 
 
 def as_label(text: str) -> str:

@@ -162,7 +162,7 @@ def _only(facts: Iterable[Fact], names: Iterable[str]) -> list[Fact]:
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
-    plain: dict[str, Any] = {"name": fact.name, "device": contract.as_device(fact.device)}
+    plain: dict[str, Any] = {"name": fact.name, "device": contract.as_name(fact.device)}
     if fact.value is not None:
         plain["value"] = fact.value
     for name, value in (("text", fact.text), ("note", fact.note)):

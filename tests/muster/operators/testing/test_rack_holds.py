@@ -101,10 +101,12 @@ def test_racks_of_simulated_nodes_are_other_racks() -> None:
 
 
 def test_the_command_that_a_refused_block_names_releases_a_rack_with_a_blank_in_its_name() -> None:
-    store.nodes.add(dataclasses.replace(fleet.new_node("tray-00"), rack="Rack 12"))
-    fleet.qualify("tray-00")
+    trays = NAMES[:2]
+    for name in trays:
+        store.nodes.add(dataclasses.replace(fleet.new_node(name), rack="Rack 12"))
+        fleet.qualify(name)
     store.racks.hold(RUN, "Rack 12", ["imex"], "why", NAMES)
     with pytest.raises(MusterError) as refused:
-        together([store.nodes.get("tray-00")])
+        together([store.nodes.get(name) for name in trays])
     (line,) = commands(str(refused.value))
     assert shlex.split(line)[:4] == ["muster", "racks", "release", "Rack 12"]

@@ -12,7 +12,7 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.decisions import certificates
 from tests.muster import fleet
-from tests.muster.store.decisions.test_certificates import NODE, in_production
+from tests.muster.store.decisions.test_certificates import NODE, in_production, made_in_production
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 
@@ -41,7 +41,7 @@ def test_short_tests_do_not_put_off_the_end_of_a_certificate(monkeypatch: pytest
         return len(store.certificates.of_node(NODE)), not store.certificates.uncertified()
 
     short = ("intake", "performance")
-    in_production()
+    made_in_production()
     assert [test(10), test(12, *short), test(38, *short)] == [(2, True), (2, True), (2, True)]
     newest = store.certificates.newest(NODE)
     assert newest

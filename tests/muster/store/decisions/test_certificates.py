@@ -32,13 +32,14 @@ NODE = "gpu-0001"
 
 
 def in_production() -> Certificate:
-    copied.records(_in_production)
+    copied.records(made_in_production)
     found = store.certificates.newest(NODE)
     assert found
     return found
 
 
-def _in_production() -> None:
+def made_in_production() -> None:
+    """As ``in_production``, by the settings and the clock of this test."""
     store.nodes.add(fleet.new_node(serials={"gpu0": "S1"}))
     fleet.qualify()
     move(NODE, State.PRODUCTION, "Ada", "needed now")

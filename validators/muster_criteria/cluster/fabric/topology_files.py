@@ -25,7 +25,7 @@ _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
-_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.(name|mac)=(.+)$")
+_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
 """As Slurm's own parser reads it: blanks around the sign, and quotes."""
 

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF012
 
 import ctypes
+import json
 import os
 import resource
 import signal
@@ -142,7 +143,15 @@ class BadDevice(Bad):
     name = "bad_device"
 
     def misbehave(self, context):
-        context.emit("figure", "../etc", value=1)
+        line = {
+            "kind": "measurement",
+            "metric": "figure",
+            "device": "../etc",
+            "labels": {},
+            "value": 1,
+            "unit": "count",
+        }
+        os.write(self.line_to_agent(context), json.dumps(line).encode() + b"\n")
         time.sleep(60)
 
 
