@@ -161,7 +161,7 @@ def begin(
             try:
                 _stop_if_taken_back(step, attempt, client, seen)
             except Preempted as error:
-                # Whoever submits jobs decides when a test is preempted, and not what becomes of its findings.
+                # A user who submits jobs decides when a test is preempted, and not what becomes of its findings.
                 log.warning("judged by what it measured: %s", error)
                 store.runs.change_job(attempt.job, state=outcome.RUNNING)
                 seen = jobs.look(client, node.work_dir, key, "")

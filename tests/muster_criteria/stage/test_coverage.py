@@ -122,14 +122,14 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", [*REFUSED, "twice, with different values"])
 def test_what_a_limit_would_have_judged_is_missing_where_it_was_refused(case: MakeCase, how: str) -> None:
     failed: dict[str, Any] = {"labels": {"test": "memory"}}
-    spoilt = case("performance", level="short").add("dcgm_diag", "dcgm_failures", "gpu3", 0.0, "count", **failed)
-    assert not spoilt.judge().coverage.missing
+    node = case("performance", level="short").add("dcgm_diag", "dcgm_failures", "gpu3", 0.0, "count", **failed)
+    assert not node.judge().coverage.missing
     if how in REFUSED:
-        next(spoilt.rows("dcgm_failures")).update(REFUSED[how])
+        next(node.rows("dcgm_failures")).update(REFUSED[how])
     else:
-        spoilt.add("dcgm_diag", "dcgm_failures", "gpu3", 1.0, "count", **failed)
+        node.add("dcgm_diag", "dcgm_failures", "gpu3", 1.0, "count", **failed)
 
-    assert missing(spoilt.judge()) == {(Lack.REFUSED, "dcgm_failures[test=memory]", "gpu3")}
+    assert missing(node.judge()) == {(Lack.REFUSED, "dcgm_failures[test=memory]", "gpu3")}
 
 
 def test_an_inlet_in_another_unit_does_not_pass_as_cool(case: MakeCase) -> None:

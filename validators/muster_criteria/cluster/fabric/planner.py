@@ -57,7 +57,7 @@ def next_round(
 
 
 def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
-    """The round of the screening without them: whoever has no partner in it meets another, on one leaf where it can.
+    """The round of the screening without them: nodes without a partner in it meet, on one leaf where they can.
 
     Also who would have rested. The DAG takes a round without pairs for the last; this has some if two nodes are left.
     """

@@ -32,7 +32,7 @@ class Bad(Probe):
 
 
 class Corrupts(Bad):
-    """Sees wrong figures, one on the device that hangs, and ends only when told."""
+    """Sees wrong figures, one on the device that hangs, and ends only at SIGTERM."""
 
     name = "corrupts"
     metrics = {"wrong": Metric("count", "a count"), **Bad.metrics}
