@@ -14,6 +14,7 @@ from muster.errors import AirflowRefused, UnknownRun
 from muster.integration import runid
 from muster.integration.airflow_api import REASON, AirflowClient
 from muster.model import dags, runs
+from muster.model.events import Event
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
 from muster.rules.current import INCONCLUSIVE
@@ -255,8 +256,8 @@ def cells(run: Run, over: bool) -> dict[str, str]:
     verdicts: dict[str, str] = {}
     for each in store.runs.find(node=run.node):
         verdicts.setdefault(each.dag_id, each.verdict.value if each.verdict else _at_work(each))
-    here = service_of(run.node)
-    production = production_cell(here.entered_by)
+    entries = _entries(run.node)
+    production = production_cell(entries[-1].actor if entries else "")
     if run.dag_id == dags.ADMISSION and not production:
         production = "kept out" if over else "asked"
     found = {
@@ -284,13 +285,18 @@ def finished(run: Run) -> RunReport | None:
         return None
 
 
-def service_of(node: str) -> Service:
-    """The node's service, from the records."""
-    entries = [
+def _entries(node: str) -> list[Event]:
+    """The node's moves into service, oldest first."""
+    return [
         event
         for event in store.nodes.events(node)
         if event.to_state is State.PRODUCTION and event.from_state not in SERVING
     ]
+
+
+def service_of(node: str) -> Service:
+    """The node's service, from the records."""
+    entries = _entries(node)
     kinds = (dags.CLUSTER_QUALIFICATION, dags.NODE_REVALIDATION, dags.NODE_QUALIFICATION)
     reports: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for run in reversed(store.runs.find(node=node)):

@@ -43,7 +43,7 @@ OVERTAKEN = "n7"
 """A node that is moved while a person is asked about it."""
 MALLORY = ("mallory", "a password of her own")
 
-PATIENCE_H = 0.025
+PATIENCE_H = 0.1
 """How long people are waited for here, in hours: on a busy machine, too, an answer has to come in time."""
 
 
