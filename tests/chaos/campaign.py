@@ -33,7 +33,7 @@ from tests.chaos.world import World
 AT_ONCE = 8
 """Faults that last at the same time."""
 DRAWS = 20
-SETTLE_S = 900.0
+SETTLE_S = 300.0
 """How long a leg may settle at least; or as long as its faults lasted, since lives end at that pace."""
 CALM_S = 15.0
 LOOK_S = 5.0
