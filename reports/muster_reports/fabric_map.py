@@ -21,8 +21,8 @@ RAILS_MAX = 8
 NAMED_MAX = 12
 """With more nodes, rows and columns have no names; with more than this, cells no figures."""
 COLUMNS = 4
-DARK = 0.6
-"""Below this share a cell is so dark that its figure is white."""
+DARK = 0.4
+"""A cell of less luminance than this, of 1, has a white figure: both ends of the colour scale are dark."""
 LOWEST, HIGHEST = 0.5, 1.1
 """The shares of the usual rate at which the colour scale ends."""
 
@@ -82,8 +82,11 @@ def _figure(matrices: list[RailMatrix], rows: int, columns: int, height: int) ->
             axes.set_yticks(range(len(at)), matrix.nodes, fontsize=7)
             for cell in matrix.cells:
                 words = "wrong" if cell.wrong else f"{100 * cell.share:.0f}"
-                colour = "white" if cell.wrong or cell.share < DARK else INK
-                axes.text(at[cell.receiver], at[cell.sender], words, ha="center", va="center", fontsize=6, color=colour)
+                row, column = at[cell.sender], at[cell.receiver]
+                red, green, blue, _ = image.cmap(image.norm(shares[row, column]))
+                # The weights of ITU-R BT.601.
+                colour = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < DARK else INK
+                axes.text(column, row, words, ha="center", va="center", fontsize=7, color=colour)
         else:
             axes.set_xticks([])
             axes.set_yticks([])
