@@ -248,13 +248,16 @@ def drain_again(node: str) -> str | None:
     """Queue the withdrawal of a node that Muster has withdrawn, and that its scheduler shows without a drain.
 
     Returns the question that a person is asked about it, "" without: about a broken node, and about any other that
-    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now.
+    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now,
+    or a run tests a node in service: that ends its test, and closes no node under a job of a user.
     """
     what = "drained again: somebody lifted its drain, or its scheduler lost it"
     with writing() as session:
         row = access.node_row(session, node, lock=True)
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is None or place.wanted != WITHDRAWN:
+            return None
+        if State(row.state) in SERVING and access.live_lease(session, node) is not None:
             return None
         _queue_again(place)
         lately = select(EventRow.id).where(EventRow.node == node, EventRow.reason == what)
