@@ -28,7 +28,8 @@ LIMIT_MINUTES = 24 * 60
 class Mark:
     """What an admission shows with a node: the verdict, its date and the certificate's id.
 
-    ``tested_since``: when the run began that the admission rests on; None if it rests on no test.
+    ``verdict``: "revoked", with that date, if the certificate is. ``tested_since``: when the run began that the admission
+    rests on; None if it rests on no test that still holds.
     """
 
     verdict: str
