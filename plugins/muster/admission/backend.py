@@ -49,7 +49,7 @@ class Seen:
 
     ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
     keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
-    when, where known. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
+    when, where known. ``by_scheduler``: the scheduler itself did, and no person or program. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
     responding, down). ``booted``: since when a node runs that we closed, and that its scheduler holds down only because
     it did not answer for a while; it answers again. ``worked_on``: why others may be at work on it, closed or not (in
     maintenance, powered down), which may have restarted it. ``kept``: why it is not free even closed, though that
@@ -73,11 +73,17 @@ class Seen:
     both: bool = False
     kept: str = ""
     booted: datetime.datetime | None = None
+    by_scheduler: bool = False
 
     @property
     def verify(self) -> bool:
         """Whether the person who closed the node wants it tested."""
         return VERIFY in self.foreign
+
+    @property
+    def in_hand(self) -> str:
+        """Who closed it and may be at work on it, and why: a person or a program, and not its scheduler itself."""
+        return "" if self.by_scheduler else self.foreign
 
     def proved(self, tested_since: datetime.datetime | None) -> bool:
         """Whether a node that came back was tested since."""

@@ -35,11 +35,9 @@ def shown_as(seen: Seen | None) -> str:
     """Returns how the scheduler shows a node, in the words of the node's page and history. Pure."""
     if seen is None:
         return "not at all"
-    if seen.apart:
-        return seen.apart
-    if seen.open:
-        return OPEN
-    return f"closed: {seen.foreign}" if seen.foreign else CLOSED
+    if seen.foreign:
+        return f"{seen.apart or 'closed'}: {seen.foreign}"
+    return seen.apart or (OPEN if seen.open else CLOSED)
 
 
 def difference_of(place: Place, seen: Seen | None) -> str:
