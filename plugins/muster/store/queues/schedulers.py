@@ -265,10 +265,10 @@ def drain_again(node: str) -> str | None:
         access.remark(session, row, "muster", what)
         if not again and State(row.state) not in BROKEN:
             return ""
-        place.question = (
-            f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
-            f"{', repeatedly' if again else ''}: find out why, then `muster node move {node} … --reason …`"
-        )
+        gone = f"`muster node remove {node} --reason …` ends its place there, so that nobody drains it again"
+        way = gone if row.state == State.RETIRED else f"find out why, then `muster node move {node} … --reason …`"
+        found = f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
+        place.question = f"{found}{', repeatedly' if again else ''}: {way}"
         return place.question
 
 
