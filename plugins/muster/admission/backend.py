@@ -85,6 +85,11 @@ class Seen:
         """Who closed it and may be at work on it, and why: a person or a program, and not its scheduler itself."""
         return "" if self.by_scheduler else self.foreign
 
+    @property
+    def theirs(self) -> str:
+        """Why Muster begins nothing by itself on a node that is closed, "" if nothing keeps it from that."""
+        return f"it is closed: {self.in_hand}" if self.in_hand and not self.verify else ""
+
     def proved(self, tested_since: datetime.datetime | None) -> bool:
         """Whether a node that came back was tested since."""
         return bool(self.booted and tested_since and tested_since > self.booted)
