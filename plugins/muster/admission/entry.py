@@ -83,8 +83,8 @@ def assign(node: str, cluster: str, name: str, person: str, reason: str, *, aban
         seen = look([node], unanswered={}, jobs=False).get(node)  # one that does not answer confirmed it before
         if seen is not None and seen.foreign and not seen.ours:
             raise IllegalMove(
-                f"{place.cluster} has not closed {node} for Muster, but for others alone ({seen.foreign}), and it would "
-                "be open once they lift that: repeat this then, or give it up: "
+                f"{place.cluster} keeps {node} closed for others alone ({seen.foreign}), and would give it to users "
+                "once they lift that: repeat this then, or give that place up: "
                 f"`muster node scheduler {node} --none --abandon --reason …`",
                 Refusal.STATE,
             )

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 def allocation(node: str, *, in_hand: bool = False) -> str:
     """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
 
-    ``in_hand``: also who closed it, and may be at work on it. Raises MusterError if its scheduler does not answer; UnknownNode.
+    ``in_hand``: also who closed it, and may be at work on it. Raises MusterError if its scheduler does not answer;
+    UnknownNode.
     """
     seen = look([node]).get(node)
     return (in_hand and seen.theirs) or seen.allocation if seen else "perhaps: its scheduler does not know it"
@@ -41,7 +42,7 @@ def allocation(node: str, *, in_hand: bool = False) -> str:
 def in_use(node: Node) -> str:
     """Returns why a revalidation must leave the node alone now, "" if it is idle.
 
-    In revalidation, only current allocations count, and who else closed it. Raises as ``allocation``.
+    In revalidation, current allocations count, and who else closed it. Raises as ``allocation``.
     """
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]

@@ -68,16 +68,16 @@ LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
 _APPENDED = " : "
 """Between a reason and what slurmctld appends to it, "Not responding" or "reboot complete" (23.02 and later)."""
 
-_ROOT = frozenset({"root", "0"})
-_SLURMCTLDS = re.compile(
-    r"Not responding|Node unexpectedly rebooted|batch job complete failure|Kill task failed|Prolog|Epilog|Duplicate job"
-    r"|(?i:reboot)|ResumeTimeout|gres/|Low |Could not unpack gres data|CoreSpec differ"
-)
-"""How slurmctld's own reasons begin, where its user is root, as which administrators give reasons too."""
-
 _AT_REGISTRATION = re.compile(r"gres/|Low |Could not unpack gres data|CoreSpec differ")
 """How the reasons begin that slurmctld puts in place of any other one when a node registers with less than slurm.conf
 gives it (23.02 and later). They stay when it registers with all of it again."""
+
+_ROOT = frozenset({"root", "0"})
+_SLURMCTLDS = re.compile(
+    f"{_AT_REGISTRATION.pattern}|Not responding|Node unexpectedly rebooted|(?i:reboot)|ResumeTimeout|Prolog|Epilog"
+    "|Kill task failed|batch job complete failure|Duplicate job"
+)
+"""How slurmctld's own reasons begin, where its user is root, as which administrators give reasons too."""
 
 
 class SlurmNode(pydantic.BaseModel):
