@@ -28,7 +28,8 @@ LIMIT_MINUTES = 24 * 60
 class Mark:
     """What an admission shows with a node: the verdict, its date and the certificate's id.
 
-    ``tested_since``: when the run began that the admission rests on; None if it rests on no test.
+    ``verdict``: "revoked", with that date, if the certificate is. ``tested_since``: when the run began that the
+    admission rests on; None if it rests on no test that still holds.
     """
 
     verdict: str
@@ -48,14 +49,15 @@ class Seen:
 
     ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
     keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
-    when, where known. ``apart``: why it is not opened now, nor tested while it serves (rebooting, powered down, not
-    responding, down). ``booted``: since when a node runs that we closed, and that its scheduler holds down only because
-    it did not answer for a while; it answers again. ``worked_on``: why others may be at work on it, closed or not (in
-    maintenance, powered down), which may have restarted it. ``kept``: why it is not free even closed, though that
-    restarts no node. ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use
-    all the same. ``marked``: an open node shows what ``admit`` set with it. ``created``: since when the scheduler has
-    the node, where another machine that joins under its name is a new node to it. ``drain``: our own drain, by its time
-    and reason, where the scheduler may forget that it was lifted.
+    when, where known. ``by_scheduler``: the scheduler itself did, and no person or program. ``apart``: why it is not
+    opened now, nor tested while it serves (rebooting, powered down, not responding, down). ``booted``: since when a
+    node runs that we closed, and that its scheduler holds down only because it did not answer for a while; it answers
+    again. ``worked_on``: why others may be at work on it, closed or not (in maintenance, powered down), which may have
+    restarted it. ``kept``: why it is not free even closed, though that restarts no node. ``used_by``: the users' jobs
+    on it, or what it is promised to. ``unsure``: why it may be in use all the same. ``marked``: an open node shows what
+    ``admit`` set with it. ``created``: since when the scheduler has the node, where another machine that joins under
+    its name is a new node to it. ``drain``: our own drain, by its time and reason, where the scheduler may forget that
+    it was lifted.
     """
 
     open: bool
@@ -72,11 +74,22 @@ class Seen:
     both: bool = False
     kept: str = ""
     booted: datetime.datetime | None = None
+    by_scheduler: bool = False
 
     @property
     def verify(self) -> bool:
         """Whether the person who closed the node wants it tested."""
         return VERIFY in self.foreign
+
+    @property
+    def in_hand(self) -> str:
+        """Who closed it and may be at work on it, and why: a person or a program, and not its scheduler itself."""
+        return "" if self.by_scheduler else self.foreign
+
+    @property
+    def theirs(self) -> str:
+        """Why Muster begins nothing by itself on a node that is closed, "" if nothing keeps it from that."""
+        return f"it is closed: {self.in_hand}" if self.in_hand and not self.verify else ""
 
     def proved(self, tested_since: datetime.datetime | None) -> bool:
         """Whether a node that came back was tested since."""

@@ -99,4 +99,5 @@ def mark_of(node: str) -> Mark:
     found = store.certificates.newest(node)
     if found is None:
         raise LeftAlone(f"{node} has no certificate: admit it, or test it again")
-    return Mark(found.verdict, found.issued_at.date(), found.id, found.tested_since)
+    shown, since = ("revoked", found.revoked_at) if found.revoked else (found.verdict, None)
+    return Mark(shown, (since or found.issued_at).date(), found.id, found.tested_since)

@@ -8,7 +8,6 @@ import enum
 from muster import store
 from muster.admission.backend import Seen
 from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
-from muster.model.states import SERVING
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -36,11 +35,9 @@ def shown_as(seen: Seen | None) -> str:
     """Returns how the scheduler shows a node, in the words of the node's page and history. Pure."""
     if seen is None:
         return "not at all"
-    if seen.apart:
-        return seen.apart
-    if seen.open:
-        return OPEN
-    return f"closed: {seen.foreign}" if seen.foreign else CLOSED
+    if seen.foreign:
+        return f"{seen.apart or 'closed'}: {seen.foreign}"
+    return seen.apart or (OPEN if seen.open else CLOSED)
 
 
 def difference_of(place: Place, seen: Seen | None) -> str:
@@ -69,7 +66,7 @@ def next_change(place: Place, seen: Seen | None, lost: str) -> Do:
     if place.wanted == WITHDRAWN:
         # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only
         # Muster admits a node. One that is away is drained for when it comes back.
-        if place.state not in SERVING and not seen.ours and (seen.both or not seen.foreign):
+        if not seen.ours and (seen.both or not seen.foreign):
             return Do.CLOSE_AGAIN
         # Closed by us, for what was then: a repair, a test or a person has moved the node since. Records that were
         # restored may lack what the scheduler shows of it, and nothing else is left of that.

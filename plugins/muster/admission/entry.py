@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from muster import store
-from muster.admission.service import carry_out
+from muster.admission.service import carry_out, look
 from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
-from muster.model.schedulers import ADMITTED
+from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import SERVING, State
 from muster.rules.gate import Admit, Decision, Refuse
 from muster.settings import settings
@@ -72,6 +72,23 @@ def admit_by(
     if not dry_run:
         carry_out(node)
     return record
+
+
+def assign(node: str, cluster: str, name: str, person: str, reason: str, *, abandon: bool = False) -> Place | None:
+    """As ``store.schedulers.assign``. Raises IllegalMove also where others alone keep the node closed in its present
+    place: once they open it, users' jobs would begin on it, whatever it failed.
+    """
+    place = store.schedulers.place(node)
+    if place is not None and place.wanted == WITHDRAWN and not abandon:
+        seen = look([node], unanswered={}, jobs=False).get(node)  # one that does not answer confirmed it before
+        if seen is not None and seen.foreign and not seen.ours:
+            raise IllegalMove(
+                f"{place.cluster} keeps {node} closed for others alone ({seen.foreign}), and would give it to users "
+                "once they lift that: repeat this then, or give that place up: "
+                f"`muster node scheduler {node} --none --abandon --reason …`",
+                Refusal.STATE,
+            )
+    return store.schedulers.assign(node, cluster, name, person, reason, abandon=abandon)
 
 
 def effects(node: Node, after: State) -> tuple[str, ...]:

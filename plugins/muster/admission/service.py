@@ -29,19 +29,20 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 log = logging.getLogger(__name__)
 
 
-def allocation(node: str) -> str:
+def allocation(node: str, *, in_hand: bool = False) -> str:
     """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
 
-    Raises MusterError if its scheduler does not answer; UnknownNode.
+    ``in_hand``: also who closed it, and may be at work on it. Raises MusterError if its scheduler does not answer;
+    UnknownNode.
     """
     seen = look([node]).get(node)
-    return seen.allocation if seen else "perhaps: its scheduler does not know it"
+    return (in_hand and seen.theirs) or seen.allocation if seen else "perhaps: its scheduler does not know it"
 
 
 def in_use(node: Node) -> str:
     """Returns why a revalidation must leave the node alone now, "" if it is idle.
 
-    In revalidation, only current allocations count. Raises as ``allocation``.
+    In revalidation, current allocations count, and who else closed it. Raises as ``allocation``.
     """
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
@@ -49,7 +50,7 @@ def in_use(node: Node) -> str:
     found = look([node.name]).get(node.name)
     if found is None:
         raise SchedulerDown(f"whether {node.name} is in use is unknown: its scheduler does not know it")
-    return found.taken  # where somebody opened it meanwhile, the test closes it first
+    return found.taken or found.theirs  # where somebody opened it meanwhile, the test closes it first
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:

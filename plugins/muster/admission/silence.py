@@ -27,7 +27,7 @@ class Silence(NamedTuple):
 def silence(nodes: Collection[str]) -> Silence:
     """What it means that some of the nodes do not answer."""
     away, seen = _excused(nodes)
-    down = {name for name, each in seen.items() if each.apart and not (each.foreign or each.kept)} - away.keys()
+    down = {name for name, each in seen.items() if each.apart and not (each.in_hand or each.kept)} - away.keys()
     return Silence(frozenset(away), frozenset(down))
 
 

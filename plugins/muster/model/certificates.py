@@ -9,7 +9,7 @@ import datetime
 @dataclasses.dataclass(frozen=True)
 class Certificate:
     """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
-    pass; ``revoked``: why, or "".
+    pass, or it is revoked; ``revoked``: why, or "".
     """
 
     id: str

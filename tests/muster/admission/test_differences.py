@@ -43,7 +43,7 @@ BARE, DRAINED = Seen(open=True, marked=False), Seen(open=False, ours=True, drain
         (OUT, THEIRS, "", Do.NOTHING),
         (OUT, dataclasses.replace(THEIRS, both=True), "", Do.CLOSE_AGAIN),
         (dataclasses.replace(OUT, done=ADMITTED), OPEN, "", Do.NOTHING),
-        (dataclasses.replace(OUT, state=State.REVALIDATION), OPEN, "", Do.NOTHING),
+        (dataclasses.replace(OUT, state=State.REVALIDATION), OPEN, "", Do.CLOSE_AGAIN),
         (dataclasses.replace(OUT, done_why="before"), OURS, "", Do.NEW_REASON),
         (dataclasses.replace(OUT, done_why="before", held_since=HELD.held_since), OURS, "", Do.NOTHING),
         (dataclasses.replace(OUT, done_why="before"), THEIRS, "", Do.NOTHING),

@@ -19,9 +19,9 @@ from muster.model.events import Evidence
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from tests.muster import fleet
-from tests.muster.admission.listed import NODE, THERE, in_production, line, placed
+from tests.muster.admission.listed import NODE, THERE, in_production, line, placed, revalidate
 from tests.support.node_list import NodeList
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
@@ -44,6 +44,21 @@ def test_how_the_scheduler_shows_a_node_is_stored_and_what_others_do_there_is_hi
     said = [event.reason for event in store.nodes.events(NODE)[before:]]
     assert len(said) == 2, "its drain and its end, each once"
     assert "alice: bad fan" in said[0]
+
+
+@pytest.mark.parametrize("tested", [False, True])
+def test_a_node_that_waits_in_revalidation_is_closed_again_unless_a_run_tests_it(nodes: Path, tested: bool) -> None:
+    in_production()
+    lease = revalidate()
+    fleet.do_stage(lease, "intake", Verdict.WARN, findings=(fleet.finding(severity=Severity.WARNING),))
+    store.runs.finish(lease.key, Verdict.INCONCLUSIVE, "no end")
+    if not tested:
+        store.leases.release(lease.key, "over")
+    service.carry_out(NODE)
+    assert store.nodes.get(NODE).state is State.REVALIDATION
+    nodes.write_text(f"{THERE}\n")
+    service.reconcile()
+    assert ("muster: " in line(nodes)) is not tested
 
 
 def test_a_node_in_quarantine_that_somebody_opened_is_closed_again_and_a_person_is_asked(

@@ -15,6 +15,7 @@ import pytest
 from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
+from muster.admission.carrying import mark_of
 from muster.admission.entry import move
 from muster.admission.startable import startable
 from muster.cli.node.check import of_controller
@@ -26,13 +27,15 @@ from muster.operators import provisional
 from muster.operators.lifecycle import repair
 from muster.operators.testing import claims
 from muster.store.queues import schedulers
-from muster_criteria.model import Verdict
+from muster_criteria.model import Severity, Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import NODE, THERE, in_production, line, placed
 from tests.support.node_list import NodeList
 from tests.support.refusals import illegal
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
+
+HOUR = datetime.timedelta(hours=1)
 
 
 def test_a_new_node_is_closed_until_it_is_admitted(nodes: Path) -> None:
@@ -44,6 +47,32 @@ def test_a_new_node_is_closed_until_it_is_admitted(nodes: Path) -> None:
     move(NODE, State.PRODUCTION, "Ada", "needed now")
     assert line(nodes) == THERE
     assert service.idle([NODE])[NODE].idle
+
+
+def test_an_admission_rests_on_no_test_whose_certificate_was_revoked(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PASS that waits for its scheduler, and then a FAIL that the circuit breaker holds: no drain of a person that
+    requests a test is lifted."""
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    monkeypatch.setenv("MUSTER_BREAKER_SHARE", "0.01")
+    in_production()
+    lease = fleet.begin(NODE, "whole", dag_id="node_revalidation")
+    for stage in STAGES:
+        fleet.do_stage(lease, stage)
+    store.runs.finish(lease.key, Verdict.PASS, "It passed.")
+    store.leases.release(lease.key, "over")
+    passed = mark_of(NODE)
+    assert passed.tested_since
+    lease = fleet.begin(NODE, "second", dag_id="node_revalidation")
+    fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.finding(severity=Severity.CRITICAL),))
+    assert store.runs.finish(lease.key, Verdict.FAIL, "gpu3 corrupts data").state_after is State.PRODUCTION
+    mark = mark_of(NODE)
+    assert (mark.certificate, mark.tested_since, mark.verdict) == (passed.certificate, None, "revoked")
+    asked = Seen(open=False, foreign="alice: ECC? muster:verify", foreign_since=passed.tested_since - HOUR)
+    assert not asked.stays_closed(passed)
+    assert asked.stays_closed(mark)
+    assert not Seen(open=False, booted=asked.foreign_since).proved(mark.tested_since)
 
 
 def test_a_node_that_fails_before_its_admission_is_closed_for_what_failed(nodes: Path) -> None:

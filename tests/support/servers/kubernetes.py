@@ -125,9 +125,18 @@ class Cluster:
     def pod(
         self, name: str, node: str, scheduler: str = "default-scheduler", phase: str = "Running", **metadata: Any
     ) -> None:
-        about = {"name": name, "namespace": "team", **metadata}
+        about = {"name": name, "namespace": "team", "uid": f"uid-{len(self.pods)}", **metadata}
         spec = {"nodeName": node, "schedulerName": scheduler}
         self.pods.append({"metadata": about, "spec": spec, "status": {"phase": phase}})
+
+    def deleted(self, namespace: str, name: str, preconditions: dict[str, str]) -> dict[str, Any]:
+        for pod in self.pods:
+            if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
+                if preconditions.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+                    raise Refused(409, "Precondition failed: UID in precondition")
+                self.pods.remove(pod)
+                return pod
+        raise Refused(404, f'pods "{name}" not found')
 
     def allow(self, verb: str, what: str, token: str) -> None:
         if token != f"Bearer {TOKEN}":
@@ -164,6 +173,9 @@ class Cluster:
                 self.allow("list", path[-1], token)
                 selected = [each for each in found if _selected(each, query.get("fieldSelector", ""))]
                 return self.listed(selected, query)
+            if path[0] == "namespaces" and path[2] == "pods" and method == "DELETE":
+                self.allow("delete", "pods", token)
+                return self.deleted(path[1], path[3], json.loads(body or b"{}").get("preconditions", {}))
             if path[0] != "nodes":
                 raise Refused(404, "the server could not find the requested resource")
             what = "/".join(["nodes", *path[2:]])

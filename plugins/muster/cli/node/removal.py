@@ -44,7 +44,7 @@ def remove(
                 f"or give that place up: `muster node scheduler {name} --none --abandon --reason …`"
             )
         if place is not None and not rehearsing:
-            store.schedulers.assign(name, "", "", show.person(who), given(reason))
+            entry.assign(name, "", "", show.person(who), given(reason))
         stated(name, f"retired{f', and closed in {place.cluster} for good' if place else ''}", dry_run)
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")

@@ -28,8 +28,7 @@ def scheduler(
     dry_run: DryRun = False,
 ) -> None:
     """Give a node its place in a scheduler, move it to another, or end its place. It is closed there until admitted."""
-    from muster import store
-    from muster.admission import clusters, service
+    from muster.admission import clusters, entry, service
 
     if bool(cluster) is none or (called and none):
         raise BadScheduler(f"where {name} belongs is not clear: give either --cluster (and --called), or --none")
@@ -37,7 +36,7 @@ def scheduler(
     if cluster:
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
-        place = store.schedulers.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon)
+        place = entry.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon)
         stated(name, f"{there} in {cluster}" if place else "in no scheduler", dry_run)
         if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])

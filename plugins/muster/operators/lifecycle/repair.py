@@ -202,12 +202,14 @@ def situation(node: Node, fault: Fault, history: Sequence[Attempt] | None, **see
 
 
 def allocated(node: Node) -> str:
-    """Returns why its scheduler may use a node, "" if it says that the node is closed and free. Unknown is in use."""
+    """Returns why its scheduler may use a node, or who may be at work on it, "" if it says that the node is closed and
+    free. Unknown is in use.
+    """
     try:
         place = store.schedulers.place(node.name)
         if place is not None and (place.wanted != WITHDRAWN or place.waits):
             return "its scheduler has not confirmed that it is closed"
-        return service.allocation(node.name)
+        return service.allocation(node.name, in_hand=True)
     except MusterError as error:
         return f"whether it is in use is not known: {error}"
 

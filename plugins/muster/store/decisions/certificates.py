@@ -384,5 +384,6 @@ def _environments(
 def _value(row: CertificateRow) -> Certificate:
     return Certificate(
         id=row.id, node=row.node, issued_at=row.issued_at, expires_at=row.expires_at, verdict=row.verdict,
-        tested_since=row.tested_since, revoked=row.revoked, document=row.document, revoked_at=row.revoked_at,
+        tested_since=None if row.revoked else row.tested_since, revoked=row.revoked, document=row.document,
+        revoked_at=row.revoked_at,
     )  # fmt: skip

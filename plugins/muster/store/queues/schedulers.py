@@ -248,7 +248,8 @@ def drain_again(node: str) -> str | None:
     """Queue the withdrawal of a node that Muster has withdrawn, and that its scheduler shows without a drain.
 
     Returns the question that a person is asked about it, "" without: about a broken node, and about any other that
-    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now.
+    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now,
+    or a run tests a node in service: that ends its test, and closes no node under a job of a user.
     """
     what = "drained again: somebody lifted its drain, or its scheduler lost it"
     with writing() as session:
@@ -256,16 +257,18 @@ def drain_again(node: str) -> str | None:
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is None or place.wanted != WITHDRAWN:
             return None
+        if State(row.state) in SERVING and access.live_lease(session, node) is not None:
+            return None
         _queue_again(place)
         lately = select(EventRow.id).where(EventRow.node == node, EventRow.reason == what)
         again = session.scalar(lately.where(EventRow.at > access.now() - AGAIN).limit(1)) is not None
         access.remark(session, row, "muster", what)
         if not again and State(row.state) not in BROKEN:
             return ""
-        place.question = (
-            f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
-            f"{', repeatedly' if again else ''}: find out why, then `muster node move {node} … --reason …`"
-        )
+        gone = f"`muster node remove {node} --reason …` ends its place there, so that nobody drains it again"
+        way = gone if row.state == State.RETIRED else f"find out why, then `muster node move {node} … --reason …`"
+        found = f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
+        place.question = f"{found}{', repeatedly' if again else ''}: {way}"
         return place.question
 
 

@@ -152,7 +152,7 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
 ) -> None:
     incident = begun()
 
-    def down(node: str) -> None:
+    def down(node: str, *, in_hand: bool) -> None:
         raise SchedulerDown("slurmctld does not answer")
 
     monkeypatch.setattr(repair.service, "allocation", down)

@@ -132,9 +132,16 @@ class Api:
         with contextlib.suppress(Changed):
             self._ask(self._core.create_namespaced_pod, namespace, pod, field_manager=MANAGER)
 
-    def delete_pod(self, namespace: str, name: str) -> None:
-        """Delete the pod, if it is there, with its own grace period. Raises SchedulerDown."""
-        self._ask(self._core.delete_namespaced_pod, name, namespace, absent=True)
+    def delete_pod(self, namespace: str, name: str, uid: str = "") -> bool:
+        """Delete the pod, if it is there, with its own grace period. Raises SchedulerDown.
+
+        ``uid``: this one alone; returns False if another of its name, on whatever node, has taken its place.
+        """
+        body = {"preconditions": {"uid": uid}} if uid else None
+        with contextlib.suppress(Changed):
+            self._ask(self._core.delete_namespaced_pod, name, namespace, body=body, absent=True)
+            return True
+        return False
 
     def priority_classes(self) -> Iterator[dict[str, Any]]:
         """Yields every priority class. Raises SchedulerDown."""

@@ -289,8 +289,9 @@ def _end_jobs(api: Api, is_of_a_user: Callable[[Mapping[str, Any]], bool], name:
     api.begin()
     for pod in api.pods(name):
         metadata = pod["metadata"]
-        if is_of_a_user(metadata) and not metadata.get("deletionTimestamp"):
-            api.delete_pod(metadata["namespace"], metadata["name"])
+        if not is_of_a_user(metadata) or metadata.get("deletionTimestamp"):
+            continue
+        if api.delete_pod(metadata["namespace"], metadata["name"], metadata["uid"]):
             owners = [f" of {each['kind']} {each['name']}" for each in metadata.get("ownerReferences") or []]
             yield one_line(f"{metadata['namespace']}/{metadata['name']}{''.join(owners[:1])}")
 

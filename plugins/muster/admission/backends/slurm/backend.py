@@ -19,7 +19,7 @@ import pydantic
 
 from muster.admission.backend import TEST_PREFIX, AdmissionBackend, Mark, Seen, each_alone
 from muster.admission.backends.slurm.job import SlurmTests, fields
-from muster.admission.backends.slurm.node import LOST, PREFIX, WAS, WITHDRAWN, SlurmNode
+from muster.admission.backends.slurm.node import BY, PREFIX, WAS, WITHDRAWN, SlurmNode, plain
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
@@ -189,24 +189,24 @@ class Slurm(AdmissionBackend):
         return seen.drain
 
     def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """DRAIN with our reason, unless somebody else closed it. Raises LeftAlone, SchedulerDown.
+        """DRAIN with our reason, unless somebody else drained it. Raises LeftAlone, SchedulerDown.
 
         Also a node that is down, rebooting or in maintenance: it would be open when it comes back. Until then the
-        reason that it showed stands behind ours. Not yet one that powers up for a job.
+        reason that it showed stands behind ours, with the person who took it down. Not yet one that powers up for a
+        job.
         """
         self._our_user()  # as above
         node = self._node(name)
         seen = self._seen(node)
-        if seen.foreign:
+        if seen.foreign and not seen.both:
             return
         theirs = ""
-        if seen.apart:
-            own, shown = node.reason.partition(WAS), node.reason or seen.apart
-            if shown in LOST and node.reason_set_by_user not in _slurm_users(self._runner):
-                shown += f", by {node.reason_set_by_user}"  # a person's, who wrote the same
-            theirs = "".join(own[1:]) if seen.ours else one_line(f"{WAS}{shown[:_THEIRS_LENGTH]})")
-        # docs/examples/muster_slurm.sudoers allows no "=" in it, which could begin another change.
-        text = (one_line(PREFIX + reason)[: REASON_LENGTH - len(theirs)] + theirs).replace("=", ":")
+        if seen.ours and seen.apart:
+            theirs = "".join(node.reason.partition(WAS)[1:])
+        elif seen.apart:
+            user = f"{BY}{node.reason_set_by_user}" if seen.foreign else ""
+            theirs = f"{WAS}{plain(node.reason or seen.apart)[:_THEIRS_LENGTH]}{user})"
+        text = (PREFIX + plain(reason))[: REASON_LENGTH - len(theirs)] + theirs
         if seen.ours and node.reason == text:
             return
         if {"FUTURE", "UNKNOWN"} & {*node.words}:
@@ -262,9 +262,11 @@ class Slurm(AdmissionBackend):
         return _JSON.validate_json(self._runner.run(*command).decode("utf-8", "replace"))
 
     def _seen(self, node: SlurmNode, *, named: bool = False) -> Seen:
-        ours = node.is_ours(self._our_user(), lambda: _slurm_users(self._runner))
+        slurm_users = functools.partial(_slurm_users, self._runner)
+        ours = node.is_ours(self._our_user(), slurm_users)
         used = "jobs in Slurm" if node.used else ""
-        foreign = "" if ours else node.closed_by
+        taken_down = node.taken_down_by(slurm_users)
+        foreign = taken_down or ("" if ours else node.closed_by)
         return Seen(
             open=not node.drained and not node.apart,
             ours=ours,
@@ -278,6 +280,8 @@ class Slurm(AdmissionBackend):
             unsure="" if node.drained else "Slurm may start a job on it at any moment",
             marked=FEATURE in node.features.split(","),
             drain=f"{node.reason_changed_at} {node.reason}" if ours else "",
+            both=bool(taken_down),
+            by_scheduler=bool(foreign) and not taken_down and node.by_slurmctld(slurm_users),
         )
 
     def _jobs(self, name: str, used: bool) -> str:

@@ -59,6 +59,9 @@ as of a newer version, keeps the node from counting as free, and is named."""
 WAS = " (was: "
 """Begins what a drain of ours keeps of the reason that a node showed, which was not available then."""
 
+BY = ", by "
+"""Before the user who had set such a node to DOWN; where slurmctld itself had, there is none."""
+
 LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
 """slurmctld's reasons where it puts a node down that did not answer for longer than SlurmdTimeout, or restarted."""
 
@@ -68,6 +71,13 @@ _APPENDED = " : "
 _AT_REGISTRATION = re.compile(r"gres/|Low |Could not unpack gres data|CoreSpec differ")
 """How the reasons begin that slurmctld puts in place of any other one when a node registers with less than slurm.conf
 gives it (23.02 and later). They stay when it registers with all of it again."""
+
+_ROOT = frozenset({"root", "0"})
+_SLURMCTLDS = re.compile(
+    f"{_AT_REGISTRATION.pattern}|Not responding|Node unexpectedly rebooted|(?i:reboot)|ResumeTimeout|Prolog|Epilog"
+    "|Kill task failed|batch job complete failure|Duplicate job"
+)
+"""How slurmctld's own reasons begin, where its user is root, as which administrators give reasons too."""
 
 
 class SlurmNode(pydantic.BaseModel):
@@ -167,6 +177,23 @@ class SlurmNode(pydantic.BaseModel):
     def _first_of(self, texts: Mapping[str, str]) -> str:
         return next((text for begin, text in texts.items() if self.shows(begin)), "")
 
+    def by_slurmctld(self, slurm_users: Callable[[], Collection[str]]) -> bool:
+        """Whether slurmctld itself gave the reason, and no person or program."""
+        user = self.reason_set_by_user
+        written = user not in _ROOT or _SLURMCTLDS.match(self.reason) is not None
+        return written and user in slurm_users()
+
+    def taken_down_by(self, slurm_users: Callable[[], Collection[str]]) -> str:
+        """Who set it to DOWN, and why, also behind a later drain of ours; "" if nobody did, or slurmctld itself."""
+        if not self.shows("DOWN"):
+            return ""
+        why, user = self.reason, self.reason_set_by_user or "an unknown user"
+        if why.startswith(PREFIX):
+            why, _, user = why.split(_APPENDED)[0].partition(WAS)[2].removesuffix(")").rpartition(BY)
+        elif not why or self.drained or self.by_slurmctld(slurm_users):
+            return ""
+        return one_line(f"taken down by {user}: {why}") if why else ""
+
     @property
     def closed_by(self) -> str:
         """Who closed it, and why, "" if it is neither drained nor failing."""
@@ -191,3 +218,10 @@ class SlurmNode(pydantic.BaseModel):
         replaced = withdrawn and _AT_REGISTRATION.match(self.reason) is not None
         rewritten = replaced or (begins and _APPENDED in self.reason)
         return rewritten and self.reason_set_by_user in slurm_users()
+
+
+def plain(text: str) -> str:
+    """Returns the text as a part of a reason: nothing in it reads as appended by slurmctld, or as kept of another
+    reason, and docs/examples/muster_slurm.sudoers allows no "=", which could begin another change.
+    """
+    return re.sub(r"\s+:", ":", one_line(text).replace("=", ":")).replace(WAS, " (was ").lstrip(": ")

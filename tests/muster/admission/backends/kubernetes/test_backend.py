@@ -247,26 +247,41 @@ def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBac
     assert seen(backend).idle.idle
 
 
-def test_a_pod_that_was_deleted_is_named_though_the_next_cannot_be_deleted(
-    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def ending(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
+    """A backend that ends users' pods on a node that corrupts data."""
     chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "end_corrupted_jobs": True}
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+    kubernetes.granted |= {("delete", "pods")}
     backend = backend_of("kube")
     assert isinstance(backend, Kubernetes)
-
-    def delete(namespace: str, name: str) -> None:
-        if name != "train-0":
-            raise SchedulerDown("no answer")
-
-    monkeypatch.setattr(backend._api, "delete_pod", delete)
     for name in ("train-0", "train-1"):
         kubernetes.pod(name, "n0")
-    assert backend.end_jobs
-    ended = iter(backend.end_jobs("n0"))
+    return backend
+
+
+def test_a_pod_that_was_deleted_is_named_though_the_next_cannot_be_deleted(
+    ending: Kubernetes, kubernetes: Cluster
+) -> None:
+    assert ending.end_jobs
+    ended = iter(ending.end_jobs("n0"))
     assert next(ended) == "team/train-0"
+    kubernetes.mood = ["500"]
     with pytest.raises(SchedulerDown):
         next(ended)
+
+
+def test_a_pod_that_was_made_again_since_the_list_is_neither_deleted_nor_named(
+    ending: Kubernetes, kubernetes: Cluster
+) -> None:
+    """As of a StatefulSet, on another node and under the same name."""
+    assert ending.end_jobs
+    ended = iter(ending.end_jobs("n0"))
+    assert next(ended) == "team/train-0"
+    kubernetes.pods.clear()
+    kubernetes.pod("train-1", "n1", uid="another")
+    assert list(ended) == []
+    assert [each["spec"]["nodeName"] for each in kubernetes.pods] == ["n1"]
 
 
 @pytest.mark.parametrize("mood", ["another writes first", "429"])

@@ -84,12 +84,13 @@ class TestSlurm:
 
     def test_a_node_that_somebody_took_down_is_not_opened_and_drained_for_when_it_returns(self) -> None:
         self.cluster.update("n0", "State=DOWN", "Reason=psu")
+        assert "psu" in self.seen().in_hand
         for reason in ("failed burn_in", "failed integrity"):
             for _ in range(2):
                 self.backend.withdraw("n0", reason)
         shown = self.seen()
-        assert (shown.ours, bool(shown.apart)) == (True, True)
-        assert "Reason=muster: failed integrity (was: psu)" in self.cluster.show("n0")
+        assert (shown.ours, bool(shown.apart), "psu" in shown.in_hand) == (True, True, True)
+        assert "Reason=muster: failed integrity (was: psu, by root)" in self.cluster.show("n0")
         with pytest.raises(LeftAlone):
             self.backend.admit("n0", MARK)
         assert "DOWN" in self.cluster.show("n0"), "what somebody else decided stays"
@@ -119,7 +120,7 @@ class TestSlurm:
 
     @pytest.mark.slow
     def test_a_node_that_was_away_for_longer_than_slurmd_timeout_is_opened_by_a_test_since_its_start(self) -> None:
-        self.backend.withdraw("n3", "registered")
+        self.backend.withdraw("n3", "registered : panne = ventilateur")
         self.cluster.stop("n3")
         try:
             until(lambda: "State=DOWN" in self.cluster.show("n3"), limit_s=120)

@@ -8,13 +8,17 @@ import datetime
 import json
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from muster.admission.backend import Mark
 from muster.admission.backends.slurm.backend import Slurm, SlurmSettings
+from muster.admission.differences import Do, next_change
 from muster.admission.runner import Runner
 from muster.errors import LeftAlone
 from tests.muster.admission.test_backends import MARK
+from tests.muster.admission.test_differences import OUT as QUARANTINED
 
 MOMENT = {"set": True, "infinite": False, "number": 1_735_700_000}
 OURS: dict[str, Any] = {
@@ -29,8 +33,9 @@ FEWER = OURS | {"reason": "gres/gpu count reported lower than configured (7 < 8)
 class Slurmctld(Runner):
     """Commands of Slurm for one node, in the JSON of ``scontrol``; ``updates``: the changes of each update."""
 
-    def __init__(self, **node: Any) -> None:
-        super().__init__(1.0)
+    def __init__(self, *, user: str = "slurm(64030)", **node: Any) -> None:
+        super().__init__(1.0, (("SLURM_CONF", user),))  # what is known of one cluster is not of another
+        self.user = user
         drained = {"name": "n0", "features": ["h100"], "extra": "muster: withdrawn 2025-01-01", "alloc_cpus": 0}
         self.node: dict[str, Any] = drained | {"reason_changed_at": MOMENT} | node
         self.updates: list[tuple[str, ...]] = []
@@ -42,7 +47,7 @@ class Slurmctld(Runner):
                 self._change(*change.split("=", 1))
             return b""
         if command == ("scontrol", "show", "config"):
-            return b"SlurmdUser              = root(0)\nSlurmUser               = slurm(64030)\n"
+            return f"SlurmdUser              = root(0)\nSlurmUser               = {self.user}\n".encode()
         if command[0] == "squeue":
             return b""
         return json.dumps({"sinfo": [{}]} if command[0] == "sinfo" else {"nodes": [self.node]}).encode()
@@ -238,6 +243,69 @@ def test_a_person_who_writes_what_slurmctld_does_is_not_taken_for_it(user: str, 
     backend = backend_with(slurmctld)
     backend.withdraw("n0", "burn_in")
     assert bool(backend.look(["n0"])["n0"].booted) is opened
+
+
+@pytest.mark.parametrize(
+    ("reason", "user", "in_hand"),
+    [
+        ("psu swap", "alice", True),
+        ("Not responding", "alice", True),
+        ("psu swap", "root", True),
+        ("no = 3 : fan (was: bad)", "alice", True),
+        ("psu " * 60, "alice", True),
+        ("Not responding", "slurm", False),
+        ("batch job complete failure", "64030", False),
+        ("", "", False),
+    ],
+)
+def test_a_node_that_a_person_took_down_is_in_hand_also_behind_our_drain_until_it_is_up(
+    reason: str, user: str, in_hand: bool
+) -> None:
+    slurmctld = Slurmctld(state=["DOWN"], reason=reason, reason_set_by_user=user, boot_time=MOMENT)
+    backend = backend_with(slurmctld)
+    for why in ("", "burn_in", "burn_in", "in repair"):
+        if why:
+            backend.withdraw("n0", why)
+        seen = backend.look(["n0"])["n0"]
+        assert (bool(seen.in_hand), bool(seen.apart), seen.ours) == (in_hand, True, bool(why))
+        assert not in_hand or user in seen.foreign
+        assert next_change(QUARANTINED, seen, "") is (Do.NOTHING if why else Do.CLOSE_AGAIN)
+    assert len(slurmctld.updates) == 2
+    slurmctld.node["reason"] += " : Not responding"
+    assert bool(backend.look(["n0"])["n0"].in_hand) is in_hand
+    slurmctld.node["state"] = ["IDLE", "DRAIN"]
+    seen = backend.look(["n0"])["n0"]
+    assert (seen.in_hand, seen.apart, seen.open) == ("", "", False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "user", "in_hand"),
+    [("Not responding", "root(0)", False), ("Kill task failed", "root(0)", False), ("Reboot ASAP", "root(0)", False),
+     ("psu swap", "root(0)", True), ("Kill task failed", "slurm(7)", False), ("psu swap", "slurm(7)", False)],
+)  # fmt: skip
+def test_what_slurmctld_closes_itself_is_in_no_persons_hand_and_stays_closed(
+    reason: str, user: str, in_hand: bool
+) -> None:
+    """As root, administrators give reasons too."""
+    by = user.partition("(")[0]
+    slurmctld = Slurmctld(user=user, state=["IDLE", "DRAIN"], reason=reason, reason_set_by_user=by)
+    backend = backend_with(slurmctld)
+    assert bool(backend.look(["n0"])["n0"].in_hand) is in_hand
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    backend.withdraw("n0", "burn_in")
+    assert slurmctld.updates == []
+
+
+@hypothesis.given(st.text("a:= (was)", max_size=20))
+def test_nothing_in_a_reason_of_ours_reads_as_slurmctlds(text: str) -> None:
+    slurmctld = Slurmctld(state=["IDLE"], reason="")
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", text)
+    slurmctld.node |= {"state": ["DOWN", "DRAIN"], "boot_time": MOMENT}
+    assert backend.look(["n0"])["n0"].booted
+    backend.withdraw("n0", f"{'x' * 189}{text}")
+    assert backend.look(["n0"])["n0"].booted
 
 
 def test_one_that_serves_and_came_back_is_free_for_the_test_that_opens_it() -> None:
