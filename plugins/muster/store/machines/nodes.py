@@ -30,14 +30,17 @@ from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
+_OF_PLACE = frozenset({"rack", "pool", "labels"})
+"""What of it no running test depends on: by the rest its job is reached, stopped, read and judged."""
 
 
 def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
     Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
-    known under another name, BadNode if the description is malformed, IllegalMove if the node is retired, or the SKU of
-    a tested node or a rack that is held would change; then nothing is changed.
+    known under another name, BadNode if the description is malformed, NodeLeased if a run holds the node and more than
+    its place would change, IllegalMove if the node is retired, or the SKU of a tested node or a rack that is held would
+    change; then nothing is changed.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -258,6 +261,8 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             "without it, or change it first by `muster node add` or `muster node import`",
             Refusal.BY_EVENT,
         )
+    if set(changed) - _OF_PLACE:
+        access.refuse_leased(session, row)
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(
             f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "
