@@ -66,6 +66,19 @@ class TestEnrolment:
         assert store.nodes.get("gpu-0001") == before
         assert [part.serial for part in store.parts.of_node("gpu-0001")] == ["S1"]
 
+    @pytest.mark.parametrize("simulated", [True, False])
+    def test_a_simulated_node_and_a_real_one_have_names_of_their_own(self, simulated: bool) -> None:
+        store.nodes.add(fleet.new_node(simulated=simulated))
+        before = store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")
+        for named in (None, frozenset({"name", "simulated"})):
+            with pytest.raises(DifferentMachine):
+                store.nodes.add(fleet.new_node(simulated=not simulated, named=named))
+        assert store.nodes.add(fleet.new_node(named=frozenset({"name"}))) == "unchanged", "a line without it"
+        assert (store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")) == before
+        store.nodes.move("gpu-0001", State.RETIRED, "Ada", "enrolled with the mark of a demo")
+        key = fleet.host_key("gpu-0001")
+        assert store.nodes.add(fleet.new_node("gpu-0002", host_key=key, simulated=not simulated)) == "added"
+
     def test_what_a_description_does_not_name_stays_and_history_keeps_both_values(self) -> None:
         store.nodes.add(fleet.new_node(rack="r1", pool="p1", user="ubuntu"))
         ((_, line),) = inventory.described({"name": "gpu-0001", "host": "moved.example", "sku": "cpu-generic"})
