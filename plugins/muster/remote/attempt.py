@@ -21,7 +21,7 @@ from muster import store
 from muster.errors import LeaseLost, MusterError, Preempted
 from muster.model.nodes import Node
 from muster.model.runs import Job, OfRun, Run, RunKey
-from muster.remote import jobs, launch, outcome, redfish, ssh
+from muster.remote import jobs, outcome, redfish, ssh
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc_watch import BmcWatch
 from muster.remote.outcome import Ended, Kind
@@ -219,7 +219,6 @@ def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
         deadline_at=started + attempt.plan.deadline_s,
         grace_s=grace_s,
         poll_s=settings().poll_seconds,
-        removal=launch.remove_container(launch.parse_launch(node.launch), attempt.job_key),
         watch=BmcWatch.of(job, node.bmc),
     )
 
@@ -388,7 +387,7 @@ def _stop_recorded(client: paramiko.SSHClient, node: Node, job: Job) -> None:
 
 def _stop_job(client: paramiko.SSHClient, node: Node, work: str, key: str) -> None:
     """Stop a job. Raises RemoteError, also if it still runs."""
-    if not jobs.stop(client, work, key, node.launch):
+    if not jobs.stop(client, work, key):
         raise ssh.RemoteError(
             f"the job {key} still runs on {node.name} after it was stopped: its process or container cannot be ended; "
             f"look there"

@@ -217,12 +217,9 @@ def log_tail(client: paramiko.SSHClient, work: str, key: str) -> str:
     return answer.text if answer.rc == 0 else ""
 
 
-def stop(client: paramiko.SSHClient, work: str, key: str, launch: Mapping[str, Any] | None = None) -> bool:
-    """Stop the job and its processes, within ``scripts.STOP_SECONDS``. Returns whether none of them runs now."""
-    removal = launching.remove_container(launching.parse_launch(launch or {}), key)
-    answer = ssh.run(
-        client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder, removal), timeout=60, to="stop the job"
-    )
+def stop(client: paramiko.SSHClient, work: str, key: str) -> bool:
+    """Stop the job, its processes and its container, within ``scripts.STOP_SECONDS``. Returns whether none runs now."""
+    answer = ssh.run(client, ssh.shell(scripts.STOP_ONE, paths(work, key).folder), timeout=60, to="stop the job")
     return "stopped" in answer.text
 
 

@@ -139,8 +139,3 @@ def removal(runtime: str, key: str) -> str:
     ``key``: the job's, or what the shell makes it of.
     """
     return _REMOVAL.format(kind=runtime, name=NAME_PREFIX + key)
-
-
-def remove_container(launch: Launch, key: str) -> str:
-    """Returns the ``removal`` of the job's container, "true" without one of ``RUNTIMES``."""
-    return removal(launch.kind, key) if launch.kind in RUNTIMES else "true"

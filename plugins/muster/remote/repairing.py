@@ -47,10 +47,8 @@ exec sudo -n "$@"
 
 That the listing wants a password decides nothing: with ``listpw=always`` it does so where the command needs none.
 """
-MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
 REFUSED = re.compile(r"In use by another client|being used by one or more other processes", re.IGNORECASE)
-"""What nvidia-smi says in the locale C when it did nothing. modprobe is not among them: it may have removed other
-modules."""
+"""What nvidia-smi says in the locale C when it did nothing."""
 _SUDO_ALONE = re.compile(r"\s*(sudo[\w-]*: .*\s*)+")
 """sudo wants a password for the command, which its listing may hide (``listpw``): no command has said any of this."""
 _KINDS = {
@@ -101,8 +99,6 @@ def carry_out(
         return _simulated(rung, node, fault, connect, agent)
     if rung is Rung.RESET_GPU:
         return _reset(node, fault, connect)
-    if rung is Rung.RELOAD_DRIVER:
-        return _reload(node, connect)
     if rung is Rung.REBOOT:
         return _reboot(node, connect)
     if rung is Rung.POWER_CYCLE:
@@ -147,7 +143,7 @@ def _reset(node: Node, fault: Fault, connect: Connect) -> Done:
     found = _GPU.fullmatch(fault.part)
     if found is None:
         return Done(Outcome.CANCELLED, f"no serial number of {fault.device or 'the device'} is known")
-    return _commands(node, connect, [("nvidia-smi", "--gpu-reset", "-i", found[1])])
+    return _command(node, connect, "nvidia-smi", "--gpu-reset", "-i", found[1])
 
 
 def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: AgentFile | None) -> Done:
@@ -163,27 +159,21 @@ def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: Ag
     return Done(Outcome.SUCCEEDED, f"the simulator reset the GPU {found[1]}")
 
 
-def _reload(node: Node, connect: Connect) -> Done:
-    return _commands(node, connect, [("modprobe", "-r", *MODULES), ("modprobe", "nvidia")])
-
-
-def _commands(node: Node, connect: Connect, commands: Sequence[Sequence[str]]) -> Done:
-    """Run commands as root, one after another, until one fails."""
+def _command(node: Node, connect: Connect, *command: str) -> Done:
+    """Run a command as root."""
+    line = " ".join(command)
     try:
         client = connect(node)
     except MusterError as error:
         return Done(Outcome.TRANSIENT, f"it was not begun: {error}")
     with client:
-        for number, command in enumerate(commands):
-            line = " ".join(command)
-            try:
-                done = ssh.run(client, ssh.shell(AS_ROOT, *command), COMMAND_S)
-            except MusterError as error:
-                return Done(Outcome.PERMANENT, f"what became of {line} is not known: {error}")
-            if done.rc != 0:
-                nothing = number == 0 and _not_begun(done)
-                return Done(Outcome.TRANSIENT if nothing else Outcome.PERMANENT, f"{line}: {done.complaint}")
-    return Done(Outcome.SUCCEEDED, f"{' and '.join(' '.join(each) for each in commands)} ended well")
+        try:
+            done = ssh.run(client, ssh.shell(AS_ROOT, *command), COMMAND_S)
+        except MusterError as error:
+            return Done(Outcome.PERMANENT, f"what became of {line} is not known: {error}")
+    if done.rc != 0:
+        return Done(Outcome.TRANSIENT if _not_begun(done) else Outcome.PERMANENT, f"{line}: {done.complaint}")
+    return Done(Outcome.SUCCEEDED, f"{line} ended well")
 
 
 def _not_begun(done: ssh.Completed) -> bool:
@@ -197,7 +187,7 @@ def _reboot(node: Node, connect: Connect) -> Done | Sent:
     before = _boot_id(node, connect)
     if not before:
         return Done(Outcome.TRANSIENT, "the node was not rebooted, since its boot id cannot be read")
-    asked = _commands(node, connect, [("systemctl", "reboot")])
+    asked = _command(node, connect, "systemctl", "reboot")
     # Whatever else the command said, and whether its connection broke: a new boot id is the proof.
     return asked if asked.outcome is Outcome.TRANSIENT else Sent(before, "the reboot")
 

@@ -144,6 +144,10 @@ exit 0
 STOP_SECONDS = 8
 """The node side ends within 2 s of SIGTERM; what is left after this long is killed."""
 
+_REMOVALS = "\n".join(f"{each}) {launch.removal(each, '${1##*/}')};;" for each in launch.RUNTIMES)
+
+# A container goes on without the process that started it, so a job that looks dead may still load the node. Which
+# runtime it has is read where the job was started: its node may be launched otherwise by now.
 STOP = f"""
 {ALIVE}
 stop() {{
@@ -153,18 +157,20 @@ stop() {{
   kill -KILL "-$p" 2>/dev/null
   return 0
 }}
+removed() {{
+  case $(head -c 16 "$1/runtime" 2>/dev/null) in
+{_REMOVALS}
+  esac
+}}
 """
 
 STOP_ONE = f"""
 {STOP}
 stop "$1"
-if eval "$2" && ! alive "$1"; then echo stopped; else echo still; fi
+if removed "$1" && ! alive "$1"; then echo stopped; else echo still; fi
 """
-"""$1 job folder, $2 the command that removes its container."""
+"""$1 job folder."""
 
-_REMOVALS = "\n".join(f"{each}) {launch.removal(each, '${1##*/}')};;" for each in launch.RUNTIMES)
-
-# A container goes on without the process that started it, so a job that looks dead may still load the node.
 STOP_OTHERS = f"""
 {WORK}
 {BOOT_ID}
@@ -172,15 +178,11 @@ f=$w/fence; [ ! -d "$w/nodes/$4" ] || f=$w/nodes/$4/fence; [ -z "$5" ] || f=$5/f
 [ ! -e "$f" ] || [ "$(head -c 20 "$f")" -le "$3" ] 2>/dev/null || exit 0
 {STOP}
 here() {{ of=$(head -c 64 "$1/boot_id" 2>/dev/null); [ -z "$of" ] || [ -z "$boot" ] || [ "$of" = "$boot" ]; }}
-removed() {{
-  case $(head -c 16 "$1/runtime" 2>/dev/null) in
-{_REMOVALS}
-  esac && here "$1" && rm -f "$1/runtime"
-}}
 for j in "$w"/jobs/{JOB}; do
   [ "${{j##*/}}" != "$2" ] && [ -d "$j" ] || continue
   ! here "$j" || {{ alive "$j" && echo "${{j##*/}}"; stop "$j"; }} 2>/dev/null
-  here "$j" || {{ [ -z "$5" ] && [ ! -d "$w/nodes" ]; }} && removed "$j" 2>/dev/null
+  here "$j" || {{ [ -z "$5" ] && [ ! -d "$w/nodes" ]; }} &&
+    {{ removed "$j" && here "$j" && rm -f "$j/runtime"; }} 2>/dev/null
   [ -n "$(find "$j" -mtime -8 2>/dev/null | head -n 1)" ] || rm -rf -- "$j"
 done
 exit 0

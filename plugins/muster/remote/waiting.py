@@ -55,7 +55,6 @@ class Wait:
     """The parameters of waiting for a job. JSON by ``to_json``; holds no secrets.
 
     ``deadline_at``: the epoch second at which the node itself ends the job; the waiting ends ``grace_s`` later.
-    ``removal``: the shell command that removes the job's container.
     """
 
     node: NodeAddress
@@ -65,7 +64,6 @@ class Wait:
     deadline_at: float
     grace_s: float
     poll_s: float
-    removal: str = "true"
     command_s: float = 30.0
     watch: BmcWatch | None = None
 
@@ -225,7 +223,7 @@ class Waiter:
         conn = await self._connect()
         try:
             folder = jobs.paths(self.wait.work, self.wait.job_key).folder
-            answer = await self._run(conn, ssh.shell(scripts.STOP_ONE, folder, self.wait.removal), 1024)
+            answer = await self._run(conn, ssh.shell(scripts.STOP_ONE, folder), 1024)
         finally:
             await _close(conn)
         return "stopped" in answer

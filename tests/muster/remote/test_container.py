@@ -27,7 +27,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from muster.remote import jobs, launch
+from muster.remote import jobs
 from muster.remote.attempt_key import AttemptKey
 from muster.remote.bmc import Bmc, Login
 from muster.remote.login import Credentials
@@ -238,7 +238,7 @@ def test_the_agent_measures_the_node_from_within_its_container(bench: Bench, cli
 
 def test_stopping_ends_the_container_and_keeps_the_partial_result(bench: Bench, client: paramiko.SSHClient) -> None:
     bench.start_long()
-    assert jobs.stop(client, bench.work, KEY, HOW)
+    assert jobs.stop(client, bench.work, KEY)
     assert bench.look().exit_code == EXIT_OF_END["terminated"], bench.why()
     assert parse_result(jobs.collect(client, bench.work, KEY).result or b"").end == "terminated"
     assert bench.containers() == ""
@@ -250,9 +250,8 @@ def test_killing_the_task_reaches_processes_that_do_not_listen(bench: Bench, ser
     seen = bench.look()
     for pid in bench.start_long():
         os.kill(pid, signal.SIGSTOP)
-    removal = launch.remove_container(launch.parse_launch(HOW), KEY)
     address = NodeAddress.of(server.node())
-    wait = Wait(address, KEY, bench.work, seen.boot_id, time.time() + 60, grace_s=0.0, poll_s=0.2, removal=removal)
+    wait = Wait(address, KEY, bench.work, seen.boot_id, time.time() + 60, grace_s=0.0, poll_s=0.2)
 
     async def who() -> Credentials:
         return Credentials(key_file=str(server.key_file))
@@ -282,8 +281,8 @@ def test_a_container_that_cannot_be_removed_is_not_called_stopped(bench: Bench, 
     text = storage.read_text()
     try:
         storage.write_text("not a setting\n")
-        assert not jobs.stop(client, bench.work, KEY, HOW)
+        assert not jobs.stop(client, bench.work, KEY)
     finally:
         storage.write_text(text)
-    assert jobs.stop(client, bench.work, KEY, HOW)
+    assert jobs.stop(client, bench.work, KEY)
     assert bench.inside() == []

@@ -73,10 +73,3 @@ def test_a_home_is_written_out(how: dict[str, object]) -> None:
     """No shell reads these words on the node, and where one did, the same setting named two programs."""
     with pytest.raises(launch.BadLaunch):
         launch.command_for(how, AGENT, RUN)
-
-
-def test_only_runtimes_with_a_daemon_or_monitor_need_their_container_removed() -> None:
-    assert launch.remove_container(launch.parse_launch({}), "k") == "true"
-    assert launch.remove_container(launch.parse_launch({"kind": "apptainer", "image": "x"}), "k") == "true"
-    removal = launch.remove_container(launch.parse_launch({"kind": "podman", "image": "x"}), "k")
-    assert 'podman rm -f "muster-k"' in removal

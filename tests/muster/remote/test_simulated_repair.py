@@ -61,7 +61,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     create_machine(tmp_path / "machine", faults=[{"kind": "row_remap_pending", "gpu": GPU}])
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("nvidia-smi", "systemctl", "sudo", "modprobe", "reboot"):
+    for name in ("nvidia-smi", "systemctl", "sudo", "reboot"):
         (tools / name).write_text(TOOL.format(folder=tmp_path))
         (tools / name).chmod(0o700)
     packages = tmp_path / "packages"

@@ -102,7 +102,7 @@ def until_over(waiter: Waiter, *during: tuple[float, Callable[[], object]]) -> K
 def test_another_process_can_take_over() -> None:
     address = NodeAddress("n", "h", 22, "u", "ssh-ed25519 AAAA")
     watch = BmcWatch({"url": "http://bmc"}, 900.0, "dag", "run", "burn_in", "0.0")
-    for wait in (Wait(address, KEY, "/w", "boot", 1.0, 2.0, 3.0, "podman rm -f x", 4.0, watch),
+    for wait in (Wait(address, KEY, "/w", "boot", 1.0, 2.0, 3.0, 4.0, watch),
                  Wait(address, KEY, "/w", "boot", 1.0, 2.0, 3.0)):  # fmt: skip
         assert Wait.from_json(json.loads(json.dumps(wait.to_json()))) == wait
 

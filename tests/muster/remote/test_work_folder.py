@@ -127,11 +127,33 @@ def test_a_container_that_a_reboot_left_is_removed_where_no_other_machine_may_ru
     )
 
 
+@pytest.mark.parametrize("runtime", ["podman", "docker", ""])
+def test_a_container_is_removed_by_the_runtime_that_its_job_was_started_with(tmp_path: Path, runtime: str) -> None:
+    """The node may be described with another one by the time the job is stopped."""
+    tools, calls = tmp_path / "tools", tmp_path / "calls"
+    tools.mkdir()
+    for name in ("podman", "docker"):
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\n[ ! -e {tmp_path}/full ]\n')
+        (tools / name).chmod(0o700)
+    calls.touch()
+    with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
+        job = server.home / "muster" / "jobs" / KEY
+        job.mkdir(parents=True)
+        if runtime:
+            (job / "runtime").write_text(runtime)
+        with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
+            assert jobs.stop(client, str(server.home / "muster"), KEY)
+            removals = [f"{runtime} stop -t 0 muster-{KEY}", f"{runtime} rm -f muster-{KEY}"] if runtime else []
+            assert calls.read_text().splitlines() == removals
+            (tmp_path / "full").touch()
+            assert jobs.stop(client, str(server.home / "muster"), KEY) is not bool(runtime)
+
+
 def test_no_file_of_a_jobs_folder_is_a_command(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
     job = Path(server.home) / "muster" / "jobs" / KEY
     job.mkdir(parents=True)
-    for name in ("removal", "runtime"):
-        (job / name).write_text(f"touch {tmp_path}/ran")
+    (job / "runtime").write_text(f"touch {tmp_path}/ran")
+    assert jobs.stop(client, str(job.parent.parent), KEY)
     jobs.stop_others(client, str(job.parent.parent), plan(), {})
     assert not (tmp_path / "ran").exists()
 

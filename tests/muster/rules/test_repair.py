@@ -22,7 +22,7 @@ from tests.support.examples import examples, guarded, reached
 
 TEXT = (SHIPPED / "policies" / "repair.yaml").read_text()
 OFF = policy_file.parse(RepairPolicy, TEXT.encode(), "repair.yaml")
-ALL_ON = "enabled: [{label: repair, value: auto, rungs: [reset_gpu, reload_driver, reboot, power_cycle]}]"
+ALL_ON = "enabled: [{label: repair, value: auto, rungs: [reset_gpu, reboot, power_cycle]}]"
 ON = policy_file.parse(RepairPolicy, TEXT.replace("enabled: []", ALL_ON).encode(), "repair.yaml")
 NOW = datetime.datetime(2026, 11, 25, tzinfo=datetime.UTC)
 FAULT = Fault("gpu_memory", "gpu3", "gpu S-3")

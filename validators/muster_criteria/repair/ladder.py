@@ -24,7 +24,6 @@ class Rung(enum.StrEnum):
     """What can be done about a fault, mildest first. A person carries out what is not ``automatic``."""
 
     RESET_GPU = "reset_gpu"
-    RELOAD_DRIVER = "reload_driver"
     REBOOT = "reboot"
     POWER_CYCLE = "power_cycle"
     INSPECT = "inspect"

@@ -61,4 +61,4 @@ def _clean(node: Node) -> None:
 
     with logged_in(node) as client:
         left = jobs.clean(client, node.work_dir, node.name, node.launch)
-    typer.echo(f"{node.name}: {left or 'Muster left no file on it'}")
+    typer.echo(f"{node.name}: {left or f'Muster left no file in {node.work_dir}'}")

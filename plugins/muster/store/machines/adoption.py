@@ -106,9 +106,9 @@ def replace(
 def rekey(name: str, actor: str, reason: str, *, host_key: str) -> Node:
     """Pin the new host key of a reinstalled machine; its history, serials and state stay.
 
-    The next result must show the serials that the records know, or it is refused as another machine's. Raises
-    NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has the key), IllegalMove (no person,
-    no reason, retired), UnknownNode.
+    A result with another chassis serial, or with no known one and none of its GPUs, is refused as another machine's
+    (``parts.place``). Raises NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has the key),
+    IllegalMove (no person, no reason, retired), UnknownNode.
     """
     with writing() as session:
         access.take_turns(session, "enrol")

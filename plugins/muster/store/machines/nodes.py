@@ -30,14 +30,17 @@ from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
+_OF_PLACE = frozenset({"rack", "pool", "labels"})
+"""What of it no running test depends on: by the rest its job is reached, stopped, read and judged."""
 
 
 def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
-    Raises DifferentMachine if the name is known with another host key or other serials, SameMachine if the host key is
-    known under another name, BadNode if the description is malformed, IllegalMove if the node is retired, or the SKU of
-    a tested node or a rack that is held would change; then nothing is changed.
+    Raises DifferentMachine if the name is known with another host key or other serials, or as simulated and the machine
+    is real, or the other way round; SameMachine if the host key is known under another name, BadNode if the description
+    is malformed, NodeLeased if a run holds the node and more than its place would change, IllegalMove if the node is
+    retired, or the SKU of a tested node or a rack that is held would change; then nothing is changed.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -241,6 +244,12 @@ def _retired(row: NodeRow, new: NewNode) -> str:
 
 
 def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, change: bool) -> str:
+    if new.simulated is not row.simulated and (new.named is None or "simulated" in new.named):
+        kind, other = ("simulated", "real") if row.simulated else ("real", "simulated")
+        raise DifferentMachine(
+            f"{new.name} is enrolled as {kind} hardware, and so are its results: {other} hardware needs a name of its "
+            f"own; retire {new.name} first, `muster node remove {new.name} --reason …`"
+        )
     known = current_serials(session, new.name)
     for slot, serial in as_known(new.serials, known).items():
         if known.get(slot, serial) != serial:
@@ -250,14 +259,14 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             )
     named = _DESCRIPTION if new.named is None else [name for name in _DESCRIPTION if name in new.named]
     changed = [name for name in named if getattr(row, name) != getattr(new, name)]
-    if new.simulated and not row.simulated:
-        changed.append("simulated")
     if changed and not change:
         raise IllegalMove(
             f"{new.name} is enrolled with another {', '.join(changed)}, and an event changes no node: send the event "
             "without it, or change it first by `muster node add` or `muster node import`",
             Refusal.BY_EVENT,
         )
+    if set(changed) - _OF_PLACE:
+        access.refuse_leased(session, row)
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(
             f"{new.name} is {row.state} as {row.sku} and cannot become {new.sku}; "

@@ -133,7 +133,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     both nodes' histories get a remark, once. The serial of a chassis of several machines is no part's
     (``without_chassis``). A part that several slots report stays where it is. A machine that reported more than
     ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises DifferentMachine if
-    the chassis has another serial than before.
+    the chassis has another serial than before, or the machine shows no known one and none of its GPUs.
     """
     row = access.node_row(session, node)
     known = current_serials(session, node)
@@ -141,6 +141,13 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
             raise DifferentMachine(_another_machine(node, slot, known, serials))
+    if _unrecognised(serials, known):
+        slot = min(slot for slot in serials if kind_of(slot) == "gpu")
+        raise DifferentMachine(
+            f"{node} reports no serial of its system or board that is known, and none of its GPUs: this is a different "
+            f"machine; give it a name of its own, or `{replacement(node, {slot: serials[slot]})}`; if it is this one "
+            "with other GPUs, let the SSH user read its DMI serials (docs/examples/muster.sudoers)"
+        )
     serials = without_chassis(session, node, _in_one_slot(serials, known))
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
@@ -158,6 +165,15 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
         sentences += _place_one(session, node, slot, serial, known.get(slot))
     more = [f"{len(sentences) - TOLD_MAX} more of {node}'s parts were swapped or moved"]
     return sentences if len(sentences) <= TOLD_MAX else sentences[:TOLD_MAX] + more
+
+
+def _unrecognised(serials: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    """Whether a machine shows no known serial of its chassis and several GPUs, all new: one alone may be a spare."""
+    # GPUs that share their board's serial have it before a "/" once two of them answer.
+    new, old = ({each.partition("/")[0] for slot, each in parts.items() if kind_of(slot) == "gpu"}
+                for parts in (serials, known))  # fmt: skip
+    chassis = any(slot in serials and serials[slot] == known.get(slot) for slot in CHASSIS)
+    return not chassis and min(len(new), len(old)) > 1 and new.isdisjoint(old)
 
 
 def _another_machine(node: str, slot: str, known: Mapping[str, str], serials: Mapping[str, str]) -> str:

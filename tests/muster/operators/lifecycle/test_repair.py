@@ -20,12 +20,10 @@ from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import repair
-from muster.remote import repairing
 from muster.reporting import bundles
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import FaultClass, Finding, Verdict
-from muster_criteria.repair.ladder import Rung
 from tests.muster import fleet
 from tests.muster.operators.lifecycle.repairs import FAULT, KEY, Bench, act, begun, by_themselves
 from tests.support import lives
@@ -111,13 +109,6 @@ def test_a_node_whose_own_processes_use_it_or_may_is_left_alone(bench: Bench, sa
     assert bench.calls == []
     assert store.repairs.history(store.repairs.get_incident(incident)) == []
     assert store.repairs.get_incident(incident).asks, "its scheduler calls it free: somebody has to look"
-
-
-def test_a_driver_that_is_in_use_may_be_half_unloaded_so_the_attempt_counts(bench: Bench) -> None:
-    tool = bench.folder / "tools" / "modprobe"
-    tool.write_text("#!/bin/sh\necho 'modprobe: FATAL: Module nvidia_drm is in use.' >&2; exit 1\n")
-    tool.chmod(0o700)
-    assert bench.carry_out(Rung.RELOAD_DRIVER).outcome is Outcome.PERMANENT
 
 
 def test_a_node_that_waits_for_its_turn_is_shown_as_such_until_it_is_repaired(
@@ -383,9 +374,5 @@ def test_a_paused_node_and_an_unknown_fault_are_refused(bench: Bench) -> None:
 def test_the_sudoers_file_allows_what_a_repair_runs_and_no_more() -> None:
     text = (Path(__file__).parents[4] / "docs" / "examples" / "muster-repair.sudoers").read_text()
     listed = text.split("MUSTER_REPAIRS =")[1].split("\n\n")[0].replace("\\\n", "").split(", ")
-    allowed = {" ".join(each.split()).replace("/usr/sbin/", "").replace("/usr/bin/", "") for each in listed}
-    modules = " ".join(repairing.MODULES)
-    assert allowed == {
-        "nvidia-smi ^--gpu-reset -i [0-9A-Za-z-]{6,64}$", f"modprobe -r {modules}", "modprobe nvidia",
-        "systemctl reboot",
-    }  # fmt: skip
+    allowed = {" ".join(each.split()).replace("/usr/bin/", "") for each in listed}
+    assert allowed == {"nvidia-smi ^--gpu-reset -i [0-9A-Za-z-]{6,64}$", "systemctl reboot"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -209,6 +210,38 @@ class TestReplacement:
         other, raw = fleet.result(serials={"system": "ANOTHER"})
         with pytest.raises(DifferentMachine):
             fleet.record(lease.key, other, fleet.judgement(), raw)
+
+    @pytest.mark.parametrize(
+        ("reported", "refused"),
+        [
+            ({"gpu0": "N0", "gpu1": "N1"}, True),
+            ({"gpu0": "N0", "gpu1": "N1", "disk:sda": "D"}, True),  # its disks were put into another machine
+            ({"gpu0": "G1", "gpu1": "N1"}, False),
+            ({"gpu0": "N0"}, False),  # all others are lost
+            ({"system": "S", "gpu0": "N0", "gpu1": "N1"}, False),
+            ({"system": "OTHER", "gpu0": "G0", "gpu1": "G1"}, True),
+            ({"disk:sda": "N"}, False),
+            ({}, False),
+        ],
+    )
+    @pytest.mark.parametrize("chassis", [{"system": "S"}, {}], ids=["DMI read before", "DMI never read"])
+    def test_a_reinstalled_machine_that_shows_nothing_known_is_another_one(
+        self, chassis: dict[str, str], reported: dict[str, str], refused: bool
+    ) -> None:
+        store.nodes.add(fleet.new_node(serials={**chassis, "gpu0": "G0", "gpu1": "G1", "disk:sda": "D"}))
+        store.adoption.rekey(NODE, "Ada", "new image", host_key=fleet.host_key("new"))
+        lease, (sent, raw) = fleet.begin(), fleet.result(serials=reported)
+        if not chassis and "system" in reported:
+            refused = not {"G0", "G1"} & {*reported.values()}
+        with pytest.raises(DifferentMachine) if refused else contextlib.nullcontext():
+            fleet.record(lease.key, sent, fleet.judgement(), raw)
+        assert bool(store.runs.stages(lease.key)) is not refused
+
+    def test_gpus_whose_board_alone_was_known_are_recognised(self) -> None:
+        store.nodes.add(fleet.new_node(serials={"gpu0": "A1", "gpu2": "A2"}))
+        shown = {f"gpu{place}": f"A{1 + place // 2}/GPU-{place}" for place in range(4)}
+        fleet.do_stage(fleet.begin(), "intake", serials=shown)
+        assert {each.slot: each.serial for each in store.parts.of_node(NODE) if each.until is None} == shown
 
     def test_a_new_host_key_needs_a_person_and_a_machine_of_its_own(self) -> None:
         store.nodes.add(fleet.new_node())

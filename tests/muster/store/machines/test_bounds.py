@@ -51,9 +51,10 @@ def test_what_a_machine_reports_over_its_life_is_bounded(reports: list[dict[str,
     report(victim, {f"gpu{each}": f"V{number}-{each}" for each in range(4)})
     before, others = counts(), len(store.nodes.events(victim))
     for each in reports:
+        chassis = {"system": f"C{number}"}  # by which it is the same machine, whatever GPUs it claims
         mine = {slot: f"{number}-{serial}" for slot, serial in each.items()}
-        report(hostile, mine)
-        report(hostile, {slot: f"V{number}-{int(serial[1:]) % 4}" for slot, serial in each.items()})
+        report(hostile, chassis | mine)
+        report(hostile, chassis | {slot: f"V{number}-{int(serial[1:]) % 4}" for slot, serial in each.items()})
     after = counts()
     assert after["placements"] - before["placements"] <= PLACED
     assert after["parts"] - before["parts"] <= PLACED

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from muster import store
 from muster.enrolment import inventory
-from muster.errors import BadInventory, BadNode, DifferentMachine, Refusal, SameMachine, UnknownNode
+from muster.errors import BadInventory, BadNode, DifferentMachine, NodeLeased, Refusal, SameMachine, UnknownNode
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -66,6 +66,19 @@ class TestEnrolment:
         assert store.nodes.get("gpu-0001") == before
         assert [part.serial for part in store.parts.of_node("gpu-0001")] == ["S1"]
 
+    @pytest.mark.parametrize("simulated", [True, False])
+    def test_a_simulated_node_and_a_real_one_have_names_of_their_own(self, simulated: bool) -> None:
+        store.nodes.add(fleet.new_node(simulated=simulated))
+        before = store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")
+        for named in (None, frozenset({"name", "simulated"})):
+            with pytest.raises(DifferentMachine):
+                store.nodes.add(fleet.new_node(simulated=not simulated, named=named))
+        assert store.nodes.add(fleet.new_node(named=frozenset({"name"}))) == "unchanged", "a line without it"
+        assert (store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")) == before
+        store.nodes.move("gpu-0001", State.RETIRED, "Ada", "enrolled with the mark of a demo")
+        key = fleet.host_key("gpu-0001")
+        assert store.nodes.add(fleet.new_node("gpu-0002", host_key=key, simulated=not simulated)) == "added"
+
     def test_what_a_description_does_not_name_stays_and_history_keeps_both_values(self) -> None:
         store.nodes.add(fleet.new_node(rack="r1", pool="p1", user="ubuntu"))
         ((_, line),) = inventory.described({"name": "gpu-0001", "host": "moved.example", "sku": "cpu-generic"})
@@ -100,6 +113,26 @@ class TestEnrolment:
         fleet.qualify()
         with illegal(Refusal.STATE):
             store.nodes.add(fleet.new_node(sku="cpu-generic"))
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"sku": "h100-sxm-8"}, {"work_dir": "/scratch"},
+         {"launch": {"kind": "venv", "path": "/opt/torch"}}, {"bmc": {"url": "https://10.0.0.9"}}],
+    )  # fmt: skip
+    def test_what_a_running_test_depends_on_stays_until_its_run_is_over(self, change: dict[str, object]) -> None:
+        run = RunKey("dag", "run")
+        store.nodes.add(fleet.new_node())
+        store.leases.acquire("gpu-0001", run)
+        place = {"rack": "r1", "pool": "p1", "labels": {"team": "a"}}
+        assert store.nodes.add(fleet.new_node(**place)).startswith("updated: ")
+        before = store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")
+        with pytest.raises(NodeLeased):
+            store.nodes.add(fleet.new_node(**place, **change))
+        with pytest.raises(BadInventory):
+            store.nodes.add_all([("fleet.yaml:1", fleet.new_node("new")), ("fleet.yaml:2", fleet.new_node(**change))])
+        assert (store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")) == before
+        store.leases.release(run, "over")
+        assert store.nodes.add(fleet.new_node(**place, **change)).startswith("updated: ")
 
     def test_a_node_of_a_held_rack_does_not_leave_it_by_a_new_description(self) -> None:
         store.nodes.add(fleet.new_node(rack="Rack 12"))
