@@ -54,7 +54,8 @@ class _Files(pydantic.BaseModel):
     )
     shared_path: str = pydantic.Field(
         default="",
-        description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
+        description="folder that all nodes share, in which its owner alone may write unless it is sticky; blocks save "
+        "their checkpoints there; empty: none is tested",
     )
     topology: Path | None = pydantic.Field(
         default=None,

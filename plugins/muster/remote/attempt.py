@@ -37,8 +37,7 @@ from muster_node.contract import Plan, ProbeCall
 
 log = logging.getLogger(__name__)
 
-NOTE_MAX = 500
-"""Characters of a job's note."""
+NOTE_MAX = 500  # characters of a job's note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,17 +209,21 @@ def _stop_if_taken_back(
 def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
     """Returns the parameters of waiting for the attempt's job. ``grace_s``: wait (s) after the job's deadline."""
     job, node = attempt.job, attempt.node
-    started = (job.started_at or store.clock.now()).timestamp()
     return Wait(
         node=NodeAddress.of(node),
         job_key=attempt.job_key,
         work=seen.work,
         boot_id=job.boot_id or seen.boot_id,
-        deadline_at=started + attempt.plan.deadline_s,
+        deadline_at=_deadline_at(attempt),
         grace_s=grace_s,
         poll_s=settings().poll_seconds,
         watch=BmcWatch.of(job, node.bmc),
     )
+
+
+def _deadline_at(attempt: Attempt) -> float:
+    """The epoch second, by the clock of the records, at which the node itself ends the job."""
+    return (attempt.job.started_at or store.clock.now()).timestamp() + attempt.plan.deadline_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,12 +239,15 @@ class NoVerdict(ssh.RemoteError):
 
 
 @contextlib.contextmanager
-def collected(attempt: Attempt, connect: Connect, hint: Kind, *, last: bool) -> Iterator[Finished | jobs.Look | None]:
+def collected(
+    attempt: Attempt, connect: Connect, hint: Kind, *, grace_s: float, last: bool
+) -> Iterator[Finished | jobs.Look | None]:
     """Yields what the attempt's job left, the node's state if the job still runs; removes the job's folder once the
     body, which records the verdict, has ended.
 
-    ``hint``: how the waiting ended; the node's current state decides. ``last``: no other attempt follows. Yields None
-    where its result is recorded already, and the node cannot be reached or has it no more. Raises NoVerdict if the
+    ``hint``: how the waiting ended; the node's current state decides. ``grace_s``: as of ``wait``; whether the job is
+    overdue, the records say: a trigger that fails gives no hint. ``last``: no other attempt follows. Yields None where
+    its result is recorded already, and the node cannot be reached or has it no more. Raises NoVerdict if the
     attempt is to be retried.
     """
     with contextlib.ExitStack() as connection:
@@ -249,7 +255,8 @@ def collected(attempt: Attempt, connect: Connect, hint: Kind, *, last: bool) -> 
         try:
             client = connection.enter_context(connect(attempt.node))
             seen = jobs.look(client, attempt.node.work_dir, attempt.job_key, "")
-            end = outcome.ended(seen, hint, attempt.job.boot_id)
+            overdue = store.clock.now().timestamp() > _deadline_at(attempt) + grace_s
+            end = outcome.ended(seen, overdue=overdue, boot_id=attempt.job.boot_id)
             found = seen if end is None else Finished(end, _collect(attempt, client, seen, end))
             if isinstance(found, Finished) and found.output.result is None and attempt.recorded_end() is not None:
                 found = None  # another process has judged it and tidied up
@@ -317,8 +324,7 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
 
 def read_bmc(attempt: Attempt) -> Chassis | None:
     """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
-    now = redfish.ask(attempt.node.bmc, attempt.task.stage)
-    if now is None:
+    if (now := redfish.ask(attempt.node.bmc, attempt.task.stage)) is None:
         return None
     worst = with_earlier(attempt.job.chassis, now)
     if worst.trouble:
@@ -355,8 +361,7 @@ def stop_leftovers(key: RunKey, connect: Connect, *, node: str = "") -> None:
 
     Raises RemoteError.
     """
-    found = store.runs.find_jobs(key, {outcome.RUNNING, outcome.UNSEEN}, node=node)
-    started = [job for job in found if job.remote_dir]
+    started = [job for job in store.runs.find_jobs(key, {outcome.RUNNING, outcome.UNSEEN}, node=node) if job.remote_dir]
     if not started:
         return
     machine = store.nodes.get(store.runs.get(key, node=node).node)

@@ -85,8 +85,8 @@ def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
     return key.repeated() if latest.state == REPEAT else key.next_measurement()
 
 
-def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
-    """Returns how the job ended, from the node's current state and the trigger's ``hint``; None if it still runs.
+def ended(seen: Look, *, overdue: bool = False, boot_id: str = "") -> Ended | None:
+    """Returns how the job ended, from the node's current state; None if it still runs and is not ``overdue``.
 
     ``boot_id``: the node's when the job was started. One without a disk forgets the job when it reboots.
     """
@@ -103,7 +103,7 @@ def ended(seen: Look, hint: Kind, boot_id: str = "") -> Ended | None:
     if seen.state is State.REBOOTED or (gone and boot_id and seen.boot_id and boot_id != seen.boot_id):
         return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
     if seen.state is State.RUNNING:
-        if hint is Kind.OVERDUE:
+        if overdue:
             return Ended(Kind.OVERDUE, "the node side was still running after its deadline and was stopped")
         return None
     return Ended(

@@ -44,6 +44,9 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> C
         return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=ANSWER_S)))
     except (BadBmc, BmcSilent) as error:
         return Chassis(trouble=str(error))
+    except Exception as error:  # whatever a BMC sends costs its own reading alone, and no verdict
+        log.exception("a BMC cannot be read")
+        return Chassis(trouble=f"the BMC could not be read: {type(error).__name__}")
 
 
 def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:

@@ -19,8 +19,9 @@ from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish_documents import Document, Get, complaint_of
 from muster_criteria.text import one_line
 
-BYTES_MAX = 16 * 1024 * 1024
-"""All answers of one reading together; a baseboard with eight GPUs sends less than one MiB."""
+BYTES_MAX = 4 * 1024 * 1024
+"""All answers of one reading together, which are kept until its end, at up to 26 times their size. A baseboard with
+eight GPUs sends less than one MiB, and a log of 2,000 entries less than two."""
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
@@ -193,7 +194,7 @@ class Client:
                 if self._bytes_left < 0:
                     raise self._silent(f"it sends more than {BYTES_MAX} bytes")
         # Of an encoding, which was not asked for, httpx would unpack the content here.
-        headers = {name: answer.headers[name] for name in ("Location", "X-Auth-Token") if name in answer.headers}
+        headers = [pair for pair in answer.headers.raw if pair[0].lower() in (b"location", b"x-auth-token")]
         return httpx.Response(answer.status_code, headers=headers, content=content)
 
     def _silent(self, why: str) -> BmcSilent:

@@ -37,7 +37,8 @@ case $1 in '') w=$HOME/.muster;; '~') w=$HOME;; '~/'*) w=$HOME/${1#'~/'};; /*) w
 """
 _OURS = f"""
 no() {{ echo "the work folder $w$d $1" >&2; exit {UNUSABLE}; }}
-own() {{ [ -n "$(find "$1/." -prune ! -perm -002 \\( ! -perm -020 -o -group "$(id -g)" \\))" ]; }}
+[ "$(id -gn)" = "$(id -un)" ] && mine="-o -group $(id -g)" || mine=
+own() {{ [ -n "$(find "$1/." -prune ! -perm -002 \\( ! -perm -020 $mine \\))" ]; }}
 for d in '' /agents /jobs; do
   why=$( (umask 077; mkdir -p -- "$w$d") 2>&1) || no "cannot be made: $why"
   [ -n "$d" ] || w=$(cd -P -- "$w" 2>/dev/null && pwd -P || printf %s "$w")
@@ -57,7 +58,7 @@ WORK = f"{_NAMED}{_OURS}"
 before it is asked whose it is, with what holds the agent and the jobs: what is not there yet, another user could make
 in between. Exits ``UNUSABLE``, also as root, where another user made any of it first, or may write there, or may put
 another in its place: all that it lies in is root's or ours, and others write there in a sticky folder alone. The
-login's own group may write: with a umask of 002, as of many distributions, it is the user's alone.
+login's own group may write if it has the login's name: then it is the user's alone, as with a umask of 002.
 """
 
 LOOK = f"""

@@ -1,6 +1,7 @@
 """SSH to a node, trusting exactly one host key: connect, run, fetch, store. Knows no Airflow.
 
-Nothing that a node sends is trusted: output is capped while it is read, and text is cleaned before it is shown.
+Nothing that a node sends is trusted: output is capped while it is read, and text is cleaned before it is shown. An
+invalid packet makes paramiko raise any exception in its caller: whatever a node causes is a RemoteError.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import paramiko
 from muster.errors import MusterError
 from muster.model.nodes import NewNode, Node
 from muster.remote.login import Credentials, own_fault
+from muster.remote.transport import Transport
 from muster_criteria.text import cut, one_line, printable
 
 log = logging.getLogger(__name__)
@@ -133,7 +135,7 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
     try:
         way = paramiko.ProxyCommand(proxy) if proxy else socket.create_connection((host, port), timeout=timeout)
         with contextlib.closing(way):
-            transport = paramiko.Transport(way)
+            transport = Transport(way)
             try:
                 transport.banner_timeout = timeout
                 transport.start_client(timeout=timeout)
@@ -141,7 +143,7 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
                 return f"{key.get_name()} {key.get_base64()}"
             finally:
                 transport.close()
-    except (OSError, EOFError, paramiko.SSHException) as error:
+    except Exception as error:
         raise own_fault(error) or Unreachable(_unreachable(host, port, error)) from error
 
 
@@ -187,7 +189,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
             timeout=timeout,
             banner_timeout=timeout,
             auth_timeout=timeout,
-            transport_factory=_ByKeyAlone,  # type: ignore[arg-type]  # the stubs want GSSAPI, which paramiko 5 lacks
+            transport_factory=Transport,
         )
     except BaseException as error:
         said = _said(client)
@@ -199,13 +201,6 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
     if transport is not None:
         transport.set_keepalive(30)
     return client
-
-
-class _ByKeyAlone(paramiko.Transport):
-    """Answers no question of a node. paramiko prints one that follows the key to the terminal, and sends the reply."""
-
-    def auth_interactive_dumb(self, *_: object, **__: object) -> list[str]:
-        raise paramiko.AuthenticationException("it wants more than a key")
 
 
 def _said(client: paramiko.SSHClient) -> str:
@@ -228,15 +223,13 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials, said
         return WrongHostKey(wrong_host_key(node, error.key))
     if fault := own_fault(error):
         return fault
-    if isinstance(error, MusterError):
+    if isinstance(error, MusterError) or not isinstance(error, Exception):
         return error
     if isinstance(error, paramiko.AuthenticationException):
         return refused(node, who, said)
     if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
         return WrongHostKey(wrong_host_key(node))
-    if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
-        return Unreachable(_unreachable(node.host, node.port, error, node.name))
-    return error
+    return Unreachable(_unreachable(node.host, node.port, error, node.name))
 
 
 def refused(node: Address, who: Credentials, said: str) -> RemoteError:
@@ -312,7 +305,7 @@ def run(
             return _converse(channel, stdin, max_bytes, deadline)
         finally:
             channel.close()
-    except (OSError, EOFError, paramiko.SSHException) as error:
+    except Exception as error:
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
             transport.close()
             raise CommandTimedOut(_timed_out(line, to, timeout)) from error

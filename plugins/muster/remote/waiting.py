@@ -20,7 +20,7 @@ from typing import Any
 import asyncssh
 
 from muster import store
-from muster.errors import ControllerFault, DatabaseNotReady
+from muster.errors import ControllerFault, DatabaseNotReady, first_line
 from muster.remote import jobs, scripts, ssh
 from muster.remote.bmc import Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
@@ -46,8 +46,6 @@ LOG_TOTAL_BYTES = 4 * 1024**2
 
 OPEN_FILES = 65_536
 """Each job that is awaited holds a connection, and logging in takes some more files for a moment."""
-
-CONNECTION_ERRORS = (OSError, asyncssh.Error, TimeoutError, ssh.RemoteError, ControllerFault)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +100,8 @@ async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnecti
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
     It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
-    node of a large outage, outlast the sweep. Raises ``CONNECTION_ERRORS``; among them asyncssh.HostKeyNotVerifiable
-    and ssh.LoginRefused.
+    node of a large outage, outlast the sweep. Raises any exception, as a node's invalid packet does; among them
+    asyncssh.HostKeyNotVerifiable, ssh.LoginRefused and ControllerFault.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
     await asyncio.to_thread(who.key)
@@ -196,7 +194,7 @@ class Waiter:
                 except asyncssh.HostKeyNotVerifiable:
                     self.log.error("%s", ssh.wrong_host_key(self.wait.node))
                     return Kind.REFUSED
-                except CONNECTION_ERRORS as error:
+                except Exception as error:  # whatever a node causes: without an event nothing waits for the job
                     await _close(conn)
                     conn = None
                     failures += 1
@@ -219,7 +217,7 @@ class Waiter:
             await _close(conn)
 
     async def stop(self) -> bool:
-        """Stop the job and its processes. Returns whether none of them runs now. Raises ``CONNECTION_ERRORS``."""
+        """Stop the job and its processes. Returns whether none of them runs now. Raises as ``connect``."""
         conn = await self._connect()
         try:
             folder = jobs.paths(self.wait.work, self.wait.job_key).folder
@@ -229,7 +227,12 @@ class Waiter:
         return "stopped" in answer
 
     async def _connect(self) -> asyncssh.SSHClientConnection:
-        return await connect(self.wait.node, await self._credentials())
+        try:
+            who = await self._credentials()
+        except Exception as error:
+            fault = own_fault(error) or ControllerFault(f"the SSH login cannot be read: {first_line(error)}")
+            raise fault from error
+        return await connect(self.wait.node, who)
 
     def _over(self, poll: Poll, gone: int) -> Kind | None:
         """Returns how the waiting ends after this poll; None while the job runs."""
@@ -267,7 +270,7 @@ class Waiter:
         await asyncio.sleep(delay)
 
     async def _poll(self, conn: asyncssh.SSHClientConnection) -> Poll:
-        """Polls in one round trip. Raises one of ``CONNECTION_ERRORS``, also for an invalid response."""
+        """Polls in one round trip. Raises as ``connect``, also for an invalid response."""
         folder = jobs.paths(self.wait.work, self.wait.job_key).folder
         wanted = min(LOG_BYTES, LOG_TOTAL_BYTES - self._log_offset)
         command = ssh.shell(scripts.POLL, folder, str(self._log_offset), str(wanted))

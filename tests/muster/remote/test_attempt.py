@@ -75,9 +75,9 @@ class Bench:
                 time.sleep(0.1)
         return self.claim(begin=False)
 
-    def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False) -> Verdict | jobs.Look | None:
+    def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False, grace_s: float = 5.0) -> Any:
         """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
-        with remote.collected(attempt, self.connect, hint, last=last) as found:
+        with remote.collected(attempt, self.connect, hint, grace_s=grace_s, last=last) as found:
             if not isinstance(found, Finished):
                 return found
             self.ended.append(found.end)
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_leaves_the_verdict(bench: Bench, monkey
 
 def test_the_folder_stays_until_the_verdict_is_recorded(bench: Bench) -> None:
     attempt = bench.until_done(bench.begin()[0])
-    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, last=True):
+    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, grace_s=5.0, last=True):
         raise MusterError("the records are down")
     assert bench.folder(attempt).exists()
     assert bench.settle(attempt) is Verdict.FAIL
@@ -374,7 +374,7 @@ def test_no_job_is_recorded_as_stopped_that_still_runs(bench: Bench, monkeypatch
             lambda: remote.stop_leftovers(RUN, bench.connect),
             lambda: remote.stop_hung(dataclasses.replace(attempt.job, node=NODE), bench.connect, 0.0),
             lambda: remote._stop_if_taken_back(taken_back, attempt, client, seen),
-            lambda: bench.settle(attempt, Kind.OVERDUE),
+            lambda: bench.settle(attempt, grace_s=-60.0),
         ]
         for stop in stops:
             with pytest.raises(ssh.RemoteError):

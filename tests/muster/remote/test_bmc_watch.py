@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
+import tracemalloc
+from typing import Any, NoReturn
 
 import pytest
 
 from muster import store
 from muster.model.runs import Job
-from muster.remote import redfish
+from muster.remote import redfish, redfish_client
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
 from muster_criteria.chassis import Chassis, reading
+from tests.support.servers import bmc as bmcs
 
 BEFORE = Chassis((reading("fan_speed", "fan0", 8000.0, None, "Fan 1"),))
 JOB = Job("dag", "run", "burn_in", "0.0", "running", "", chassis=BEFORE.to_json())
@@ -78,3 +80,37 @@ def test_it_is_not_read_where_it_need_not_be(
 ) -> None:
     monkeypatch.setenv("MUSTER_BMC_SECONDS", seconds)
     assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc) is None
+
+
+@pytest.mark.parametrize("name", ["Location", "X-Auth-Token"])
+def test_a_header_that_is_no_ascii_costs_the_reading_alone(name: str) -> None:
+    with bmcs.answering(lambda _: (301, {name: "/redfish/v1/\xe9"}, b"{}")) as bmc:
+        found = redfish.ask({"url": bmc.url}, "burn_in", Login("muster", "secret"))
+    assert found is not None
+    assert found.trouble
+
+
+def test_whatever_a_reading_raises_costs_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*_: object, **__: object) -> NoReturn:
+        raise KeyError("Members")
+
+    monkeypatch.setattr(redfish, "read_chassis", odd)
+    found = redfish.ask({"url": "http://127.0.0.1"}, "burn_in", Login())
+    assert found is not None
+    assert found.trouble
+
+
+def test_documents_that_unpack_to_many_times_their_size_take_bounded_memory() -> None:
+    """The sweep reads some thirty BMCs at once."""
+    piece = b"[],"
+    body = b'{"Chassis": [' + piece * ((redfish_client.BYTES_MAX - 1000) // len(piece)) + b"0]}"
+    with bmcs.answering(lambda _: (200, {}, body)) as bmc:
+        tracemalloc.start()
+        try:
+            found = redfish.ask({"url": bmc.url}, "burn_in", Login())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert found is not None
+    assert found.trouble
+    assert peak < 160 * 2**20

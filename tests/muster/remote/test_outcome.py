@@ -48,28 +48,26 @@ def look(state: State, exit_code: int | None = None) -> Look:
 
 
 @pytest.mark.parametrize(
-    ("seen", "hint", "kind"),
+    ("seen", "overdue", "kind"),
     [
-        (look(State.DONE, 0), Kind.DONE, Kind.DONE),
-        (look(State.DONE, 0), Kind.LOST, Kind.DONE),  # it came back, and had gone on working
-        (look(State.DONE, 0), Kind.REBOOTED, Kind.DONE),
-        (look(State.REBOOTED), Kind.DONE, Kind.REBOOTED),
-        (look(State.REBOOTED), Kind.LOST, Kind.REBOOTED),
-        (look(State.GONE), Kind.VANISHED, Kind.VANISHED),
-        (look(State.ABSENT), Kind.DONE, Kind.VANISHED),
-        (look(State.RUNNING), Kind.OVERDUE, Kind.OVERDUE),
-        (look(State.RUNNING), Kind.LOST, None),  # it is back and still at work: wait on
-        (look(State.RUNNING), Kind.DONE, None),
+        (look(State.DONE, 0), False, Kind.DONE),
+        (look(State.DONE, 0), True, Kind.DONE),  # it came back, and had gone on working
+        (look(State.REBOOTED), False, Kind.REBOOTED),
+        (look(State.REBOOTED), True, Kind.REBOOTED),
+        (look(State.GONE), True, Kind.VANISHED),
+        (look(State.ABSENT), False, Kind.VANISHED),
+        (look(State.RUNNING), True, Kind.OVERDUE),
+        (look(State.RUNNING), False, None),  # it is back and still at work: wait on
     ],
 )
-def test_a_fresh_look_decides_how_a_job_ended(seen: Look, hint: Kind, kind: Kind | None) -> None:
-    end = outcome.ended(seen, hint)
+def test_a_fresh_look_decides_how_a_job_ended(seen: Look, overdue: bool, kind: Kind | None) -> None:
+    end = outcome.ended(seen, overdue=overdue)
     assert (end.kind if end else None) == kind
 
 
 @pytest.mark.parametrize(("exit_code", "name"), [(137, "SIGKILL"), (143, "SIGTERM"), (1, ""), (128, ""), (255, "")])
 def test_a_signal_that_ended_the_node_side_is_named(exit_code: int, name: str) -> None:
-    end = outcome.ended(dataclasses.replace(look(State.DONE), exit_code=exit_code), Kind.DONE)
+    end = outcome.ended(dataclasses.replace(look(State.DONE), exit_code=exit_code))
     assert end is not None
     assert re.findall("SIG[A-Z]+", end.sentence) == ([name] if name else [])
 
@@ -77,11 +75,11 @@ def test_a_signal_that_ended_the_node_side_is_named(exit_code: int, name: str) -
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("before", ["", "boot", "another"])
 def test_a_node_that_rebooted_and_forgot_its_job_has_rebooted(state: State, before: str) -> None:
-    end = outcome.ended(look(state), Kind.REBOOTED, before)
+    end = outcome.ended(look(state), boot_id=before)
     forgot = before == "another" and state in (State.ABSENT, State.GONE)
     assert (end is not None and end.kind is Kind.REBOOTED) is (forgot or state is State.REBOOTED)
     unknown = dataclasses.replace(look(State.ABSENT), boot_id="")
-    assert outcome.ended(unknown, Kind.REBOOTED, before) == outcome.ended(look(State.ABSENT), Kind.REBOOTED)
+    assert outcome.ended(unknown, boot_id=before) == outcome.ended(look(State.ABSENT))
 
 
 @pytest.mark.parametrize(

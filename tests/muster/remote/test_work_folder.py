@@ -286,6 +286,22 @@ def test_no_other_user_could_put_another_folder_in_its_place(
     assert subprocess.run(look, check=False, capture_output=True).returncode == status
 
 
+@AS_ROOT
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("group", "status"), [(40001, 0), (100, scripts.UNUSABLE)], ids=["the user's", "all users'"])
+def test_a_group_may_write_that_is_the_users_alone(shell: str, group: int, status: int) -> None:
+    """Where everybody is in one group, anybody could put another file in the agent's place."""
+    with tempfile.TemporaryDirectory() as made:
+        work = Path(made) / "muster"
+        work.mkdir()
+        Path(made).chmod(0o755)
+        os.chown(work, 40001, group)
+        work.chmod(0o775)
+        look = [shell, "-c", scripts.LOOK, "muster", str(work), KEY, "0" * 64]
+        done = subprocess.run(look, check=False, capture_output=True, user=40001, group=group, extra_groups=[])
+    assert done.returncode == status
+
+
 NODE_WIDE = ("fence", "fence.lock", "running", "gpu-settings.json")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.cluster import faults
+from muster_node.cluster import checkpoint, faults
 
 
 def group(progress_timeout_s: float = 120.0) -> Any:
@@ -50,3 +50,19 @@ def test_torchrun_gives_others_the_address_at_which_they_reach_the_node(
     (command,) = commands
     assert command[command.index("--local-addr") + 1] == "127.0.0.1"
     assert "ab" * 4 not in " ".join(command)
+    assert checkpoint.folders_of(str(tmp_path), "ab" * 16)[1].is_dir(), "before a command line shows its name"
+
+
+def test_nothing_is_loaded_from_a_path_in_which_others_may_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "_run", None)
+    tmp_path.chmod(0o777)
+    rows: list[dict[str, Any]] = []
+    params = {"shared_path": str(tmp_path), "fault_steps": 12}
+    emit: Any = lambda *row, **fields: rows.append(fields)  # noqa: E731
+    faults.fault_run(SimpleNamespace(params=params, seed=1, scratch=tmp_path, emit=emit), group(), 1)  # type: ignore[arg-type]
+    (row,) = rows
+    assert "value" not in row
+    assert row["note"]
+    assert list(tmp_path.iterdir()) == []

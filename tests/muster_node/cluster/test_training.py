@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_node.cluster.acceptance import turns_of
-from muster_node.cluster.checkpoint import same_loss, sentence_of, trouble_at
+from muster_node.cluster.checkpoint import folders_of, same_loss, sentence_of, trouble_at
 from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
 from muster_node.cluster.trainer import BLOCK, Recipe, Trainer, Work, mesh_of, own_buffers
@@ -241,6 +241,27 @@ def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path: Any) -> None:
     sentences = [sentence_of(tmp_path, OSError(number, "x")) for number in (30, 28, 13, 5)]
     assert len({*sentences}) == 4
     assert all(str(tmp_path) in sentence and "\n" not in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("mode", "parent", "usable"),
+    [(0o755, 0o755, True), (0o1777, 0o755, True), (0o777, 0o755, False), (0o775, 0o755, False), (0o755, 0o777, False),
+     (0o755, 0o1777, True)],
+)  # fmt: skip
+def test_a_path_in_which_others_may_replace_a_checkpoint_is_not_used(
+    tmp_path: Any, mode: int, parent: int, usable: bool
+) -> None:
+    path = tmp_path / "scratch" / "shared"
+    path.mkdir(parents=True)
+    path.parent.chmod(parent)
+    path.chmod(mode)
+    assert (trouble_at(path, 1000) == "") is usable
+
+
+def test_from_the_folder_of_one_part_nobody_can_tell_the_others() -> None:
+    """In a sticky path, who makes a folder first owns it."""
+    first, second = (folder.name.rpartition("-")[2] for folder in folders_of("/shared", "0f" * 16))
+    assert first != second
 
 
 def event(at: float, kind: str, step: int = -1, node: str = "n1") -> dict[str, Any]:

@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -68,17 +69,24 @@ class PathTrouble(Exception):
 
 
 def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
-    """Why a checkpoint cannot be kept in ``folder`` here; "" if it can."""
+    """Why a checkpoint cannot be kept in ``folder`` here; "" if it can.
+
+    A checkpoint holds pickles: who may rename its folder, and put another in its place, chooses what all nodes run.
+    """
     try:
         if not folder.is_dir():
             return f"the shared path {folder} is not there on this node: mount it, or name another"
+        for each in (folder.resolve(), *folder.resolve().parents):
+            mode = each.stat().st_mode
+            if mode & 0o022 and not mode & stat.S_ISVTX:
+                return f"other users may replace what is in the shared path {folder}: chmod go-w {each}, or chmod +t"
         probe = folder / f".probe-{os.uname().nodename}-{os.getpid()}"
         try:
             probe.write_bytes(b"muster")
         finally:
             probe.unlink(missing_ok=True)
-        stat = os.statvfs(folder)
-        free = stat.f_bavail * stat.f_frsize
+        room = os.statvfs(folder)
+        free = room.f_bavail * room.f_frsize
     except OSError as error:
         return sentence_of(folder, error)
     if free < need_bytes:
@@ -90,6 +98,14 @@ def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
 def answers(folder: pathlib.Path, within_s: float = ANSWER_S) -> bool:
     """Whether this node can write and remove a small file in ``folder`` within so many seconds, or is refused."""
     return _within(within_s, lambda: trouble_at(folder, 0))
+
+
+def trouble_soon(folder: pathlib.Path, within_s: float = ANSWER_S) -> str:
+    """As ``trouble_at`` for a small file; a path that does not answer within so many seconds is trouble too."""
+    try:
+        return bounded("the shared path", lambda: trouble_at(folder, 0), within_s)
+    except Hung:
+        return f"the shared path {folder} does not answer within {within_s:.0f} s"
 
 
 def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
@@ -107,9 +123,9 @@ def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
 
 def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
     """Where a block keeps its checkpoints in the shared path, and those of its run with faults: names that everybody
-    may read, and of the session's secret nothing."""
-    name = hashlib.sha256(b"shared path " + session.encode()).hexdigest()[:16]
-    return pathlib.Path(path) / f"muster-{name}", pathlib.Path(path) / f"muster-faults-{name}"
+    may read, and of the session's secret nothing. From one, nobody can tell the other and make that folder first."""
+    digests = (hashlib.sha256(use + b" " + session.encode()).hexdigest()[:16] for use in (b"shared path", b"faults"))
+    return pathlib.Path(path) / f"muster-{next(digests)}", pathlib.Path(path) / f"muster-faults-{next(digests)}"
 
 
 def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:

@@ -6,6 +6,7 @@ Everything goes through the shared path, since a node that restarts has nothing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import muster_node
-from muster_node.cluster.checkpoint import ANSWER_S, answers, folders_of
+from muster_node.cluster.checkpoint import folders_of, trouble_soon
 from muster_node.cluster.fabric import choose_interface, interface_of
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context
@@ -51,13 +52,14 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
         return
     block = group.block
     # A training whose ranks hang in the path makes no progress, for which its node would be lost.
-    there = group.gather(answers(pathlib.Path(path)))
-    if silent := [name for name in group.names if not there[name]]:
+    trouble = group.gather(trouble_soon(pathlib.Path(path)))
+    if any(trouble.values()):
         group.gather()
-        why = f"the shared path {path} does not answer within {ANSWER_S:.0f} s on {', '.join(silent)}"
-        context.emit("fault_run", "node", note=why[:400])
+        context.emit("fault_run", "node", note=_named(trouble))
         return
     _, folder = folders_of(path, block.session)
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)  # before a command line shows its name, by which another user could make it
     master = group.names[0] == block.name
     port = group.gather(_free_port() if master else None)[group.names[0]]
     endpoint = f"{'127.0.0.1' if master else block.master_addr}:{port}"
@@ -74,13 +76,16 @@ def fault_run(context: Context, group: PeerGroup, ranks: int) -> None:
     why = _run(command, context.scratch, group)
     ends = group.gather(why)
     events = events_of(folder)
-    failed = {name: sentence for name, sentence in ends.items() if sentence}
-    note = "; ".join(f"{name}: {sentence}" for name, sentence in failed.items())[:400]
-    context.emit("fault_run", "node", value=float(not failed), note=note)
+    failed = any(ends.values())
+    context.emit("fault_run", "node", value=float(not failed), note=_named(ends))
     if not failed:
         for metric, values in measured(events).items():
             context.emit(metric, "node", value=statistics.median(values), samples=len(values))
     group.gather()
+
+
+def _named(found: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {sentence}" for name, sentence in found.items() if sentence)[:400]
 
 
 def _run(command: Sequence[str], scratch: pathlib.Path, group: PeerGroup) -> str:

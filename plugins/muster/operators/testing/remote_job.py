@@ -269,7 +269,7 @@ class RemoteJobOperator(BaseOperator):
         raise AssertionError("defer does not return")
 
     def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
-        with remote.collected(attempt, log_in, hint, last=self._is_last(context)) as found:
+        with remote.collected(attempt, log_in, hint, grace_s=self.grace_s, last=self._is_last(context)) as found:
             if isinstance(found, jobs.Look):
                 self._defer(attempt, found)
             judgement, job_end = self._record(attempt, _explained(attempt, found))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from muster.remote.bmc import Bmc, Login
 from muster.remote.redfish import read_chassis
-from muster.remote.redfish_client import BmcSilent
+from muster.remote.redfish_client import SESSIONS, BmcSilent
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 from tests.support.servers import bmc
@@ -44,6 +44,7 @@ class _Served:
     """The documents that the server sends now, by path."""
 
     bodies: ClassVar[dict[str, bytes]] = {}
+    header: ClassVar[bytes] = b""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -51,9 +52,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = _Served.bodies.get(self.path.rstrip("/"))
-        self.send_response(404 if body is None else 200)
+        self.send_response(
+            404 if body is None else 200 if not _Served.header else 301 if self.command == "GET" else 201
+        )
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body or b"")))
+        for name in ("Location", "X-Auth-Token"):
+            if _Served.header:
+                self.send_header(name, _Served.header.decode("latin-1"))
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # the reader stops at its limit
             self.wfile.write(body or b"")
@@ -86,12 +92,16 @@ def _draw(rng: random.Random) -> Sample:
     large = rng.random() < 0.002
     if large:
         bodies[mutated] = HUGE
-    return Sample(bodies, spoilt, large)
+    header = b""
+    if not spoilt and rng.random() < 0.1:
+        header = mutate.raw(rng, CHASSIS.encode()).translate(None, b"\0\r\n")
+        bodies[SESSIONS.rstrip("/")] = b"{}"
+    return Sample((bodies, header), spoilt, large)
 
 
 def _read(sample: Sample) -> Taken:
-    _Served.bodies = sample.data
-    rows = read_chassis(Bmc(url=_url()), Login(), timeout_s=5.0, limit_s=10.0)
+    _Served.bodies, _Served.header = sample.data
+    rows = read_chassis(Bmc(url=_url()), Login("muster", "secret"), timeout_s=5.0, limit_s=10.0)
     texts = [text for row in rows for text in (row.device, row.note, row.text or "")]
     critical = any(row.metric == "fan_state" and row.text == "critical" for row in rows)
     over = f"{len(rows)} readings" if len(rows) > 5_000 else ""

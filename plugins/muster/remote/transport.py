@@ -1,0 +1,31 @@
+"""How a worker speaks SSH: paramiko, whose packets are bounded, also before a node's key is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paramiko
+from paramiko.packet import Packetizer
+
+PACKET_MAX = 256 * 1024
+"""Bytes of a packet, as in asyncssh; paramiko's own have 32 KiB."""
+
+
+class Transport(paramiko.Transport):
+    """Answers no question of a node. paramiko prints one that follows the key to the terminal, and sends the reply."""
+
+    def __init__(self, sock: Any, **options: Any) -> None:
+        super().__init__(sock, packetizer_class=_Packets, **options)
+
+    def auth_interactive_dumb(self, *_: object, **__: object) -> list[str]:
+        """Refuses to answer."""
+        raise paramiko.AuthenticationException("it wants more than a key")
+
+
+class _Packets(Packetizer):
+    """paramiko's own reads a packet of up to 4 GiB."""
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        if n > PACKET_MAX:
+            raise paramiko.SSHException(f"it sends a packet of more than {PACKET_MAX} bytes")
+        return super().read_all(n, check_rekey)
