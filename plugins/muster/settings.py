@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import difflib
 import functools
-import json
 import os
 import re
 from pathlib import Path
@@ -24,6 +23,13 @@ from muster_criteria.text import refusal
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
+
+LONGEST = {"days": 36_500, "hours": 876_000, "minutes": 52_560_000, "seconds": 86_400, "s": 86_400}
+"""The largest number by the unit that ends a setting's name. A century: dates end in the year 9999. In seconds a day:
+a wait on a socket is limited to 24 days."""
+
+COUNT_MAX = 1_000_000_000
+"""The largest number of anything else: Airflow's database keeps a pool's slots in 32 bits."""
 
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
@@ -270,7 +276,17 @@ class Settings(
 ):  # fmt: skip
     """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix="MUSTER_", env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="MUSTER_", env_ignore_empty=True, frozen=True, extra="ignore", allow_inf_nan=False
+    )
+
+    @pydantic.field_validator("*", mode="after")
+    @classmethod
+    def _bounded(cls, value: Any, field: pydantic.ValidationInfo) -> Any:
+        most = LONGEST.get(str(field.field_name).rpartition("_")[2], COUNT_MAX)
+        if isinstance(value, int | float) and value > most:
+            raise ValueError(f"it has to be {most:,} at most")
+        return value
 
     @pydantic.field_validator("retention_events_days", mode="after")
     @classmethod
@@ -365,14 +381,6 @@ def _quoted(error: ErrorDetails) -> str:
     return f"={redaction.of_text(str(given))!r}"
 
 
-def shown(current: Settings) -> list[tuple[str, str, str]]:
-    """(variable, value, description) of every setting; secrets are masked."""
-    return [
-        (f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or "")
-        for name, field in Settings.model_fields.items()
-    ]
-
-
 def unknown() -> dict[str, str]:
     """{variable: the setting with the closest name, "" if none is close} of each MUSTER_* that nothing reads."""
     known = [name.upper() for name in Settings.model_fields]
@@ -383,18 +391,3 @@ def unknown() -> dict[str, str]:
             near = difflib.get_close_matches(rest, known, n=1)
             found[name] = f"MUSTER_{near[0]}" if near else ""
     return found
-
-
-def _masked(value: Any) -> str:
-    if isinstance(value, pydantic.SecretStr):
-        return "********" if value.get_secret_value() else ""
-    if isinstance(value, dict | list):
-        return json.dumps(redaction.of_value(value)) if value else ""
-    text = "" if value is None else str(value)
-    if "://" not in text:
-        return text
-    text = re.sub(r"(?<=[?&])([^=&]+)=([^&]+)", lambda each: f"{each[1]}={redaction.of_value(each[2], each[1])}", text)
-    scheme, _, rest = text.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}://{user}{':********' if colon else ''}{at}{place}"

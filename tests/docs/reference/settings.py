@@ -12,7 +12,8 @@ from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Each is an environment variable of all components. `muster settings` shows the values that a command sees;
 services keep those that they were started with. An empty variable counts as unset. A default of `{}` or `[]` is JSON;
-without one the setting is empty."""
+without one the setting is empty. No time is longer than a century, none in seconds than a day, and no other number
+larger than a billion."""
 UNITS = {
     "_s": "s",
     "seconds": "s",

@@ -1,0 +1,94 @@
+"""A setting that is accepted can be used, at its bounds too; one that cannot is refused when settings are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pydantic
+import pytest
+from fastapi.testclient import TestClient
+
+from muster import store
+from muster.errors import BadSettings
+from muster.judging import verdict
+from muster.model.runs import RunKey
+from muster.model.states import State
+from muster.settings import Settings, settings
+from muster_criteria.model import Verdict
+from tests.docs.reference.settings import unit
+from tests.muster import fleet
+from tests.muster.api.conftest import app
+from tests.support import lives
+
+NUMBERS = [name for name, field in Settings.model_fields.items() if type(field.default) in (int, float)]
+CENTURY = {"s": 3.16e9, "min": 5.3e7, "h": 8.8e5, "d": 36_600}
+"""By unit, a little more than a century."""
+
+
+def accepted(name: str, value: float | str) -> bool:
+    try:
+        Settings.model_validate({name: value})
+    except pydantic.ValidationError:
+        return False
+    return True
+
+
+def largest(name: str) -> int:
+    """The largest whole number that the setting takes."""
+    low, high = 0, 10**30
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if accepted(name, middle) or middle < 5 else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_finite_and_no_time_is_longer_than_a_century(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for value in ("inf", "nan", "1e30", str(10**30), str(round(CENTURY.get(unit(name), 2e9)))):
+        monkeypatch.setenv(f"MUSTER_{name.upper()}", value)
+        with pytest.raises(BadSettings, match=f"MUSTER_{name.upper()}"):
+            settings()
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_so_is_a_number_in_a_table(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("MUSTER_REVALIDATION_DOMAIN_KW", f'{{"r1": "{value}"}}')
+    with pytest.raises(BadSettings):
+        settings()
+
+
+@pytest.mark.usefixtures("fleet_db")
+def test_what_computes_with_the_settings_works_at_their_bounds(
+    muster: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a FAIL is not recorded, and the node that failed stays in service."""
+    for name in NUMBERS:
+        if unit(name) in CENTURY:
+            monkeypatch.setenv(f"MUSTER_{name.upper()}", str(largest(name)))
+    monkeypatch.setenv("MUSTER_REVALIDATION_SHARE", "1e-300")
+    monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+    monkeypatch.setenv("MUSTER_BREAKER_SHARE", "1")
+    monkeypatch.setenv("MUSTER_AIRFLOW_URL", "http://127.0.0.1:1")
+    (tmp_path / "token").write_text("s3cret\n")
+    monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
+    for name in ("a", "b", "c", "d"):
+        store.nodes.add(fleet.new_node(name, rack="r1"))
+        lives.in_production(name)
+    assert store.certificates.of_node("a")
+    for name in ("a", "b"):
+        run = RunKey("node_revalidation", f"{name}__again")
+        store.leases.acquire(name, run)
+        store.runs.begin(run, name, "short", "again")
+        store.runs.begin_stage(run, "integrity")
+        verdict.record(
+            run, fleet.judgement("integrity", verdict=Verdict.FAIL, findings=(fleet.FINDING,)), store.stages.Sent()
+        )
+        assert store.runs.finish(run, Verdict.FAIL, "corrupts").state_after is State.QUARANTINE
+        store.leases.release(run, "over")
+    store.retention.apply()
+    assert muster("housekeeping", "--dry-run")[0] == 0
+    for command in ("status", "plan", "settings"):
+        status, _, said = muster(command, "--json")
+        assert status == 0, said
+    assert TestClient(app()).get("/metrics", headers={"Authorization": "Bearer s3cret"}).status_code == 200
