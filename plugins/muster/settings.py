@@ -18,6 +18,7 @@ from pydantic_settings.exceptions import SettingsError
 from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
+from muster.model.names import is_http
 from muster.model.stages import Level
 from muster_criteria.text import refusal
 
@@ -294,6 +295,13 @@ class Settings(
         if 0 < days < EVENT_DAYS_MIN:
             raise ValueError(f"the database deletes no event of the last {EVENT_DAYS_MIN} days; give more, or 0")
         return days
+
+    @pydantic.field_validator("airflow_url", mode="after")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not is_http(url):
+            raise ValueError("give an address like http://localhost:8080")
+        return url
 
     @pydantic.field_validator("revalidation_blackouts", mode="after")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """A node's name becomes part of run ids and paths; "__" separates node and reason in a run id."""
@@ -39,3 +40,15 @@ def is_host(text: str) -> bool:
     except ValueError:
         last = text.removesuffix(".").rpartition(".")[2]
         return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None and not _NUMBER.fullmatch(last)
+
+
+def is_http(url: str) -> bool:
+    """Whether ``url`` is an address that an HTTP client can send requests to."""
+    try:
+        parts = urlsplit(url)
+        # ``port`` raises ValueError for one that is no port.
+        host, usable = parts.hostname or "", parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return False
+    # ``urlsplit`` removes spaces and control characters, which clients refuse.
+    return usable and is_host(host) and " " not in url and url.isprintable()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pydantic
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster import store
 from muster.errors import BadSettings
+from muster.integration.airflow_api import AirflowClient
 from muster.judging import verdict
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -92,3 +96,40 @@ def test_what_computes_with_the_settings_works_at_their_bounds(
         status, _, said = muster(command, "--json")
         assert status == 0, said
     assert TestClient(app()).get("/metrics", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+
+
+URLS = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["http://", "https://", "HTTP:", "http:/", "ftp://", " http://", ""]),
+    st.sampled_from(["localhost", "10.0.0.7", "[::1]", "[::1", "a_b.example", "ada:pw@host", "xn--a", ""]) | st.text(),
+    st.sampled_from(["", ":8080", ":80a80", ":0", ":99999", ":", ":-1"]),
+    st.sampled_from(["", "/", "/airflow/", "?x=1", "#x", "\n", "\t/x", " "]) | st.text(),
+)
+
+
+@given(url=URLS)
+def test_an_address_of_airflow_that_is_accepted_can_be_asked(url: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"state": "success"})
+
+    if accepted("airflow_url", url):
+        asked = Settings.model_validate({"airflow_url": url}).airflow_url
+        with AirflowClient(asked, token="t", transport=httpx.MockTransport(answer)) as client:
+            assert client.run_state("dag", "run") == "success"
+
+
+@pytest.mark.parametrize("url", ["http://localhost:80a80", "localhost:8080", "http://", "http://host:8080 "])
+def test_doctor_names_an_address_that_is_none(
+    muster: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, muster_home: Path, url: str
+) -> None:
+    monkeypatch.setenv("MUSTER_AIRFLOW_URL", url)
+    status, out, said = muster("doctor")
+    assert status == 1
+    assert "MUSTER_AIRFLOW_URL" in out + said
+
+
+@pytest.mark.parametrize(
+    "url", ["http://airflow-api-server:8080", "https://muster.example.org/airflow/", "http://[::1]:80"]
+)
+def test_usual_addresses_are_accepted(url: str) -> None:
+    assert accepted("airflow_url", url)
