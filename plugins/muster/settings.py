@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import functools
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from pydantic_core import ErrorDetails
@@ -18,12 +17,14 @@ from pydantic_settings.exceptions import SettingsError
 from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
-from muster.model.names import is_http
+from muster.model.names import RELATIVE, absolute, is_http
 from muster.model.stages import Level
 from muster_criteria.text import refusal
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
+
+AbsolutePath = Annotated[Path, pydantic.AfterValidator(absolute)]
 
 LONGEST = {"days": 36_500, "hours": 876_000, "minutes": 52_560_000, "seconds": 86_400, "s": 86_400}
 """The largest number by the unit that ends a setting's name. A century: dates end in the year 9999. In seconds a day:
@@ -35,26 +36,18 @@ COUNT_MAX = 1_000_000_000
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
 
-_OTHERS = re.compile(
-    "BMC_.+"  # passwords of BMCs, which the records name
-    "|PRELOAD|DEMO_DIRECTORY"
-    "|BOOT_ID_FILE|DCGM_CONF|EPILOG_CONF|FENCE|HARDWARE|RUN|SIMULATED_MACHINE|WORK"  # of nodes
-    r"|.+_SERVICE_(HOST|PORT\w*)|.+_PORT(_\d+_\w+)?"  # Kubernetes sets them for a service named muster-…
-)
-"""Variables named MUSTER_… that are no settings."""
-
 
 class _Files(pydantic.BaseModel):
     """Files and records: the controller's own files, the fleet records, SKU files and a folder of the nodes."""
 
-    home: Path = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
+    home: AbsolutePath = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
     database_url: str = pydantic.Field(
         default="", description="fleet records: a SQLAlchemy URL; empty is SQLite in MUSTER_HOME/muster.db"
     )
     sku_path: str = pydantic.Field(
         default="", description="folders with your own SKU files, colon separated; searched before the shipped ones"
     )
-    archive: Path | None = pydantic.Field(
+    archive: AbsolutePath | None = pydantic.Field(
         default=None,
         description="folder of full reports, evidence and faults that wait for the records, which all workers share; "
         "unset: reports in MUSTER_HOME",
@@ -63,7 +56,7 @@ class _Files(pydantic.BaseModel):
         default="",
         description="folder that all nodes share; blocks save their checkpoints there; empty: none is tested",
     )
-    topology: Path | None = pydantic.Field(
+    topology: AbsolutePath | None = pydantic.Field(
         default=None,
         description="where blocks' nodes sit: Slurm's topology.conf or topology.yaml, the output of ibnetdiscover, or "
         "a folder with NODE.lldp of each node; unset: their labels leaf and pod",
@@ -144,7 +137,7 @@ class _Admission(pydantic.BaseModel):
         description="whether, without asking a person, a spare (label spare) that the gate admits takes the place of a "
         "node that left production",
     )
-    certificate_key_file: Path | None = pydantic.Field(
+    certificate_key_file: AbsolutePath | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )
     certificate_days: float = pydantic.Field(
@@ -213,7 +206,7 @@ class _Schedulers(pydantic.BaseModel):
 class _Observing(pydantic.BaseModel):
     """Metrics and audit stream: what programs read and receive."""
 
-    metrics_token_file: Path | None = pydantic.Field(
+    metrics_token_file: AbsolutePath | None = pydantic.Field(
         default=None, description="the file with the token that opens the metrics, read at each request; unset: closed"
     )
     metrics_nodes: int = pydantic.Field(
@@ -309,15 +302,17 @@ class Settings(
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("*", mode="after")
+    @pydantic.field_validator("sku_path", mode="after")
     @classmethod
-    def _expand(cls, value: Any, field: pydantic.ValidationInfo) -> Any:
-        try:
-            if field.field_name == "sku_path":
-                return ":".join(str(Path(part).expanduser()) for part in value.split(":") if part)
-            return value.expanduser() if isinstance(value, Path) else value
-        except RuntimeError as error:  # of "~ada" where no login is named so
-            raise ValueError(str(error)) from None
+    def _folders(cls, paths: str) -> str:
+        return ":".join(str(absolute(Path(part))) for part in paths.split(":") if part)
+
+    @pydantic.field_validator("shared_path", mode="after")
+    @classmethod
+    def _on_nodes(cls, path: str) -> str:
+        if path and not path.startswith("/"):  # a "~" would be the home of a user of the node
+            raise ValueError(RELATIVE)
+        return path
 
     @property
     def records_url(self) -> str:
@@ -387,15 +382,3 @@ def _quoted(error: ErrorDetails) -> str:
     if secret or len(error["loc"]) > 1 or not isinstance(given, str | int | float) or len(str(given)) > QUOTED_MAX:
         return ""
     return f"={redaction.of_text(str(given))!r}"
-
-
-def unknown() -> dict[str, str]:
-    """{variable: the setting with the closest name, "" if none is close} of each MUSTER_* that nothing reads."""
-    known = [name.upper() for name in Settings.model_fields]
-    found = {}
-    for name in sorted(os.environ):
-        prefix, _, rest = name.upper().partition("_")
-        if prefix == "MUSTER" and rest not in known and not _OTHERS.fullmatch(rest):
-            near = difflib.get_close_matches(rest, known, n=1)
-            found[name] = f"MUSTER_{near[0]}" if near else ""
-    return found

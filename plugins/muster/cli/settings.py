@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json as jsons
+import os
 import re
 from typing import Any
 
@@ -11,7 +13,15 @@ import pydantic
 from muster import redaction
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
-from muster.settings import Settings, settings, unknown
+from muster.settings import Settings, settings
+
+_OTHERS = re.compile(
+    "BMC_.+"  # passwords of BMCs, which the records name
+    "|PRELOAD|DEMO_DIRECTORY"
+    "|BOOT_ID_FILE|DCGM_CONF|EPILOG_CONF|FENCE|HARDWARE|RUN|SIMULATED_MACHINE|WORK"  # of nodes
+    r"|.+_SERVICE_(HOST|PORT\w*)|.+_PORT(_\d+_\w+)?"  # Kubernetes sets them for a service named muster-…
+)
+"""Variables named MUSTER_… that are no settings."""
 
 
 def show_settings(json: AsJson = False) -> None:
@@ -29,6 +39,18 @@ def shown(current: Settings) -> list[tuple[str, str, str]]:
         (f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or "")
         for name, field in Settings.model_fields.items()
     ]
+
+
+def unknown() -> dict[str, str]:
+    """{variable: the setting with the closest name, "" if none is close} of each MUSTER_* that nothing reads."""
+    known = [name.upper() for name in Settings.model_fields]
+    found = {}
+    for name in sorted(os.environ):
+        prefix, _, rest = name.upper().partition("_")
+        if prefix == "MUSTER" and rest not in known and not _OTHERS.fullmatch(rest):
+            near = difflib.get_close_matches(rest, known, n=1)
+            found[name] = f"MUSTER_{near[0]}" if near else ""
+    return found
 
 
 def _masked(value: Any) -> str:

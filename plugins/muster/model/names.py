@@ -1,9 +1,10 @@
-"""The form of names, keys and logins."""
+"""The form of names, keys, logins, addresses and paths."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -29,6 +30,9 @@ _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 HOST_CHARACTERS = 253
 
+RELATIVE = "it is relative, and so another one in each working directory; give an absolute path"
+"""What is wrong with a path."""
+
 
 def is_host(text: str) -> bool:
     """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on.
@@ -52,3 +56,14 @@ def is_http(url: str) -> bool:
         return False
     # ``urlsplit`` removes spaces and control characters, which clients refuse.
     return usable and is_host(host) and " " not in url and url.isprintable()
+
+
+def absolute(path: Path) -> Path:
+    """``path`` with "~" expanded. Raises ValueError for one that is relative or in the home of no login."""
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    if not path.is_absolute():
+        raise ValueError(RELATIVE)
+    return path

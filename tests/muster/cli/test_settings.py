@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster import store
+from muster.audit import sinks
 from muster.errors import BadSettings
 from muster.integration.airflow_api import AirflowClient
 from muster.judging import verdict
@@ -133,3 +134,26 @@ def test_doctor_names_an_address_that_is_none(
 )
 def test_usual_addresses_are_accepted(url: str) -> None:
     assert accepted("airflow_url", url)
+
+
+PATHS = [name for name, field in Settings.model_fields.items() if "Path" in str(field.annotation)]
+
+
+@pytest.mark.parametrize("name", [*PATHS, "sku_path", "shared_path"])
+@pytest.mark.parametrize("path", ["x", "./x", "x/y", "../x", "x:/y"])
+def test_a_relative_path_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
+    """It would be other records, and another key, in each working directory."""
+    monkeypatch.setenv(f"MUSTER_{name.upper()}", path)
+    with pytest.raises(BadSettings, match=f"MUSTER_{name.upper()}"):
+        settings()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("file", "path"), *[("syslog", f"{which}_file") for which in ("ca", "cert", "key")], ("http", "token_file")],
+)
+def test_so_is_that_of_a_receiver_of_the_audit_stream(kind: str, field: str) -> None:
+    others = {"syslog": {"host": "h"}, "http": {"url": "https://h"}}.get(kind, {})
+    assert sinks.sink("siem", {"kind": kind, **others, field: "/x/y"})
+    with pytest.raises(BadSettings, match=field):
+        sinks.sink("siem", {"kind": kind, **others, field: "x/y"})
