@@ -30,7 +30,7 @@ _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 HOST_CHARACTERS = 253
 
-RELATIVE = "it is relative, and so another one in each working directory; give an absolute path"
+RELATIVE = "it is relative, so it depends on the working directory; give an absolute path"
 """What is wrong with a path."""
 
 
