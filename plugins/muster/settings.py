@@ -302,6 +302,13 @@ class Settings(
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
+    @pydantic.field_validator("database_url", mode="after")
+    @classmethod
+    def _sqlite_file(cls, url: str) -> str:
+        if re.match(r"sqlite[^:]*:///[^/]", url):
+            raise ValueError(RELATIVE)
+        return url
+
     @pydantic.field_validator("sku_path", mode="after")
     @classmethod
     def _folders(cls, paths: str) -> str:

@@ -152,6 +152,12 @@ def test_a_relative_path_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, 
         settings()
 
 
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "sqlite:///~/x.db", "sqlite+pysqlite:///x/y.db?timeout=9"])
+def test_so_is_that_of_an_sqlite_file(url: str) -> None:
+    assert not accepted("database_url", url)
+    assert accepted("database_url", url.replace(":///", ":////"))
+
+
 @pytest.mark.parametrize(
     ("kind", "field"),
     [("file", "path"), *[("syslog", f"{which}_file") for which in ("ca", "cert", "key")], ("http", "token_file")],

@@ -26,7 +26,6 @@ from sqlalchemy.pool import QueuePool
 
 from muster import ownership
 from muster.errors import DatabaseNotReady
-from muster.model.names import RELATIVE
 from muster.settings import settings
 
 T = TypeVar("T")
@@ -284,8 +283,6 @@ def _make(url: str) -> Engine:
         parsed = make_url(url)
         if parsed.get_backend_name() != SQLITE:
             return create_engine(parsed, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_options(parsed))
-        if parsed.database and not Path(parsed.database).is_absolute():
-            raise ValueError(RELATIVE)
         made = create_engine(parsed, poolclass=QueuePool, pool_size=1, max_overflow=-1)
         event.listen(made, "do_connect", _place_sqlite)
         event.listen(made, "connect", _open_sqlite)

@@ -107,8 +107,6 @@ UNUSABLE = (
     "nonsense",
     "oracle://x",
     "sqlite:////proc/none/muster.db",
-    "sqlite:///relative/muster.db",
-    "sqlite:///~/muster.db",
 )
 
 
