@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import functools
-import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from pydantic_core import ErrorDetails
@@ -19,35 +17,37 @@ from pydantic_settings.exceptions import SettingsError
 from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
+from muster.model.names import RELATIVE, absolute, is_http
 from muster.model.stages import Level
 from muster_criteria.text import refusal
 
 EVENT_DAYS_MIN = 365
 """The fleet records delete no younger event (a trigger of the initial migration)."""
 
+AbsolutePath = Annotated[Path, pydantic.AfterValidator(absolute)]
+
+LONGEST = {"days": 36_500, "hours": 876_000, "minutes": 52_560_000, "seconds": 86_400, "s": 86_400}
+"""The largest number by the unit that ends a setting's name. A century: dates end in the year 9999. In seconds a day:
+a wait on a socket is limited to 24 days."""
+
+COUNT_MAX = 1_000_000_000
+"""The largest number of anything else: Airflow's database keeps a pool's slots in 32 bits."""
+
 QUOTED_MAX = 80
 """A longer value of a setting is not quoted in a message."""
-
-_OTHERS = re.compile(
-    "BMC_.+"  # passwords of BMCs, which the records name
-    "|PRELOAD|DEMO_DIRECTORY"
-    "|BOOT_ID_FILE|DCGM_CONF|EPILOG_CONF|FENCE|HARDWARE|RUN|SIMULATED_MACHINE|WORK"  # of nodes
-    r"|.+_SERVICE_(HOST|PORT\w*)|.+_PORT(_\d+_\w+)?"  # Kubernetes sets them for a service named muster-…
-)
-"""Variables named MUSTER_… that are no settings."""
 
 
 class _Files(pydantic.BaseModel):
     """Files and records: the controller's own files, the fleet records, SKU files and a folder of the nodes."""
 
-    home: Path = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
+    home: AbsolutePath = pydantic.Field(default=Path("~/.local/share/muster"), description="the controller's files")
     database_url: str = pydantic.Field(
         default="", description="fleet records: a SQLAlchemy URL; empty is SQLite in MUSTER_HOME/muster.db"
     )
     sku_path: str = pydantic.Field(
         default="", description="folders with your own SKU files, colon separated; searched before the shipped ones"
     )
-    archive: Path | None = pydantic.Field(
+    archive: AbsolutePath | None = pydantic.Field(
         default=None,
         description="folder of full reports, evidence and faults that wait for the records, which all workers share; "
         "unset: reports in MUSTER_HOME",
@@ -57,7 +57,7 @@ class _Files(pydantic.BaseModel):
         description="folder that all nodes share, in which its owner alone may write unless it is sticky; blocks save "
         "their checkpoints there; empty: none is tested",
     )
-    topology: Path | None = pydantic.Field(
+    topology: AbsolutePath | None = pydantic.Field(
         default=None,
         description="where blocks' nodes sit: Slurm's topology.conf or topology.yaml, the output of ibnetdiscover, or "
         "a folder with NODE.lldp of each node; unset: their labels leaf and pod",
@@ -138,7 +138,7 @@ class _Admission(pydantic.BaseModel):
         description="whether, without asking a person, a spare (label spare) that the gate admits takes the place of a "
         "node that left production",
     )
-    certificate_key_file: Path | None = pydantic.Field(
+    certificate_key_file: AbsolutePath | None = pydantic.Field(
         default=None, description="the key that signs certificates; unset: certificate.key in MUSTER_HOME, made once"
     )
     certificate_days: float = pydantic.Field(
@@ -207,7 +207,7 @@ class _Schedulers(pydantic.BaseModel):
 class _Observing(pydantic.BaseModel):
     """Metrics and audit stream: what programs read and receive."""
 
-    metrics_token_file: Path | None = pydantic.Field(
+    metrics_token_file: AbsolutePath | None = pydantic.Field(
         default=None, description="the file with the token that opens the metrics, read at each request; unset: closed"
     )
     metrics_nodes: int = pydantic.Field(
@@ -271,7 +271,17 @@ class Settings(
 ):  # fmt: skip
     """The controller's settings; each is read from the environment variable MUSTER_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix="MUSTER_", env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="MUSTER_", env_ignore_empty=True, frozen=True, extra="ignore", allow_inf_nan=False
+    )
+
+    @pydantic.field_validator("*", mode="after")
+    @classmethod
+    def _bounded(cls, value: Any, field: pydantic.ValidationInfo) -> Any:
+        most = LONGEST.get(str(field.field_name).rpartition("_")[2], COUNT_MAX)
+        if isinstance(value, int | float) and value > most:
+            raise ValueError(f"it has to be {most:,} at most")
+        return value
 
     @pydantic.field_validator("retention_events_days", mode="after")
     @classmethod
@@ -280,21 +290,37 @@ class Settings(
             raise ValueError(f"the database deletes no event of the last {EVENT_DAYS_MIN} days; give more, or 0")
         return days
 
+    @pydantic.field_validator("airflow_url", mode="after")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not is_http(url):
+            raise ValueError("give an address like http://localhost:8080")
+        return url
+
     @pydantic.field_validator("revalidation_blackouts", mode="after")
     @classmethod
     def _windows(cls, windows: str) -> str:
         closed(windows, datetime.datetime.now(datetime.UTC))
         return windows
 
-    @pydantic.field_validator("*", mode="after")
+    @pydantic.field_validator("database_url", mode="after")
     @classmethod
-    def _expand(cls, value: Any, field: pydantic.ValidationInfo) -> Any:
-        try:
-            if field.field_name == "sku_path":
-                return ":".join(str(Path(part).expanduser()) for part in value.split(":") if part)
-            return value.expanduser() if isinstance(value, Path) else value
-        except RuntimeError as error:  # of "~ada" where no login is named so
-            raise ValueError(str(error)) from None
+    def _sqlite_file(cls, url: str) -> str:
+        if re.match(r"sqlite[^:]*:///[^/]", url):
+            raise ValueError(RELATIVE)
+        return url
+
+    @pydantic.field_validator("sku_path", mode="after")
+    @classmethod
+    def _folders(cls, paths: str) -> str:
+        return ":".join(str(absolute(Path(part))) for part in paths.split(":") if part)
+
+    @pydantic.field_validator("shared_path", mode="after")
+    @classmethod
+    def _on_nodes(cls, path: str) -> str:
+        if path and not path.startswith("/"):  # a "~" would be the home of a user of the node
+            raise ValueError(RELATIVE)
+        return path
 
     @property
     def records_url(self) -> str:
@@ -364,38 +390,3 @@ def _quoted(error: ErrorDetails) -> str:
     if secret or len(error["loc"]) > 1 or not isinstance(given, str | int | float) or len(str(given)) > QUOTED_MAX:
         return ""
     return f"={redaction.of_text(str(given))!r}"
-
-
-def shown(current: Settings) -> list[tuple[str, str, str]]:
-    """(variable, value, description) of every setting; secrets are masked."""
-    return [
-        (f"MUSTER_{name.upper()}", _masked(getattr(current, name)), field.description or "")
-        for name, field in Settings.model_fields.items()
-    ]
-
-
-def unknown() -> dict[str, str]:
-    """{variable: the setting with the closest name, "" if none is close} of each MUSTER_* that nothing reads."""
-    known = [name.upper() for name in Settings.model_fields]
-    found = {}
-    for name in sorted(os.environ):
-        prefix, _, rest = name.upper().partition("_")
-        if prefix == "MUSTER" and rest not in known and not _OTHERS.fullmatch(rest):
-            near = difflib.get_close_matches(rest, known, n=1)
-            found[name] = f"MUSTER_{near[0]}" if near else ""
-    return found
-
-
-def _masked(value: Any) -> str:
-    if isinstance(value, pydantic.SecretStr):
-        return "********" if value.get_secret_value() else ""
-    if isinstance(value, dict | list):
-        return json.dumps(redaction.of_value(value)) if value else ""
-    text = "" if value is None else str(value)
-    if "://" not in text:
-        return text
-    text = re.sub(r"(?<=[?&])([^=&]+)=([^&]+)", lambda each: f"{each[1]}={redaction.of_value(each[2], each[1])}", text)
-    scheme, _, rest = text.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}://{user}{':********' if colon else ''}{at}{place}"

@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = [kind.name for of_class in load().values() for kind in of_class]
     parser.add_argument("--only", nargs="+", default=[], choices=kinds, metavar="KIND", help="strike with these alone")
     chosen = parser.parse_args(arguments)
-    folder = chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))
+    folder = (chosen.resume or Path(tempfile.mkdtemp(prefix="muster-campaign-"))).resolve()
     print(f"the campaign's folder is {folder}", file=sys.stderr)
     return watchdog.run(lambda: run(folder, chosen.nodes, chosen.faults, chosen.seed, chosen.minutes, chosen.only))
 

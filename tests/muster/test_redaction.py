@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from muster import redaction, store
-from muster.settings import settings, shown
+from muster.cli.settings import shown
+from muster.settings import settings
 from tests.muster import fleet
 
 MASK = redaction.MASK

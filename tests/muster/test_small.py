@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from muster import store
 from muster.admission import service
+from muster.cli.settings import shown
 from muster.errors import BadSettings
 from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State
 from muster.rules.decisions import is_person
-from muster.settings import Settings, settings, shown
+from muster.settings import Settings, settings
 from tests.muster import fleet
 
 AIRFLOW_RUN_ID = re.compile(r"^[A-Za-z0-9_.~:+-]+$")

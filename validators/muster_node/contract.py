@@ -18,7 +18,7 @@ RESULT_BYTES_MAX = 5 * 1024 * 1024
 """A result never grows past this, however long the run; what does not fit is dropped, which ``notes`` states."""
 
 TELEMETRY_BYTES_MAX = 64 * 1024 * 1024
-"""The controller takes no larger side file."""
+"""The largest side file that the controller accepts."""
 
 # What the controller takes: it refuses the whole result for one name, device, unit, label or number that is not so.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")

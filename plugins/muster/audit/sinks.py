@@ -24,6 +24,7 @@ from muster import ownership, redaction
 from muster.errors import BadSettings, MusterError, first_refused
 from muster.model.queues import AuditEvent
 from muster.remote import http_request
+from muster.settings import AbsolutePath
 
 TIMEOUT_S = 20.0
 """For one batch."""
@@ -45,7 +46,7 @@ class FileSink(_Sink):
     """JSON lines at the end of a file, which may be rotated at any time."""
 
     kind: Literal["file"]
-    path: Path
+    path: AbsolutePath
 
     def send(self, events: Sequence[AuditEvent]) -> None:
         """Append the events and wait for the disk. Raises OSError."""
@@ -71,9 +72,9 @@ class SyslogSink(_Sink):
     kind: Literal["syslog"]
     host: str
     port: int = SYSLOG_TLS_PORT
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: AbsolutePath | None = None
+    cert_file: AbsolutePath | None = None
+    key_file: AbsolutePath | None = None
     confirm: bool = True
 
     def send(self, events: Sequence[AuditEvent]) -> None:
@@ -99,8 +100,8 @@ class HttpSink(_Sink):
 
     kind: Literal["http"]
     url: pydantic.HttpUrl
-    ca_file: Path | None = None
-    token_file: Path | None = None
+    ca_file: AbsolutePath | None = None
+    token_file: AbsolutePath | None = None
 
     @pydantic.model_validator(mode="after")
     def _no_token_in_the_clear(self) -> Self:

@@ -26,7 +26,7 @@ others waiting no longer.
 def deliver() -> dict[str, int]:
     """Send the events that wait. Returns {receiver: how many it accepted}.
 
-    One that fails, whatever it raises, is tried again by the next call, and keeps no other waiting.
+    One that fails, whatever it raises, is tried again by the next call, and does not delay the others.
     """
     return {name: _deliver(name, configured) for name, configured in settings().audit_sinks.items()}
 

@@ -307,7 +307,7 @@ class AirflowClient:
     def _send_once(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
             return self._client.request(method, path, **kwargs)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last for a host like xn--a
             said = str(error) or type(error).__name__
             if method != "GET" and path != LOGIN and isinstance(error, LOST):
                 # The server may have acted, as behind a proxy that gives up.

@@ -1,9 +1,11 @@
-"""The form of names, keys and logins."""
+"""The form of names, keys, logins, addresses and paths."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
+from urllib.parse import urlsplit
 
 NODE_NAME = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """A node's name becomes part of run ids and paths; "__" separates node and reason in a run id."""
@@ -28,6 +30,9 @@ _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 HOST_CHARACTERS = 253
 
+RELATIVE = "it is relative, so it depends on the working directory; give an absolute path"
+"""What is wrong with a path."""
+
 
 def is_host(text: str) -> bool:
     """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on.
@@ -39,3 +44,26 @@ def is_host(text: str) -> bool:
     except ValueError:
         last = text.removesuffix(".").rpartition(".")[2]
         return len(text) <= HOST_CHARACTERS and _HOST.fullmatch(text) is not None and not _NUMBER.fullmatch(last)
+
+
+def is_http(url: str) -> bool:
+    """Whether ``url`` is an address that an HTTP client can send requests to."""
+    try:
+        parts = urlsplit(url)
+        # ``port`` raises ValueError for one that is no port.
+        host, usable = parts.hostname or "", parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return False
+    # ``urlsplit`` removes spaces and control characters, which clients refuse.
+    return usable and is_host(host) and " " not in url and url.isprintable()
+
+
+def absolute(path: Path) -> Path:
+    """``path`` with "~" expanded. Raises ValueError for one that is relative or in the home of no login."""
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    if not path.is_absolute():
+        raise ValueError(RELATIVE)
+    return path

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pydantic
 
 from muster.errors import MusterError, first_refused
-from muster.model.names import is_host
+from muster.model.names import is_http
 
 
 class BadBmc(MusterError):
@@ -38,10 +38,9 @@ class Bmc(pydantic.BaseModel):
     @pydantic.field_validator("url")
     @classmethod
     def _bare(cls, url: str) -> str:
-        parts = urlsplit(url)
-        # ``port`` raises ValueError for one that is no port.
-        if parts.scheme not in ("http", "https") or not is_host(parts.hostname or "") or parts.port == 0:
+        if not is_http(url):
             raise ValueError("url is not like https://10.0.0.7")
+        parts = urlsplit(url)
         if parts.username or parts.password or parts.query:
             raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")
         return url.rstrip("/")

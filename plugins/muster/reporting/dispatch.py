@@ -46,7 +46,7 @@ def each_way(
 def known(
     headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
 ) -> dict[str, object]:
-    """What the templates of a notifier know. A headline may hold a node's own words, which are no markup."""
+    """What the templates of a notifier know. A headline may hold a node's own words, which are not markup."""
     said = headline.translate(_NO_MARKUP).replace("](", "] (")
     return {
         "node": node, "verdict": verdict, "state": state, "headline": said, "link": link, "simulated": simulated,

@@ -116,7 +116,7 @@ def _questions(session: SessionDep, user: BaseUser, query: Select[HITLDetail]) -
 
 
 def evidence(asked: Question) -> Evidence | None:
-    """What speaks for and against; None if the records know no such node."""
+    """The evidence for and against; None if the records know no such node."""
     try:
         node = store.nodes.get(asked.node)
     except UnknownNode:

@@ -1,4 +1,4 @@
-"""Values that are made once for all viewers: who asks while one is made waits for it."""
+"""Values computed once for all viewers: a request during the computation waits for its result."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from tests.docs.reference.markdown import code, head, table
 
 ABOUT = """Each is an environment variable of all components. `muster settings` shows the values that a command sees;
 services keep those that they were started with. An empty variable counts as unset. A default of `{}` or `[]` is JSON;
-without one the setting is empty."""
+without one the setting is empty. A time is at most a century, one in seconds at most a day; any other
+number is at most a billion. Paths are absolute; `~` is expanded, except in `MUSTER_SHARED_PATH`."""
 UNITS = {
     "_s": "s",
     "seconds": "s",

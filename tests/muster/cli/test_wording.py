@@ -11,9 +11,10 @@ from syrupy.assertion import SnapshotAssertion
 from muster import store
 from muster.cli.app import root
 from muster.cli.doctor import doctor
+from muster.cli.settings import shown
 from muster.integration.airflow_api import Pool
 from muster.model import dags
-from muster.settings import Settings, shown
+from muster.settings import Settings
 from tests.muster import fleet
 
 Muster = Callable[..., "tuple[int, str, str]"]

@@ -47,7 +47,7 @@ class Use:
 def assess(usage: Usage, daemons: Collection[str] = ()) -> Use:
     """Evaluates one reading. ``busy_processes`` lists foreign processes above half a core (the seam's promise).
 
-    ``daemons``: names of processes that are always busy, which is no use.
+    ``daemons``: names of processes that are always busy, which does not mean that the node is in use.
     """
     busy: list[str] = []
     other: list[str] = []

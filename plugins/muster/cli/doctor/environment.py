@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator
 
 from muster.cli.doctor.checks import Check, Mark, existing
+from muster.cli.settings import unknown
 from muster.cli.terminal import show
-from muster.settings import Settings, unknown
+from muster.settings import Settings
 
 SOON = datetime.timedelta(days=7)
 """A token that expires within this time is advice."""

@@ -18,7 +18,7 @@ OfNode = Annotated[str, typer.Option("--node", help="Which node, if the run test
 Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history.")]
 
 ROWS_MAX = 2**63 - 1
-"""The largest number of a record, or of records: the databases know no larger."""
+"""The largest number of a record, or of records: the databases store no larger one."""
 YEARS = (1970, 9000)
 """The years of an option's moment: others have no days before or after them that Python knows."""
 

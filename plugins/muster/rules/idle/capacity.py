@@ -70,7 +70,8 @@ class Limits:
         """
         if not self.after or serving * self.share >= 1.0:
             return self.after
-        return max(self.after, min(datetime.timedelta(minutes=minutes / self.share), self.whole_after))
+        longest = self.whole_after / datetime.timedelta(minutes=1)
+        return max(self.after, datetime.timedelta(minutes=min(minutes / self.share, longest)))
 
 
 FULL, POWER, CANARY = "share", "power", "canary"

@@ -70,7 +70,7 @@ class Backup:
 
 
 class _JsonText(UserDefinedType[str]):
-    """JSON as its text, which is kept to the letter and costs no reading."""
+    """JSON as its text, which is kept unchanged and is not parsed."""
 
     cache_ok = True
 

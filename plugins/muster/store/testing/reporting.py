@@ -26,7 +26,7 @@ from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Obser
 from muster_reports.model import RunReport, StageReport
 
 REPORT_WITHIN = datetime.timedelta(days=7)
-"""How long after its end a run is reported that was not: an outage may last a weekend, and later it is no news."""
+"""How long after its end a run is reported that was not: an outage may last a weekend, and a later one is useless."""
 
 
 def run(

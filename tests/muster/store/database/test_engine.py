@@ -123,7 +123,7 @@ def test_a_database_that_cannot_be_had_is_one_sentence(
 
 @pytest.mark.usefixtures("muster_home")
 @pytest.mark.parametrize(
-    ("url", "named"), [("sqlite:///x?timeout=abc", "abc"), ("postgresql://muster@db1:1,db2:2/none", "?host=")]
+    ("url", "named"), [("sqlite:////x?timeout=abc", "abc"), ("postgresql://muster@db1:1,db2:2/none", "?host=")]
 )
 def test_what_cannot_be_used_in_a_url_is_named(monkeypatch: pytest.MonkeyPatch, url: str, named: str) -> None:
     monkeypatch.setenv("MUSTER_DATABASE_URL", url)
