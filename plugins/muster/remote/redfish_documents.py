@@ -34,6 +34,7 @@ _NOT_OF_THE_HALL = re.compile(
 """Names of parts that have an inlet of their own, and of what else may come in."""
 _ELSEWHERE = frozenset({"PowerSupply", "LiquidInlet", "NetworkingDevice", "GPU"})
 """Redfish's PhysicalContext of the same."""
+_NUMBER = re.compile(r"\s*[-+]?[0-9]{1,12}(\.[0-9]{0,12})?\s*")
 _HEALTH = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
 
@@ -108,8 +109,9 @@ def _of_thermal(thermal: Document) -> Iterator[Found]:
     for place, fan in enumerate(_maps(thermal.get("Fans"))):
         part = f"{_path(thermal)}#{place}"
         if _present(fan):
-            metric = "fan_duty" if fan.get("ReadingUnits") == "Percent" else "fan_speed"
-            yield Found(metric, part, _name(fan), _number(fan.get("Reading"), 0.0))
+            # iLO 4 has Units and CurrentReading.
+            metric = "fan_duty" if fan.get("ReadingUnits", fan.get("Units")) == "Percent" else "fan_speed"
+            yield Found(metric, part, _name(fan), _number(fan.get("Reading", fan.get("CurrentReading")), 0.0))
             yield Found("fan_state", part, _name(fan), text=_state(fan))
         elif _missed(fan):
             yield Found("fan_state", part, _name(fan), text=_missed(fan))
@@ -249,7 +251,11 @@ def _name(part: Document, other: str = "") -> str:
 
 
 def _number(value: object, least: float = -READING_MAX) -> float | None:
-    """Returns a reading; None if it is no number, or one that no sensor has (``least``: the lowest of its kind)."""
+    """Returns a reading, also of a number that is written as text; None if it is none, or one that no sensor has
+    (``least``: the lowest of its kind).
+    """
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if least <= value <= READING_MAX else None
