@@ -9,6 +9,7 @@ that leads to it and its place there: names and ids in a document are optional, 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,11 @@ Document = Mapping[str, Any]
 Get = Callable[[str], Document | None]
 """Returns the document at a path; None if the BMC has none there."""
 
+ROOT = "/redfish/v1/"
 READING_MAX = 1e9
 """Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
 PARTS_MAX = 256
-"""Fans, sensors or supplies of one resource that are read."""
+"""Fans, sensors or supplies of one resource, and members and pages of one collection, that are read."""
 COMPLAINT_MAX = 200
 
 INLET = "inlet_temperature"
@@ -99,10 +101,44 @@ def redundancy_of(chassis: Document, get: Get) -> Iterator[Found]:
             yield dataclasses.replace(each, text="ok" if each.text == "ok" else "warning")
 
 
-def paths_of(collection: Document) -> list[str]:
-    """Returns the paths of a collection's members."""
-    paths = (each.get("@odata.id") for each in _maps(collection.get("Members")))
+def paths_of(collection: Document, get: Get) -> list[str]:
+    """Returns the paths of a collection's members, of all its pages."""
+    listed = (_maps(page.get("Members")) for page in itertools.islice(pages(collection, get), PARTS_MAX))
+    paths = (each.get("@odata.id") for each in itertools.islice(itertools.chain.from_iterable(listed), PARTS_MAX))
     return [path for path in paths if isinstance(path, str)]
+
+
+def pages(page: Document, get: Get) -> Iterator[Document]:
+    """Yields a collection's pages, from the first on; ``Members@odata.nextLink`` joins them (DMTF DSP0266)."""
+    seen: set[str] = set()
+    while page:
+        yield page
+        following = page.get("Members@odata.nextLink")
+        if not isinstance(following, str) or following in seen:
+            return
+        seen.add(following)
+        page = get(following) or {}
+
+
+def of_another(serial: str, get: Get) -> str:
+    """Returns why a BMC is another machine's than the one with this serial; "" if it is not, or that is not known.
+
+    A baseboard of GPUs is often a second system, and one without a serial may be the machine.
+    """
+    if not serial.strip():
+        return ""
+    systems = [get(path) or {} for path in paths_of(linked(get(ROOT) or {}, "Systems", get), get)]
+    others = [other_machine(each, serial) if each.get("SerialNumber") else "" for each in systems]
+    return others[0] if others and all(others) else ""
+
+
+def other_machine(system: Document, serial: str) -> str:
+    """Returns why a BMC's system is not the one with this serial; "" if it is that one."""
+    # Dell's SerialNumber is that of the board; what DMI reports, the service tag, is its SKU.
+    reported = [str(system.get(name) or "").strip() for name in ("SerialNumber", "SKU")]
+    if serial.strip().casefold() in (each.casefold() for each in reported):
+        return ""
+    return f"the BMC reports the system serial {one_line(reported[0])[:60]!r}, and the node has {serial!r}"
 
 
 def _of_thermal(thermal: Document) -> Iterator[Found]:
@@ -187,7 +223,7 @@ def complaint_of(refusal: Document) -> str:
 
 
 def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:
-    for path in paths_of(linked(resource, key, get))[:PARTS_MAX]:
+    for path in paths_of(linked(resource, key, get), get):
         yield _at(path, get)
 
 

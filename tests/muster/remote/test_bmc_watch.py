@@ -34,11 +34,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """With which login the BMC was asked; it tells of a fan that stands still."""
+    """With which login the BMC was asked, and of which machine; it tells of a fan that stands still."""
     logins: list[Any] = []
 
-    def fake_read(described: Any, stage: str, who: Login | None = None) -> Chassis:
-        logins.append(who)
+    def fake_read(described: Any, stage: str, who: Login | None = None, *, serial: str) -> Chassis:
+        logins.append((who, serial))
         return Chassis((reading("fan_speed", "fan0", 0.0, None, "Fan 1"),), trouble="it is slow")
 
     monkeypatch.setattr(redfish, "ask", fake_read)
@@ -51,7 +51,7 @@ def read(login: Any = None) -> str:
             raise BadBmc("there is no Airflow connection no_such_bmc")
         return login
 
-    watch = BmcWatch.of(JOB, {"url": "http://bmc"})
+    watch = BmcWatch.of(JOB, {"url": "http://bmc"}, "S1")
     assert watch is not None
     return asyncio.run(watch.read(who))
 
@@ -61,7 +61,7 @@ def test_the_worst_is_kept_with_the_job(kept: list[Job], requests: list[Any]) ->
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
     assert (job.state, job.attempt_key) == (JOB.state, JOB.attempt_key)
-    assert requests == [Login("root", "secret")]
+    assert requests == [(Login("root", "secret"), "S1")]
 
 
 def test_a_login_that_is_missing_is_reported(kept: list[Job], requests: list[Any]) -> None:
@@ -77,4 +77,4 @@ def test_it_is_not_read_where_it_need_not_be(
     monkeypatch: pytest.MonkeyPatch, seconds: str, stage: str, bmc: dict[str, str]
 ) -> None:
     monkeypatch.setenv("MUSTER_BMC_SECONDS", seconds)
-    assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc) is None
+    assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc, "") is None
