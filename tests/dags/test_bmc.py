@@ -6,6 +6,7 @@ The node side is a stand-in that measures nothing; the BMC is OpenStack's static
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,11 +49,11 @@ def watched(
         yield url
 
 
-def enrol(described: dict[str, str]) -> None:
+def enrol(described: dict[str, str], **serials: str) -> None:
     known = store.nodes.get(NODE)
     fields = {each.name: getattr(known, each.name) for each in dataclasses.fields(NewNode)
               if hasattr(known, each.name)}  # fmt: skip
-    store.nodes.add(NewNode(**{**fields, "bmc": described}))
+    store.nodes.add(NewNode(**{**fields, "bmc": described, "serials": serials}))
 
 
 def qualify() -> str:
@@ -66,11 +67,11 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     stages_read = []
     real = redfish.ask
 
-    def ask(described: dict[str, str], at: str) -> object:
+    def ask(described: dict[str, str], at: str, *, serial: str) -> object:
         if described and at == "burn_in" and stages_read.count("burn_in") == 1:
             bmc.write(documents, fans=[bmc.fan(rpm=0, health="Critical")], temperatures=[bmc.air()], supplies=[])
         stages_read.append(at)
-        return real(described, at)
+        return real(described, at, serial=serial)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)
@@ -103,13 +104,13 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
     readings = []
     real = redfish.ask
 
-    def ask(described: dict[str, str], at: str, who: Login | None = None) -> object:
+    def ask(described: dict[str, str], at: str, who: Login | None = None, *, serial: str) -> object:
         if described and at == "burn_in":
             broken = len(readings) == 1
             fan, supplies = bmc.fan(rpm=0, health="Critical") if broken else bmc.fan(), [] if broken else [bmc.supply()]
             bmc.write(documents, fans=[fan], temperatures=[bmc.air()], supplies=supplies)
             readings.append(broken)
-        return real(described, at, who)
+        return real(described, at, who, serial=serial)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)
@@ -137,6 +138,25 @@ def test_a_bmc_that_does_not_answer_is_reported_and_neither_passes_nor_fails_the
     assert judged.judgement.verdict is Verdict.INCONCLUSIVE
     assert judged.judgement.findings == ()
     assert any("the BMC at http://127.0.0.1" in note for note in judged.judgement.notes)
+
+
+@pytest.mark.parametrize("serial", ["S1", "S2"])
+def test_the_bmc_of_another_machine_fails_no_node(
+    watched: str, documents: Path, monkeypatch: pytest.MonkeyPatch, serial: str
+) -> None:
+    """The inventory has a line that was copied, so the node has the BMC of the machine S1, whose fan stands still."""
+    bmc.write(documents, fans=[bmc.fan(rpm=0, health="Critical")], temperatures=[bmc.air()], supplies=[bmc.supply()])
+    bmc.write_log(documents, "Systems/1", "SEL", [])
+    system = documents / "Systems/1/index.json"
+    system.write_text(json.dumps(json.loads(system.read_text()) | {"SerialNumber": "S1"}))
+    enrol({"url": watched}, system=serial)
+    pass_intake(monkeypatch)
+    run_id = qualify()
+    judged = next(
+        each for each in store.reporting.run(RunKey(DAG_ID, run_id)).stages if each.judgement.stage == "burn_in"
+    )
+    assert {each.device for each in judged.judgement.findings} == ({"fan0"} if serial == "S1" else set())
+    assert any("system serial 'S1'" in note for note in judged.judgement.notes) is (serial == "S2")
 
 
 def pass_intake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,39 @@ def test_of_two_supplies_of_one_name_none_is_blamed_for_the_other_that_was_left_
     assert [each.text for each in merged_reading] == ["ok", "critical"]
 
 
+def test_a_later_reading_with_trouble_shows_no_loss_and_one_without_it_does() -> None:
+    before = chassis(psu("ok"), psu("ok", "PSU 2", "psu1"))
+    partial = merged(before, chassis(psu("ok"), trouble="500 to a chassis"))
+    assert [each.text for each in partial.readings] == ["ok", "ok"]
+    assert [each.text for each in merged(partial, chassis(psu("ok"))).readings] == ["ok", "lost"]
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_parts_that_an_earlier_reading_lacks_are_no_others(meanwhile: bool) -> None:
+    """The chassis of two fans was in error at first: its fans have the numbers now that others had then."""
+    before = chassis(fan(8000, "C/Fan 1", "fan0"), trouble="500 to a chassis")
+    stopped = (reading("fan_state", "fan1", None, "critical", "A/Fan 2"), fan(0, "A/Fan 2", "fan1"))
+    after = chassis(fan(9000, "A/Fan 1", "fan0"), *stopped, fan(7000, "C/Fan 1", "fan2"))
+    found = {(each.metric, each.note): each for each in merged(before, after, meanwhile=meanwhile).readings}
+    assert {key: each.value for key, each in found.items() if key[0] == "fan_speed"} == {
+        ("fan_speed", "C/Fan 1"): 7000, ("fan_speed", "A/Fan 1"): 9000, ("fan_speed", "A/Fan 2"): 0,
+    }  # fmt: skip
+    assert len({each.device for each in found.values()}) == 3
+    assert found["fan_state", "A/Fan 2"].device == found["fan_speed", "A/Fan 2"].device
+
+
+def test_of_a_fan_that_reports_in_another_unit_both_readings_are_its_own() -> None:
+    state = reading("fan_state", "fan0", None, "ok", "Fan 1")
+    share = reading("fan_duty", "fan0", 40, None, "Fan 1")
+    assert {each.device for each in merged(chassis(state, fan(8000)), chassis(state, share)).readings} == {"fan0"}
+
+
+def test_parts_of_one_name_that_come_later_are_counted() -> None:
+    before, after = chassis(psu("ok", "PSU")), chassis(psu("ok", "PSU"), psu("critical", "PSU", "psu1"))
+    states = [each.text for each in merged(before, after, meanwhile=True).readings]
+    assert states == ["ok", "critical"]
+
+
 def test_what_was_in_the_way_is_reported_once() -> None:
     both = merged(chassis(trouble="A"), chassis(trouble="B"))
     assert merged(merged(both, chassis(trouble="A")), both).trouble == "A; B"

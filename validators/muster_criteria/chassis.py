@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -75,7 +76,7 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
     """Two readings of a stage as one: the worse of each sensor.
 
     A state that is gone afterwards becomes "lost", except ``meanwhile`` (during the load): a busy BMC omits sensors now
-    and then, and only the last reading shows which are gone.
+    and then, and only the last reading shows which are gone, unless it has trouble.
     """
     if before is None:
         return after
@@ -83,11 +84,13 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
     trouble = _AND.join(dict.fromkeys(sentences))
     if not before.readings or not after.readings:
         return Chassis(before.readings or after.readings, trouble)
+    meanwhile = meanwhile or bool(after.trouble)
     later = dict(_keyed(after.readings if not meanwhile else _as_many(before.readings, after.readings)))
-    both = [_worse(each, later.pop(key, None), meanwhile) for key, each in _keyed(before.readings)]
-    known = {(each.metric, each.device) for each in both}
-    new = [each for each in later.values() if (each.metric, each.device) not in known]
-    return Chassis((*both, *new), trouble)
+    earlier = dict(_keyed(before.readings))
+    both = [_worse(each, later.get(key), meanwhile) for key, each in earlier.items()]
+    same = {each.device: earlier[key].device for key, each in later.items() if key in earlier}
+    new = [each for key, each in later.items() if key not in earlier]
+    return Chassis((*both, *_added(both, new, same)), trouble)
 
 
 def with_earlier(earlier: str, now: Chassis, *, meanwhile: bool = False) -> Chassis:
@@ -95,12 +98,27 @@ def with_earlier(earlier: str, now: Chassis, *, meanwhile: bool = False) -> Chas
     return merged(Chassis.from_json(earlier) if earlier else None, now, meanwhile=meanwhile)
 
 
+def _added(both: Iterable[Measured], new: Iterable[Measured], same: Mapping[str, str]) -> Iterator[Measured]:
+    """The readings that are new, with devices of their own: a BMC's parts have other numbers while one is missing.
+
+    ``same``: the earlier device of each part that has another reading in common.
+    """
+    taken, devices = {each.device for each in both}, dict(same)
+    for each in new:
+        kind = each.device.rstrip("0123456789")
+        free = (device for number in itertools.count() if (device := f"{kind}{number}") not in taken)
+        if each.device not in devices:
+            devices[each.device] = each.device if each.device not in taken else next(free)
+            taken.add(devices[each.device])
+        yield each.model_copy(update={"device": devices[each.device]})
+
+
 def _as_many(before: Iterable[Measured], now: Iterable[Measured]) -> list[Measured]:
-    """The present readings whose names occur as often as before: of two equal names, the omitted one is unknown."""
+    """The present readings whose names occur as often as before or more: which of equal names is omitted is unknown."""
     names = collections.Counter(key[:2] for key, _ in _keyed(before))
     listed = list(_keyed(now))
     again = collections.Counter(key[:2] for key, _ in listed)
-    return [each for key, each in listed if again[key[:2]] == names[key[:2]] or not names[key[:2]]]
+    return [each for key, each in listed if again[key[:2]] >= names[key[:2]]]
 
 
 def _keyed(readings: Iterable[Measured]) -> Iterator[tuple[tuple[str, str, int], Measured]]:

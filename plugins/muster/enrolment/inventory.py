@@ -363,12 +363,14 @@ def _closest(name: str, known: Collection[str]) -> str:
 
 
 def _clashes(lines: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yields a message for each line, usable or not, that repeats a name, an address or a host key."""
+    """Yields a message for each line, usable or not, that repeats a name, an address, a host key or a BMC."""
     seen: dict[tuple[str, ...], str] = {}
     for where, line in lines:
         name, host, host_key = (str(line.get(key) or "").strip() for key in ("name", "host", "host_key"))
         address = f"{host}:{str(line.get('port', 22)).strip()}" if host else ""
-        for kind, value in (("name", name), ("address", address), ("host key", host_key)):
+        bmc = line.get("bmc")
+        url = str(bmc.get("url") or "").strip().rstrip("/") if isinstance(bmc, Mapping) else ""
+        for kind, value in (("name", name), ("address", address), ("host key", host_key), ("BMC", url)):
             if not value:
                 continue
             first = seen.setdefault((kind, value), where)

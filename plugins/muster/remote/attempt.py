@@ -169,7 +169,7 @@ def begin(
         log.info("sent the node side %s", agent.sha256)
     for other in jobs.stop_others(client, seen.work, attempt.plan, node.launch):
         log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
-    before = redfish.ask(node.bmc, attempt.task.stage)
+    before = redfish.ask(node.bmc, attempt.task.stage, serial=store.parts.system_serial(node.name))
     words = step()
     job = dataclasses.replace(
         attempt.job,
@@ -217,7 +217,7 @@ def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
         deadline_at=_deadline_at(attempt),
         grace_s=grace_s,
         poll_s=settings().poll_seconds,
-        watch=BmcWatch.of(job, node.bmc),
+        watch=BmcWatch.of(job, node.bmc, store.parts.system_serial(node.name)),
     )
 
 
@@ -324,7 +324,8 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
 
 def read_bmc(attempt: Attempt) -> Chassis | None:
     """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
-    if (now := redfish.ask(attempt.node.bmc, attempt.task.stage)) is None:
+    node = attempt.node
+    if (now := redfish.ask(node.bmc, attempt.task.stage, serial=store.parts.system_serial(node.name))) is None:
         return None
     worst = with_earlier(attempt.job.chassis, now)
     if worst.trouble:

@@ -6,6 +6,7 @@ import concurrent.futures
 import time
 from collections.abc import Iterable, Iterator
 
+from muster import store
 from muster.model.nodes import Node
 from muster.remote import redfish
 from muster.remote.bmc import BadBmc, login, parse_bmc
@@ -16,7 +17,7 @@ from muster_criteria.health.policy import Bmcs
 def read_all(nodes: Iterable[Node], policy: Bmcs) -> Iterator[tuple[Node, Shown]]:
     """Yields what the BMC of each node shows, as they come, until ``pass_s`` are over; then no other is begun.
 
-    Logins are looked up by the caller's thread, since Airflow's connections are its own.
+    Logins and serials are looked up by the caller's thread, since Airflow's connections are its own.
     """
     queue, until = iter(nodes), time.monotonic() + policy.pass_s
     limits = {"timeout_s": min(redfish.ANSWER_S, policy.limit_s), "limit_s": policy.limit_s}
@@ -27,7 +28,8 @@ def read_all(nodes: Iterable[Node], policy: Bmcs) -> Iterator[tuple[Node, Shown]
                 try:
                     if (bmc := parse_bmc(node.bmc)) is None:
                         raise BadBmc("no BMC is enrolled for the node")
-                    running[threads.submit(redfish.read_health, bmc, login(bmc), **limits)] = node
+                    serial = store.parts.system_serial(node.name)
+                    running[threads.submit(redfish.read_health, bmc, login(bmc), serial=serial, **limits)] = node
                 except BadBmc as error:
                     yield node, Shown(trouble=str(error))
             if not running:

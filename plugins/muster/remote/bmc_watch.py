@@ -21,7 +21,10 @@ _THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=8, thread_name_pref
 
 @dataclasses.dataclass(frozen=True)
 class BmcWatch:
-    """Which BMC is read every ``every_s`` seconds, and the job that its readings belong to. Holds no secrets."""
+    """Which BMC is read every ``every_s`` seconds, and the job that its readings belong to. Holds no secrets.
+
+    ``serial``: of the node's system, as the records have it.
+    """
 
     bmc: dict[str, Any]
     every_s: float
@@ -29,14 +32,15 @@ class BmcWatch:
     run_id: str
     stage: str
     attempt_key: str
+    serial: str = ""
 
     @classmethod
-    def of(cls, job: Job, bmc: Mapping[str, Any]) -> BmcWatch | None:
+    def of(cls, job: Job, bmc: Mapping[str, Any], serial: str) -> BmcWatch | None:
         """The watch for a job; None if the node has no BMC, or the stage does not use it."""
         every_s = settings().bmc_seconds
         if not bmc or not every_s or job.stage not in STAGES:
             return None
-        return cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.attempt_key)
+        return cls(dict(bmc), every_s, job.dag_id, job.run_id, job.stage, job.attempt_key, serial)
 
     async def read(self, login: Callable[[Bmc], Awaitable[Login]]) -> str:
         """Read the BMC once and store the worst readings with the job. Returns the reason for a failure, or ""."""
@@ -48,7 +52,7 @@ class BmcWatch:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, self._read, who)
 
     def _read(self, who: Login) -> str:
-        reading = redfish.ask(self.bmc, self.stage, who)
+        reading = redfish.ask(self.bmc, self.stage, who, serial=self.serial)
         job = store.runs.get_job(RunKey(self.dag_id, self.run_id), self.stage, self.attempt_key)
         if reading is None or job is None:
             return ""

@@ -19,7 +19,7 @@ from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
 from muster.remote.redfish_client import BmcSilent, Client, without_refused
-from muster.remote.redfish_documents import Get, linked, paths_of
+from muster.remote.redfish_documents import Get, linked, of_another, pages, paths_of
 from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
@@ -100,8 +100,11 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     return Piece(name, how, done.out[:bytes_max], why), False
 
 
-def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
-    """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece."""
+def of_bmc(node: Node, paths: Sequence[str], serial: str) -> Iterator[Piece]:
+    """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece.
+
+    Of a BMC whose machine has another serial than ``serial`` nothing is taken.
+    """
     name, why = "bmc/redfish.json", ""
     taken = _Taken()
     try:
@@ -112,6 +115,8 @@ def of_bmc(node: Node, paths: Sequence[str]) -> Iterator[Piece]:
         with Client(bmc, login(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
             client.log_in()
             get = without_refused(client.get, taken.left_out)
+            if other := of_another(serial, get):
+                raise BmcSilent(other)
             # In this order, since each may take all the time that is left: a DGX H100 lists its firmware for minutes.
             holders = [path for path in paths if path.rpartition("/")[2] in redfish_logs.HOLDERS]
             for path in holders:
@@ -157,9 +162,9 @@ class _Taken:
 
 def _walk(get: Get, path: str, taken: _Taken) -> None:
     """Add the document, its members, and each member's log services; note their logs."""
-    for member_path in paths_of(_keep(get, path, taken)):
+    for member_path in paths_of(_keep(get, path, taken), get):
         member = _keep(get, member_path, taken)
-        for service_path in paths_of(linked(member, "LogServices", get)):
+        for service_path in paths_of(linked(member, "LogServices", get), get):
             service = _keep(get, service_path, taken)
             if service:
                 (taken.journals if redfish_logs.is_journal(service_path) else taken.logs).append(service)
@@ -169,7 +174,7 @@ def _take_log(get: Get, service: dict[str, object], taken: _Taken) -> None:
     """Add the pages of a log, with whole entries in the place of links; of too many on one page the newest."""
     first = linked(service, "Entries", get)
     path = str(first.get("@odata.id"))
-    for page in redfish_logs.pages(first, get):
+    for page in pages(first, get):
         if taken.full(path):
             return
         taken.documents[path] = dict(page)

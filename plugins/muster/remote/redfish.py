@@ -7,14 +7,18 @@ between tests its leak detectors and logs too.
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from muster.remote import redfish_documents as documents
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish_client import ROOT, BmcSilent, Client, Refused, without_refused
-from muster.remote.redfish_documents import Document, Found, Get, leaks_of, linked, of_chassis, paths_of, redundancy_of
+from muster.remote.redfish_client import BmcSilent, Client, Refused, without_refused
+from muster.remote.redfish_documents import ROOT, Document, Found, Get, linked, of_another, paths_of
 from muster_criteria.chassis import STAGES, UNITS, Chassis, reading
 from muster_criteria.health.bmc import Sensor, Shown
 from muster_criteria.measured import Measured
@@ -22,84 +26,94 @@ from muster_criteria.text import one_line
 
 log = logging.getLogger(__name__)
 
-CHASSIS_MAX = 256
 NAME_MAX = 60
-LIMIT_S = 60.0
-"""Time limit (s) for all requests: a baseboard with eight GPUs lists some thirty chassis."""
+LIMIT_S = 300.0
+"""Time limit (s) for all requests: a baseboard with eight GPUs has some 200 documents, and a BMC may need half a second
+for one."""
 ANSWER_S = 10.0
 """Time limit (s) for each step of an answer of a BMC."""
 
 
-def ask(described: Mapping[str, Any], stage: str, who: Login | None = None) -> Chassis | None:
+def ask(described: Mapping[str, Any], stage: str, who: Login | None = None, *, serial: str) -> Chassis | None:
     """Returns the readings of the BMC in a node's record; None if it has no BMC or ``stage`` does not use it.
 
-    ``who``: the BMC's login, if the caller has it. Does not raise: the result holds the reason for a failure.
+    ``who``: the BMC's login, if the caller has it; otherwise as ``read_chassis``.
     """
     if not described or stage not in STAGES:
         return None
     try:
         bmc = parse_bmc(described)
-        if bmc is None:
-            return None
-        return Chassis(tuple(read_chassis(bmc, who or login(bmc), timeout_s=ANSWER_S)))
-    except (BadBmc, BmcSilent) as error:
+        return None if bmc is None else read_chassis(bmc, who or login(bmc), serial=serial)
+    except BadBmc as error:
         return Chassis(trouble=str(error))
     except Exception as error:  # whatever a BMC sends costs its own reading alone, and no verdict
         log.exception("a BMC cannot be read")
         return Chassis(trouble=f"the BMC could not be read: {type(error).__name__}")
 
 
-def read_chassis(bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float = LIMIT_S) -> list[Measured]:
-    """Returns one reading of all fans, inlets and power supplies.
+def read_chassis(
+    bmc: Bmc, who: Login, *, serial: str = "", timeout_s: float = ANSWER_S, limit_s: float = LIMIT_S
+) -> Chassis:
+    """Returns one reading of all fans, inlets and power supplies, of the machine with this serial if that is known.
 
-    ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. Raises BmcSilent.
+    ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. What was read stays where another answer is
+    missing: ``trouble`` says why. Raises nothing that a BMC causes.
     """
-    with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
-        get = _once(client.get)
-        client.log_in()
-        listed = linked(get(ROOT) or {}, "Chassis", get)
-        chassis = [get(path) or {} for path in paths_of(listed)[:CHASSIS_MAX]]
-        # Groups last, so that each part has its number with and without them.
-        measured = _as_devices(
-            [found for of in (of_chassis, redundancy_of) for member in chassis for found in of(member, get)]
-        )
-    if not measured:
-        raise BmcSilent(f"the BMC at {bmc.url} reports no fan, inlet or power supply")
-    return measured
+    client = functools.partial(Client, bmc, who, timeout_s=timeout_s, limit_s=limit_s)
+    # Groups last, so that each part has its number with and without them.
+    found, trouble = _walk(client, serial, (documents.of_chassis, documents.redundancy_of))
+    if not found and not trouble:
+        trouble = f"the BMC at {bmc.url} reports no fan, inlet or power supply"
+    return Chassis(tuple(_as_devices(found)), trouble)
 
 
-def read_health(bmc: Bmc, who: Login, *, timeout_s: float = ANSWER_S, limit_s: float = LIMIT_S) -> Shown:
-    """Returns sensors and log entries. What was read stays, where another answer is missing: ``trouble`` says why.
+def read_health(
+    bmc: Bmc, who: Login, *, serial: str = "", timeout_s: float = ANSWER_S, limit_s: float = LIMIT_S
+) -> Shown:
+    """Returns sensors and log entries; otherwise as ``read_chassis``."""
+    client = functools.partial(Client, bmc, who, timeout_s=timeout_s, limit_s=limit_s)
+    logs = redfish_logs.Logs()
+    found, trouble = _walk(client, serial, (documents.of_chassis, documents.leaks_of), logs)
+    if not (found or logs.services or trouble):
+        trouble = f"the BMC at {bmc.url} shows neither a sensor nor a log"
+    return Shown(tuple(_sensors(found)), tuple(logs.entries.values()), tuple(logs.read), tuple(logs.long), trouble)
 
-    Raises nothing that a BMC causes.
+
+def _walk(
+    to_bmc: Callable[[], Client],
+    serial: str,
+    readers: Sequence[Callable[[Document, Get], Iterable[Found]]],
+    logs: redfish_logs.Logs | None = None,
+) -> tuple[list[Found], str]:
+    """Returns what ``readers`` read of every chassis, and why something is missing: a document in error costs itself
+    alone. Adds to ``logs`` what the logs show, after that.
     """
-    found: list[Found] = []
-    refused: list[str] = []
-    logs = redfish_logs.Logs(refused)
-    trouble, chassis = "", []
+    found = list[Found]()
+    refused = logs.refused if logs else []
+    trouble = ""
     try:
-        with Client(bmc, who, timeout_s=timeout_s, limit_s=limit_s) as client:
-            get = _once(client.get)
+        with to_bmc() as client:
+            once = _once(client.get)
+            get = without_refused(once, refused)
             client.log_in()
+            # A system in error, as of a board without power, costs no reading.
+            if other := of_another(serial, without_refused(once, [])):
+                raise BmcSilent(other)
             root = get(ROOT) or {}
-            try:
-                chassis = paths_of(linked(root, "Chassis", get))[:CHASSIS_MAX]
-                for path in chassis:
-                    member = get(path) or {}
-                    found += [*of_chassis(member, get), *leaks_of(member, get)]
-            except Refused as error:
-                # Parts of one name are numbered in their order: those behind what is missing would have wrong numbers.
-                refused.append(str(error))
-            redfish_logs.read(root, without_refused(get, refused), logs)
-        if not (chassis or logs.services or refused):
-            trouble = f"the BMC at {bmc.url} lists neither a chassis nor a log"
+            paths = paths_of(linked(root, "Chassis", get), get)
+            for read, path in itertools.product(readers, paths):
+                # Names repeat: those of one chassis keep their numbers while another is missing.
+                within = f"{path.rstrip('/').rpartition('/')[2]}/" if len(paths) > 1 else ""
+                parts = read(get(path) or {}, get)
+                found.extend(dataclasses.replace(each, name=f"{within}{each.name}") for each in parts)
+            if logs:
+                redfish_logs.read(root, get, logs)
     except BmcSilent as error:
         trouble = str(error)
     except Exception as error:  # whatever a BMC sends costs its own reading alone
-        log.exception("the BMC at %s cannot be read", bmc.url)
-        trouble = f"the BMC at {bmc.url} could not be read: {type(error).__name__}"
-    trouble = trouble or next(iter(refused), "")
-    return Shown(tuple(_sensors(found)), tuple(logs.entries.values()), tuple(logs.read), tuple(logs.long), trouble)
+        log.exception("a BMC cannot be read")
+        trouble = f"the BMC could not be read: {type(error).__name__}"
+    return found, trouble or next(iter(refused), "")
 
 
 def _once(get: Get) -> Get:

@@ -16,17 +16,16 @@ import httpx
 from muster.errors import MusterError
 from muster.remote import http_request
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish_documents import Document, Get, complaint_of
+from muster.remote.redfish_documents import ROOT, Document, Get, complaint_of
 from muster_criteria.text import one_line
 
 BYTES_MAX = 4 * 1024 * 1024
 """All answers of one reading together, which are kept until its end, at up to 26 times their size. A baseboard with
 eight GPUs sends less than one MiB, and a log of 2,000 entries less than two."""
-ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
 """Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account. In a
-session a login did not fail: "forbidden" is then one document's, for a privilege or a licence."""
+session a login did not fail: the first two are then one document's, for a privilege or a licence."""
 BUSY_S = 1.0
 """A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
 
@@ -64,6 +63,7 @@ class Client:
         self._url, self._who, self._limit_s = httpx.URL(bmc.url), who, limit_s
         self._bytes_left = BYTES_MAX
         self._session: httpx.URL | None = None
+        self._again = False
         self._runner = asyncio.Runner()
         try:
             verify = http_request.trusting(bmc.verify, trust_env=False)
@@ -107,6 +107,17 @@ class Client:
         else:
             self._http.auth = httpx.BasicAuth(self._who.user, self._who.password)
 
+    def _begins_anew(self) -> bool:
+        """Logs in once more where a session ended while it was used; returns whether there is another now."""
+        if self._again or self._http.headers.pop("X-Auth-Token", None) is None:
+            return False
+        ended, self._session, self._again = self._session, None, True
+        self.log_in()
+        if ended is not None:
+            with contextlib.suppress(BmcSilent):
+                self._answer("DELETE", ended)
+        return True
+
     def _has_sessions(self) -> bool:
         """Whether the root, which needs no login, names sessions: a BMC without them has looked at no password."""
         root = self.get(ROOT) or {}
@@ -131,14 +142,16 @@ class Client:
         """
         url = self.within(path)
         answer = self._answer("GET", url)
+        if answer.status_code == httpx.codes.UNAUTHORIZED and self._begins_anew():
+            answer = self._answer("GET", url)
         if answer.has_redirect_location and (target := self._here(url, answer.headers["Location"])):
             answer = self._answer("GET", target)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         if not answer.is_success:
             why = f"it answers {answer.status_code} {answer.reason_phrase} to {path}"
-            of_one = "X-Auth-Token" in self._http.headers and answer.status_code == httpx.codes.FORBIDDEN
-            raise Refused(self._why(why)) if of_one or answer.status_code not in OF_ALL else self._silent(why)
+            of_all = OF_ALL[-1:] if "X-Auth-Token" in self._http.headers else OF_ALL
+            raise self._silent(why) if answer.status_code in of_all else Refused(self._why(why))
         try:
             document = json.loads(answer.content)
         except (ValueError, RecursionError):

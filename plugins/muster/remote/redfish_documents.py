@@ -9,6 +9,7 @@ that leads to it and its place there: names and ids in a document are optional, 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,11 @@ Document = Mapping[str, Any]
 Get = Callable[[str], Document | None]
 """Returns the document at a path; None if the BMC has none there."""
 
+ROOT = "/redfish/v1/"
 READING_MAX = 1e9
 """Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
 PARTS_MAX = 256
-"""Fans, sensors or supplies of one resource that are read."""
+"""Fans, sensors or supplies of one resource, and members and pages of one collection, that are read."""
 COMPLAINT_MAX = 200
 
 INLET = "inlet_temperature"
@@ -34,6 +36,7 @@ _NOT_OF_THE_HALL = re.compile(
 """Names of parts that have an inlet of their own, and of what else may come in."""
 _ELSEWHERE = frozenset({"PowerSupply", "LiquidInlet", "NetworkingDevice", "GPU"})
 """Redfish's PhysicalContext of the same."""
+_NUMBER = re.compile(r"\s*[-+]?[0-9]{1,12}(\.[0-9]{0,12})?\s*")
 _HEALTH = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
 
@@ -98,18 +101,53 @@ def redundancy_of(chassis: Document, get: Get) -> Iterator[Found]:
             yield dataclasses.replace(each, text="ok" if each.text == "ok" else "warning")
 
 
-def paths_of(collection: Document) -> list[str]:
-    """Returns the paths of a collection's members."""
-    paths = (each.get("@odata.id") for each in _maps(collection.get("Members")))
+def paths_of(collection: Document, get: Get) -> list[str]:
+    """Returns the paths of a collection's members, of all its pages."""
+    listed = (_maps(page.get("Members")) for page in itertools.islice(pages(collection, get), PARTS_MAX))
+    paths = (each.get("@odata.id") for each in itertools.islice(itertools.chain.from_iterable(listed), PARTS_MAX))
     return [path for path in paths if isinstance(path, str)]
+
+
+def pages(page: Document, get: Get) -> Iterator[Document]:
+    """Yields a collection's pages, from the first on; ``Members@odata.nextLink`` joins them (DMTF DSP0266)."""
+    seen: set[str] = set()
+    while page:
+        yield page
+        following = page.get("Members@odata.nextLink")
+        if not isinstance(following, str) or following in seen:
+            return
+        seen.add(following)
+        page = get(following) or {}
+
+
+def of_another(serial: str, get: Get) -> str:
+    """Returns why a BMC is another machine's than the one with this serial; "" if it is not, or that is not known.
+
+    A baseboard of GPUs is often a second system, and one without a serial may be the machine.
+    """
+    if not serial.strip():
+        return ""
+    systems = [get(path) or {} for path in paths_of(linked(get(ROOT) or {}, "Systems", get), get)]
+    others = [other_machine(each, serial) if each.get("SerialNumber") else "" for each in systems]
+    return others[0] if others and all(others) else ""
+
+
+def other_machine(system: Document, serial: str) -> str:
+    """Returns why a BMC's system is not the one with this serial; "" if it is that one."""
+    # Dell's SerialNumber is that of the board; what DMI reports, the service tag, is its SKU.
+    reported = [str(system.get(name) or "").strip() for name in ("SerialNumber", "SKU")]
+    if serial.strip().casefold() in (each.casefold() for each in reported):
+        return ""
+    return f"the BMC reports the system serial {one_line(reported[0])[:60]!r}, and the node has {serial!r}"
 
 
 def _of_thermal(thermal: Document) -> Iterator[Found]:
     for place, fan in enumerate(_maps(thermal.get("Fans"))):
         part = f"{_path(thermal)}#{place}"
         if _present(fan):
-            metric = "fan_duty" if fan.get("ReadingUnits") == "Percent" else "fan_speed"
-            yield Found(metric, part, _name(fan), _number(fan.get("Reading"), 0.0))
+            # iLO 4 has Units and CurrentReading.
+            metric = "fan_duty" if fan.get("ReadingUnits", fan.get("Units")) == "Percent" else "fan_speed"
+            yield Found(metric, part, _name(fan), _number(fan.get("Reading", fan.get("CurrentReading")), 0.0))
             yield Found("fan_state", part, _name(fan), text=_state(fan))
         elif _missed(fan):
             yield Found("fan_state", part, _name(fan), text=_missed(fan))
@@ -185,7 +223,7 @@ def complaint_of(refusal: Document) -> str:
 
 
 def _members(resource: Document, key: str, get: Get) -> Iterator[Document]:
-    for path in paths_of(linked(resource, key, get))[:PARTS_MAX]:
+    for path in paths_of(linked(resource, key, get), get):
         yield _at(path, get)
 
 
@@ -249,7 +287,11 @@ def _name(part: Document, other: str = "") -> str:
 
 
 def _number(value: object, least: float = -READING_MAX) -> float | None:
-    """Returns a reading; None if it is no number, or one that no sensor has (``least``: the lowest of its kind)."""
+    """Returns a reading, also of a number that is written as text; None if it is none, or one that no sensor has
+    (``least``: the lowest of its kind).
+    """
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if least <= value <= READING_MAX else None

@@ -2,23 +2,21 @@
 
 Vendors keep their system event log in different places: under the system (HPE IML, OpenBMC, Supermicro), the manager
 (Dell) or a chassis, so all are read. Pure: a BMC's documents are hostile input. Members are whole entries or links
-alone, in pages that ``Members@odata.nextLink`` joins (DMTF DSP0266); newest come first (Dell) or last (OpenBMC).
+alone, in pages; newest come first (Dell) or last (OpenBMC).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from urllib.parse import unquote
 
-from muster.remote.redfish_documents import Document, Get, linked, paths_of
+from muster.remote.redfish_documents import Document, Get, linked, pages, paths_of
 from muster_criteria.health.bmc import Entry
 from muster_criteria.text import one_line
 
 HOLDERS = ("Systems", "Managers", "Chassis")
-HOLDERS_MAX, SERVICES_MAX = 64, 16
-"""Members of one collection, and log services of one member, that are looked at."""
 PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
 """Pages of one log that are read; entries after which one whose newest come first, or whose order is not known, is
 left, and of one page that are read; entries of one page that are fetched one by one."""
@@ -45,9 +43,8 @@ def read(root: Document, get: Get, logs: Logs) -> None:
     """Adds to ``logs`` the warnings and critical entries of all logs, each log once, whatever links lead to it."""
     seen: set[str] = set()
     for holder in HOLDERS:
-        for path in paths_of(linked(root, holder, get))[:HOLDERS_MAX]:
-            services = linked(get(path) or {}, "LogServices", get)
-            for service in paths_of(services)[:SERVICES_MAX]:
+        for path in paths_of(linked(root, holder, get), get):
+            for service in paths_of(linked(get(path) or {}, "LogServices", get), get):
                 if service not in seen and not is_journal(service):
                     seen.add(service)
                     logs.services += 1
@@ -94,18 +91,6 @@ def _read_one(first: Document, log: str, logs: Logs, get: Get) -> bool:
             entry = _entry(member, severity, log)
             logs.entries.setdefault((log, entry.key), entry)
     return True
-
-
-def pages(page: Document, get: Get) -> Iterator[Document]:
-    """Yields a collection's pages, from the first on."""
-    seen: set[str] = set()
-    while page:
-        yield page
-        following = page.get("Members@odata.nextLink")
-        if not isinstance(following, str) or following in seen:
-            return
-        seen.add(following)
-        page = get(following) or {}
 
 
 def newer_end(page: Document, get: Get) -> tuple[Sequence[Document], int, bool]:

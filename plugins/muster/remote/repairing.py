@@ -19,8 +19,8 @@ from muster.model.repairs import Fault, Outcome
 from muster.remote import scripts, ssh
 from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
-from muster.remote.redfish_client import ROOT, BmcSilent, Client, without_refused
-from muster.remote.redfish_documents import Document, linked, paths_of
+from muster.remote.redfish_client import BmcSilent, Client, without_refused
+from muster.remote.redfish_documents import ROOT, Document, linked, other_machine, paths_of
 from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster.settings import settings
@@ -196,6 +196,9 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
     before = _boot_id(node, connect) or last_boot
     if not before:
         return Done(Outcome.TRANSIENT, "nothing was sent: no boot id is known, so a restart could not be recognised")
+    if not serial.strip():
+        return Done(Outcome.TRANSIENT, "nothing was sent: the records have no system serial of the node, so its BMC "
+                    "cannot be recognised")  # fmt: skip
     sent = False
     try:
         bmc = parse_bmc(node.bmc)
@@ -203,9 +206,9 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
             return Done(Outcome.TRANSIENT, "no BMC is enrolled for the node")
         with Client(bmc, login(bmc), timeout_s=10.0, limit_s=120.0) as client:
             client.log_in()
-            paths = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get))
+            paths = paths_of(linked(client.get(ROOT) or {}, "Systems", client.get), client.get)
             systems, silent = _readable(client, paths)
-            others = [_other_machine(system, serial) for system in systems]
+            others = [other_machine(system, serial) for system in systems]
             # A baseboard of GPUs is often a second system, without the machine's serial or without a reset.
             ours = [each for each, other in zip(systems, others, strict=True) if not other]
             offers = [(each, reset) for each in ours if (reset := _reset_of(each))]
@@ -269,17 +272,6 @@ def _offered(client: Client, reset: Document) -> Sequence[object]:
         known = [each for each in parameters if isinstance(each, dict)] if isinstance(parameters, list) else []
         lists = [each.get("AllowableValues") for each in known if each.get("Name") == "ResetType"]
     return next((each for each in lists if isinstance(each, list) and each), ("On", "ForceRestart"))
-
-
-def _other_machine(system: Document, serial: str) -> str:
-    """Returns why a BMC's system may be another machine than the one with this serial; "" if it is that one."""
-    # Dell's SerialNumber is that of the board; what DMI reports, the service tag, is its SKU.
-    reported = [str(system.get(name) or "").strip() for name in ("SerialNumber", "SKU")]
-    if not serial.strip():
-        return "the records have no system serial of the node, so its BMC cannot be recognised"
-    if serial.strip().casefold() in (each.casefold() for each in reported):
-        return ""
-    return f"the BMC reports the system serial {ssh.clean(reported[0])[:60]!r}, and the node has {serial!r}"
 
 
 def _boot_id(node: Node, connect: Connect) -> str:

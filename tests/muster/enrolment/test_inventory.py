@@ -175,6 +175,15 @@ def test_a_line_that_cannot_be_used_hides_no_repeated_name(tmp_path: Path) -> No
     assert {problem.split(" ")[1] for problem in refused.value.problems} == {"port", "the"}
 
 
+def test_one_bmc_is_no_two_nodes(tmp_path: Path) -> None:
+    """As of a line that was copied: its node would be judged by the other's fans."""
+    urls = ("https://10.0.0.7", "https://10.0.0.7/", "https://10.0.0.8")
+    lines = [f"- {{name: n{at}, host: h{at}, sku: cpu-generic, bmc: {{url: '{url}'}}}}" for at, url in enumerate(urls)]
+    twice, once = ("\n".join(["nodes:", *listed]) for listed in (lines, lines[1:]))
+    assert "BMC https://10.0.0.7 is already at" in problem_of(written(tmp_path, "f.yaml", twice))
+    assert len(inventory.load(written(tmp_path, "f.yaml", once), SKUS)) == 2
+
+
 def test_all_bad_lines_are_reported_at_once_in_their_order(tmp_path: Path) -> None:
     lines = [f"n{number},h{number},{'nope' if number % 2 else 'cpu-generic'}" for number in range(10)]
     with pytest.raises(BadInventory) as refused:

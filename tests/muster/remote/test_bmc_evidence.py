@@ -41,7 +41,7 @@ def documents(number: int, first: int, *, links: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def taken(known: dict[str, Any], error: str = "", slow: str = "") -> Piece:
+def taken(known: dict[str, Any], error: str = "", slow: str = "", serial: str = "") -> Piece:
     """``error``: the path of a document for which the BMC has an error; ``slow``: of one that takes all the
     time that there is.
     """
@@ -59,7 +59,8 @@ def taken(known: dict[str, Any], error: str = "", slow: str = "") -> Piece:
             "n1", "n1.example", 22, "root", "", "h100-sxm-8", State.QUARANTINE, {}, "", "", "", {}, simulated=False,
             added_at=datetime.datetime.now(datetime.UTC), bmc={"url": server.url},
         )  # fmt: skip
-        (piece,) = evidence.of_bmc(node, ["/redfish/v1/UpdateService/FirmwareInventory", "/redfish/v1/Systems"])
+        paths = ["/redfish/v1/UpdateService/FirmwareInventory", "/redfish/v1/Systems"]
+        (piece,) = evidence.of_bmc(node, paths, serial)
         over.set()
     return piece
 
@@ -97,6 +98,15 @@ def test_what_takes_all_the_time_is_taken_after_the_logs(monkeypatch: pytest.Mon
     piece = taken(known, slow=slow)
     assert "fault 0" in piece.content.decode()
     assert slow in piece.why
+
+
+@pytest.mark.parametrize("serial", ["", "S1", "S2"])
+def test_nothing_is_taken_of_another_machines_bmc(serial: str) -> None:
+    known = documents(1, 1, links=False) | {"/redfish/v1/": {"Systems": link("/redfish/v1/Systems")}}
+    known["/redfish/v1/Systems/1"]["SerialNumber"] = "S1"
+    piece = taken(known, serial=serial)
+    assert bool(piece.content) is (serial != "S2")
+    assert ("S1" in piece.why) is (serial == "S2")
 
 
 def test_what_is_left_out_of_a_long_log_is_said() -> None:

@@ -36,11 +36,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """With which login the BMC was asked; it tells of a fan that stands still."""
+    """With which login the BMC was asked, and of which machine; it tells of a fan that stands still."""
     logins: list[Any] = []
 
-    def fake_read(described: Any, stage: str, who: Login | None = None) -> Chassis:
-        logins.append(who)
+    def fake_read(described: Any, stage: str, who: Login | None = None, *, serial: str) -> Chassis:
+        logins.append((who, serial))
         return Chassis((reading("fan_speed", "fan0", 0.0, None, "Fan 1"),), trouble="it is slow")
 
     monkeypatch.setattr(redfish, "ask", fake_read)
@@ -53,7 +53,7 @@ def read(login: Any = None) -> str:
             raise BadBmc("there is no Airflow connection no_such_bmc")
         return login
 
-    watch = BmcWatch.of(JOB, {"url": "http://bmc"})
+    watch = BmcWatch.of(JOB, {"url": "http://bmc"}, "S1")
     assert watch is not None
     return asyncio.run(watch.read(who))
 
@@ -63,7 +63,7 @@ def test_the_worst_is_kept_with_the_job(kept: list[Job], requests: list[Any]) ->
     (job,) = kept
     assert [each.value for each in Chassis.from_json(job.chassis).readings] == [0.0]
     assert (job.state, job.attempt_key) == (JOB.state, JOB.attempt_key)
-    assert requests == [Login("root", "secret")]
+    assert requests == [(Login("root", "secret"), "S1")]
 
 
 def test_a_login_that_is_missing_is_reported(kept: list[Job], requests: list[Any]) -> None:
@@ -79,13 +79,13 @@ def test_it_is_not_read_where_it_need_not_be(
     monkeypatch: pytest.MonkeyPatch, seconds: str, stage: str, bmc: dict[str, str]
 ) -> None:
     monkeypatch.setenv("MUSTER_BMC_SECONDS", seconds)
-    assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc) is None
+    assert BmcWatch.of(Job("dag", "run", stage, "0.0", "running", ""), bmc, "") is None
 
 
 @pytest.mark.parametrize("name", ["Location", "X-Auth-Token"])
 def test_a_header_that_is_no_ascii_costs_the_reading_alone(name: str) -> None:
     with bmcs.answering(lambda _: (301, {name: "/redfish/v1/\xe9"}, b"{}")) as bmc:
-        found = redfish.ask({"url": bmc.url}, "burn_in", Login("muster", "secret"))
+        found = redfish.ask({"url": bmc.url}, "burn_in", Login("muster", "secret"), serial="")
     assert found is not None
     assert found.trouble
 
@@ -94,8 +94,8 @@ def test_whatever_a_reading_raises_costs_it_alone(monkeypatch: pytest.MonkeyPatc
     def odd(*_: object, **__: object) -> NoReturn:
         raise KeyError("Members")
 
-    monkeypatch.setattr(redfish, "read_chassis", odd)
-    found = redfish.ask({"url": "http://127.0.0.1"}, "burn_in", Login())
+    monkeypatch.setattr(redfish.documents, "of_chassis", odd)
+    found = redfish.ask({"url": "http://127.0.0.1"}, "burn_in", Login(), serial="")
     assert found is not None
     assert found.trouble
 
@@ -107,7 +107,7 @@ def test_documents_that_unpack_to_many_times_their_size_take_bounded_memory() ->
     with bmcs.answering(lambda _: (200, {}, body)) as bmc:
         tracemalloc.start()
         try:
-            found = redfish.ask({"url": bmc.url}, "burn_in", Login())
+            found = redfish.ask({"url": bmc.url}, "burn_in", Login(), serial="")
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

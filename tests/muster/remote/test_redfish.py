@@ -21,6 +21,8 @@ from muster_criteria.measured import Measured
 from muster_demo.services import free_port
 from tests.support.servers import bmc as bmcs
 
+Readings = dict[tuple[str, str], Measured]
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,9 +35,12 @@ def static(folder: Path) -> Iterator[str]:
         yield url
 
 
-def read(url: str, timeout_s: float = 5.0, limit_s: float = 30.0) -> dict[tuple[str, str], Measured]:
-    readings = read_chassis(Bmc(url=url), Login(), timeout_s=timeout_s, limit_s=limit_s)
-    return {(each.metric, each.device): each for each in readings}
+def read(bmc: str | Bmc, who: Login | None = None, *, timeout_s: float = 5.0, limit_s: float = 30.0) -> Readings:
+    asked = Bmc(url=bmc) if isinstance(bmc, str) else bmc
+    shown = read_chassis(asked, who or Login(), timeout_s=timeout_s, limit_s=limit_s)
+    if not shown.readings:
+        raise BmcSilent(shown.trouble)
+    return {(each.metric, each.device): each for each in shown.readings}
 
 
 def test_openstacks_own_emulator_tells_its_fans_and_its_intake() -> None:
@@ -54,7 +59,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_one_sentence(tmp_path: Pat
     authorities = tmp_path / "authorities.pem"
     if text is not None:
         authorities.write_text(text)
-    shown = ask({"url": "https://127.0.0.1:1", "verify": str(authorities)}, "burn_in", Login())
+    shown = ask({"url": "https://127.0.0.1:1", "verify": str(authorities)}, "burn_in", Login(), serial="")
     assert shown is not None
     assert str(authorities) in shown.trouble
 
@@ -65,12 +70,12 @@ def test_the_login_is_used_and_a_wrong_one_is_one_sentence_without_it(tmp_path: 
     certificate = bmcs.certificate(tmp_path)
     with bmcs.emulator(htpasswd, certificate) as url:
         bmc = Bmc(url=url, user="root", password_env="MUSTER_BMC_UNUSED", verify=str(certificate))
-        assert len(read_chassis(bmc, Login("root", "calvin"), timeout_s=5)) == 5
+        assert len(read(bmc, Login("root", "calvin"))) == 5
         with pytest.raises(BmcSilent) as refused:
-            read_chassis(bmc, Login("root", "hobbes"), timeout_s=5)
+            read(bmc, Login("root", "hobbes"))
         assert "hobbes" not in str(refused.value)
         with pytest.raises(BmcSilent):
-            read_chassis(bmc, Login(), timeout_s=5)
+            read(bmc, Login())
 
 
 def test_fans_air_and_supplies_are_reported_with_unit_device_and_the_vendors_name(folder: Path, static: str) -> None:
@@ -198,14 +203,11 @@ def test_no_server_a_foreign_server_and_one_that_hangs_are_each_one_sentence(fol
         read(static, limit_s=0.0)
 
 
-def test_an_empty_description_is_no_bmc() -> None:
-    assert parse_bmc({}) is None
-
-
 @pytest.mark.parametrize("port", ["abc", "70000", "-1", "0"])
 def test_a_port_that_is_none_is_refused_when_the_node_is_enrolled(port: str) -> None:
     with pytest.raises(BadBmc):
         parse_bmc({"url": f"https://10.0.0.7:{port}"})
+    assert parse_bmc({}) is None
 
 
 def test_the_password_comes_from_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +255,7 @@ def test_a_session_is_opened_once_and_ended() -> None:
         return 404, {}, b""
 
     with bmcs.answering(reply) as bmc, pytest.raises(BmcSilent):
-        read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+        read(bmc.url, Login("root", "calvin"))
     assert bmc.requests == [f"POST {opened}", "/redfish/v1/", f"DELETE {opened}/7"]
 
 
@@ -270,7 +272,7 @@ def test_a_session_is_ended_when_the_time_for_reading_is_over() -> None:
 
     with bmcs.answering(reply) as bmc:
         with pytest.raises(BmcSilent):
-            read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5, limit_s=3.0)
+            read(bmc.url, Login("root", "calvin"), limit_s=3.0)
         given_up.set()
         assert bmc.requests[-1] == "DELETE /redfish/v1/SessionService/Sessions/7"
 
@@ -285,7 +287,7 @@ def test_a_session_is_ended_at_this_bmc_by_whatever_name_it_calls_itself(tmp_pat
         return bmcs.stored(documents, path)
 
     with bmcs.answering(reply) as bmc:
-        assert read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+        assert read(bmc.url, Login("root", "calvin"))
         assert bmc.requests[-1] == "DELETE /sessions/7"
 
 
@@ -298,7 +300,7 @@ def test_a_session_without_a_location_is_ended_by_its_document_and_never_all_ses
         return (201, {"X-Auth-Token": "t"}, body) if path.endswith("/Sessions") else (404, {}, b"")
 
     with bmcs.answering(reply) as bmc, pytest.raises(BmcSilent):
-        read_chassis(Bmc(url=bmc.url), Login("root", "calvin"), timeout_s=5)
+        read(bmc.url, Login("root", "calvin"))
     assert bmc.requests[2:] == ([f"DELETE {at}"] if at else [])
 
 
@@ -308,7 +310,7 @@ def test_a_password_that_a_session_refuses_is_sent_no_second_time() -> None:
     root = json.dumps({"Links": {"Sessions": sessions}, "Chassis": chassis}).encode()
     with bmcs.answering(lambda path: (401, {}, b"") if path.endswith("/Sessions") else (200, {}, root)) as bmc:
         with pytest.raises(BmcSilent):
-            read_chassis(Bmc(url=bmc.url), Login("root", "old"), timeout_s=5)
+            read(bmc.url, Login("root", "old"))
         assert bmc.requests == ["POST /redfish/v1/SessionService/Sessions", "/redfish/v1/"]
 
 

@@ -57,6 +57,21 @@ def test_a_fan_speed_that_none_has_is_no_reading(reading: object) -> None:
     assert readings["fan_duty", "fan0"] is None
 
 
+@pytest.mark.parametrize(("written", "value"), [
+    ("0", 0.0), ("9000", 9000.0), (" 8.5 ", 8.5), ("-5", None), ("nan", None), ("1e400", None), ("9" * 400, None),
+    ("N/A", None), ("", None),
+])  # fmt: skip
+def test_a_number_that_is_written_as_text_is_a_reading(written: str, value: float | None) -> None:
+    readings = read(fans(1, fan0={"SpeedPercent": {"Reading": written, "SpeedRPM": written}}))
+    assert readings.get(("fan_speed", "fan0")) == value
+
+
+def test_ilo_4_has_names_of_its_own_for_a_fans_reading() -> None:
+    fan = {"FanName": "Fan 1", "CurrentReading": 0, "Units": "Percent", "Status": {"Health": "OK"}}
+    documents: dict[str, dict[str, Any]] = {CHASSIS: {"Thermal": {"@odata.id": "/t"}}, "/t": {"Fans": [fan]}}
+    assert read(documents)["fan_duty", "fan0"] == 0.0
+
+
 def air(name: str, celsius: float | None, context: str) -> dict[str, Any]:
     return {"Name": name, "PhysicalContext": context, "ReadingCelsius": celsius, "Reading": celsius}
 

@@ -67,8 +67,8 @@ def test_wording_of_a_silent_bmc(tmp_path: Path, snapshot: SnapshotAssertion) ->
     with bmcs.static(tmp_path) as url:
         refusals = []
         for limit_s in (30.0, 0.0):
-            refusal = refused(read_chassis, bmc.Bmc(url=url), bmc.Login(), timeout_s=5.0, limit_s=limit_s)
-            refusals.append(refusal.replace(url, "URL"))
+            shown = read_chassis(bmc.Bmc(url=url), bmc.Login(), timeout_s=5.0, limit_s=limit_s)
+            refusals.append(shown.trouble.replace(url, "URL"))
     assert "\n".join(refusals) == snapshot
 
 

@@ -127,7 +127,7 @@ class Bmcs(Written):
     """
 
     every_s: Annotated[float, Field(ge=0)] = 3600.0
-    limit_s: Annotated[float, Field(gt=0, le=300)] = 60.0
+    limit_s: Annotated[float, Field(gt=0, le=300)] = 120.0
     together: Annotated[int, Field(ge=1, le=256)] = 32
     pass_s: Annotated[float, Field(gt=0, le=1200)] = 300.0
     inlet_c: Annotated[float, Field(gt=0, lt=100)] = 32.0

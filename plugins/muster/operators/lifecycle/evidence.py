@@ -37,7 +37,7 @@ def take(incident: Incident, connect: Connect = logins.connect) -> Incident:
     paths = list(dict.fromkeys(path for each in profiles for path in each.redfish))
     read: list[str] = []
     of_node = _noted(evidence.of_node(node, profiles, connect, agent), read)
-    pieces = itertools.chain(of_node, evidence.of_bmc(node, paths))
+    pieces = itertools.chain(of_node, evidence.of_bmc(node, paths, store.parts.system_serial(node.name)))
     bundle = bundles.write(incident, records.of_records(node), pieces, [each.cited for each in profiles])
     if not read and not node.simulated and any(each.steps for each in profiles):
         bundle = dataclasses.replace(bundle, missing=(NOTHING_READ, *bundle.missing))

@@ -130,7 +130,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         asks = step.rung is not Rung.POWER_CYCLE or repairing.reachable(node, connect)
         if trouble := paused or allocated(node) or (used(node, connect) if asks else ""):
             _settle(found, attempt, Outcome.TRANSIENT, f"it was not begun: {trouble}")
-    last_boot, serial = _last_boot(found), system_serial(node.name)
+    last_boot, serial = _last_boot(found), store.parts.system_serial(node.name)
     agent = build_agent(settings().home / "agents") if node.simulated else None
     done = repairing.carry_out(step.rung, node, found.fault, connect, last_boot=last_boot, agent=agent, serial=serial)
     if isinstance(done, Sent):
@@ -347,12 +347,6 @@ def _last_boot(found: Incident) -> str:
         each.ended_at is None or each.ended_at < cursor.swept_at for each in store.repairs.history(found)
     )
     return cursor.boot_id if known else ""
-
-
-def system_serial(node: str) -> str:
-    """The serial of the node's machine, by which its BMC is recognised; "" if the records have none."""
-    sits = (each.serial for each in store.parts.of_node(node) if each.slot == "system" and each.until is None)
-    return next(sits, "")
 
 
 def prove_all() -> list[str]:

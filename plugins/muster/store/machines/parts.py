@@ -66,6 +66,11 @@ def of_node(node: str, limit: int | None = None) -> list[Placement]:
     return sorted(sorted(found, key=lambda each: each.until is None), key=lambda each: each.slot)
 
 
+def system_serial(node: str) -> str:
+    """The serial of the node's machine, by which its BMC is recognised; "" if the records have none."""
+    return next((each.serial for each in of_node(node) if each.slot == SYSTEM and each.until is None), "")
+
+
 def runs_of(serial: str) -> list[Run]:
     """Every run in which the part with this serial, or a GPU on the board with it, was tested, on whatever node, latest
     first.

@@ -101,8 +101,11 @@ def _draw(rng: random.Random) -> Sample:
 
 def _read(sample: Sample) -> Taken:
     _Served.bodies, _Served.header = sample.data
-    rows = read_chassis(Bmc(url=_url()), Login("muster", "secret"), timeout_s=5.0, limit_s=10.0)
-    texts = [text for row in rows for text in (row.device, row.note, row.text or "")]
+    shown = read_chassis(Bmc(url=_url()), Login("muster", "secret"), timeout_s=5.0, limit_s=10.0)
+    if not shown.readings:
+        raise BmcSilent(shown.trouble)
+    rows = shown.readings
+    texts = [shown.trouble, *(text for row in rows for text in (row.device, row.note, row.text or ""))]
     critical = any(row.metric == "fan_state" and row.text == "critical" for row in rows)
     over = f"{len(rows)} readings" if len(rows) > 5_000 else ""
     return Taken(texts, oversize=over, well=not critical)

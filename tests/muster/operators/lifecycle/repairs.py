@@ -72,7 +72,7 @@ class Bench:
         """Carry a rung out, and look until the node is back or its time is over."""
         done = repairing.carry_out(
             rung, self.node(), Fault("gpu_memory", "gpu3", part), self.connect, last_boot=last_boot,
-            serial=repair.system_serial("this-node"),
+            serial=store.parts.system_serial("this-node"),
         )  # fmt: skip
         began = time.monotonic()
         while isinstance(done, Sent):

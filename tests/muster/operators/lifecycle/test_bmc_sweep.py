@@ -37,14 +37,14 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "skus" / "policies"
     folder.mkdir(parents=True)
     text = (SHIPPED / "policies" / "health.yaml").read_text()
-    assert "limit_s: 60" in text
-    (folder / "health.yaml").write_text(text.replace("limit_s: 60", "limit_s: 20"))
+    assert "limit_s: 120" in text
+    (folder / "health.yaml").write_text(text.replace("limit_s: 120", "limit_s: 20"))
     monkeypatch.setenv("MUSTER_SKU_PATH", str(tmp_path / "skus"))
 
 
-def serve(name: str, url: str = "") -> None:
+def serve(name: str, url: str = "", **serials: str) -> None:
     bmc = {"url": url} if url else {}
-    store.nodes.add(fleet.new_node(name, bmc=bmc))
+    store.nodes.add(fleet.new_node(name, bmc=bmc, serials=serials))
     fleet.qualify(name)
     store.nodes.move(name, State.PRODUCTION, "Ada", "tested")
 
@@ -92,6 +92,19 @@ def test_sensors_are_states_and_a_new_entry_of_a_log_is_an_event(tmp_path: Path)
     assert (found["bmc_log/critical"].value, found["bmc_log/critical"].action) == ("AC lost", HealthAction.TEST_SOONER)
     assert sweep.act() == []
     assert store.nodes.get("n1").state is State.PRODUCTION
+
+
+def test_what_another_machines_bmc_shows_is_not_the_nodes(tmp_path: Path) -> None:
+    folder = bmcs.write(tmp_path / "bmc", fans=[bmcs.fan(health="Critical")])
+    bmcs.write_log(folder, "Systems/1", "SEL", [])
+    system = folder / "Systems/1/index.json"
+    system.write_text(json.dumps(json.loads(system.read_text()) | {"SerialNumber": "S1"}))
+    with bmcs.static(folder) as url:
+        for serial in ("S1", "S2"):
+            serve(f"n-{serial.lower()}", url, system=serial)
+        bmc_sweep.sweep_bmcs()
+    assert set(seen("n-s1")) == {"fan_failed"}
+    assert set(seen("n-s2")) == {"bmc_silent"}
 
 
 def test_what_a_bmc_wrote_or_lost_while_its_node_was_out_of_service_is_not_new_after_it(tmp_path: Path) -> None:

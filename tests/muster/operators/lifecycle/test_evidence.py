@@ -130,12 +130,17 @@ def test_a_bundle_of_this_machine_names_what_is_missing_and_hashes_what_is_there
     assert store.nodes.events(node.name)[-1].evidence["sha256"] == taken.bundle.sha256
 
 
-def test_a_bmcs_documents_with_members_are_taken(node: Node, server: sshd.Sshd) -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_a_bmcs_documents_with_members_are_taken_if_it_is_the_nodes_own(
+    node: Node, server: sshd.Sshd, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    serial = store.parts.system_serial(node.name) if own else "S2"
+    monkeypatch.setattr(bmcs, "EMULATOR", bmcs.EMULATOR.replace(bmcs.SERIAL, serial))
     with bmcs.emulator() as url:
         store.nodes.add_all([("", dataclasses.replace(_described(node), bmc={"url": url}))])
         _, content = take(server, opened(node))
-    documents = json.loads(content["bmc/redfish.json"])
-    assert any(path.startswith("/redfish/v1/Systems/") for path in documents)
+    documents = json.loads(content.get("bmc/redfish.json", "{}"))
+    assert any(path.startswith("/redfish/v1/Systems/") for path in documents) is own
 
 
 def _described(node: Node) -> NewNode:

@@ -239,7 +239,7 @@ def test_what_a_bmc_does_not_offer_is_not_ordered(bench: Bench, listed: object, 
 def test_only_the_bmc_of_the_nodes_own_machine_gets_an_order(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, recorded: str, system: dict[str, object], sent: int
 ) -> None:
-    monkeypatch.setattr(repair, "system_serial", lambda _: recorded)
+    monkeypatch.setattr(store.parts, "system_serial", lambda _: recorded)
     documents: dict[str, object] = {
         "/redfish/v1/": {"Systems": {"@odata.id": "/systems"}}, "/systems": {"Members": [{"@odata.id": "/systems/1"}]},
         "/systems/1": {**system, "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}},
