@@ -102,7 +102,7 @@ def carry_out(
     if rung is Rung.RESET_GPU:
         return _reset(node, fault, connect)
     if rung is Rung.RELOAD_DRIVER:
-        return _reload(node, connect)
+        return _commands(node, connect, [("modprobe", "-r", *MODULES), ("modprobe", "nvidia")])
     if rung is Rung.REBOOT:
         return _reboot(node, connect)
     if rung is Rung.POWER_CYCLE:
@@ -161,10 +161,6 @@ def _simulated(rung: Rung, node: Node, fault: Fault, connect: Connect, agent: Ag
     if why:
         return Done(Outcome.TRANSIENT, f"the simulator did not reset the GPU: {one_line(why)[:300]}")
     return Done(Outcome.SUCCEEDED, f"the simulator reset the GPU {found[1]}")
-
-
-def _reload(node: Node, connect: Connect) -> Done:
-    return _commands(node, connect, [("modprobe", "-r", *MODULES), ("modprobe", "nvidia")])
 
 
 def _commands(node: Node, connect: Connect, commands: Sequence[Sequence[str]]) -> Done:
