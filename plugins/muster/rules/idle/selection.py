@@ -55,11 +55,12 @@ class Idle:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """One node to test: the stages, their minutes, and the reason."""
+    """One node to test: the stages, their minutes, the probability that it has a hidden defect, and the reason."""
 
     node: str
     stages: tuple[str, ...]
     minutes: float
+    suspicion: float
     why: str
 
 
@@ -270,7 +271,7 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
         why = signs[at].requested or f"{suspected[at]:.2%} likely to have a hidden defect: {past}"
         if ready[at].state is State.REVALIDATION:
             why = "it waits in revalidation, out of production until it passes"
-        return Planned(ready[at].name, subsets[chosen], float(cost[at, chosen]), why)
+        return Planned(ready[at].name, subsets[chosen], float(cost[at, chosen]), suspected[at], why)
 
     return turn.order[np.argsort(-first[turn.order], kind="stable")].tolist(), planned
 
