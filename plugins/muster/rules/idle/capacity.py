@@ -70,7 +70,8 @@ class Limits:
         """
         if not self.after or serving * self.share >= 1.0:
             return self.after
-        return max(self.after, min(datetime.timedelta(minutes=minutes / self.share), self.whole_after))
+        most = self.whole_after.total_seconds() / 60.0  # in minutes: no timedelta holds those of a tiny share
+        return max(self.after, datetime.timedelta(minutes=min(minutes / self.share, most)))
 
 
 FULL, POWER, CANARY = "share", "power", "canary"
