@@ -7,7 +7,6 @@ import collections
 from muster_reports.digest.facts import Facts, Section
 
 ORDER = 20
-TITLE = "Withdrawn by rack"
 
 
 def section(facts: Facts) -> Section | None:
@@ -16,4 +15,4 @@ def section(facts: Facts) -> Section | None:
     if not racks:
         return None
     rows = tuple((rack, str(count)) for rack, count in racks.most_common())
-    return Section(TITLE, "Moves out of service:", ("rack", "moves"), rows)
+    return Section("Withdrawn by rack", "Moves out of service:", ("rack", "moves"), rows)

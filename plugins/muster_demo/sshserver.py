@@ -83,14 +83,9 @@ class CommandRunner:
         status = await child.wait()
         feeding.cancel()
         if status < 0:
-            client.exit_with_signal(asyncssh_signal(-status))
+            client.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
         else:
             client.exit(status)
-
-
-def asyncssh_signal(number: int) -> str:
-    """A signal's name as SSH spells it: without SIG."""
-    return signal.Signals(number).name.removeprefix("SIG")
 
 
 async def serve(config: Config) -> None:

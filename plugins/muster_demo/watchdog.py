@@ -7,7 +7,6 @@ environment, by which the next demo finds what a killed one left.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -16,28 +15,22 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
+from muster_node.processes import PR_SET_PDEATHSIG, become_subreaper, prctl
+
 MARK = "MUSTER_DEMO_DIRECTORY"
 """Environment variable of every process of a demo: the directory it works in."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 0.1
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 
 
 class Stopped(BaseException):
     """A stop signal arrived; raised once in the demo's main thread."""
 
 
-def _prctl(option: int, argument: int) -> None:
-    """Set an option of Linux's prctl(2); does nothing on other systems, where the mark alone serves."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
-
-
 def die_with_parent() -> None:
     """Have the kernel send this process SIGTERM when the thread that started it ends. For ``preexec_fn``."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def run(demo: Callable[[], int]) -> int:
@@ -46,7 +39,7 @@ def run(demo: Callable[[], int]) -> int:
     The first SIGINT, SIGTERM or SIGHUP raises Stopped in the demo; later ones are ignored while it cleans up.
     Must be called from the main thread, before any other thread is started.
     """
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    become_subreaper()
     sys.stdout.flush()
     sys.stderr.flush()
     watchdog = os.getpid()

@@ -11,12 +11,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from sqlalchemy import select
+
 from muster import store
 from muster.judging import verdict as verdicts
 from muster.judging.verdict import Recorded
 from muster.model.nodes import Lease, NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
+from muster.store.database import engine
+from muster.store.database.fabric import LoadedPlaceRow
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
 from muster_criteria.fleet.series.readings import readings_of, together
@@ -36,6 +40,12 @@ from muster_criteria.sku_files.skus import load_sku
 from muster_node.contract import Measurement, ProbeOutcome, Result
 
 DAG = "node_qualification"
+
+
+def loaded_places() -> dict[str, RunKey]:
+    """{place: run} of all rows, those left over included."""
+    with engine.reading() as session:
+        return {row.place: RunKey(row.dag_id, row.run_id) for row in session.scalars(select(LoadedPlaceRow))}
 
 
 @functools.cache

@@ -47,7 +47,6 @@ PLANS = {
 }
 SHARED = {
     "rank": 0,
-    "world_size": 2,
     "members": ["n0", "n1"],
     "master_addr": "n0",
     "master_ports": [29500],
@@ -56,7 +55,6 @@ SHARED = {
 BLOCKS: dict[str, dict[str, Any]] = {
     "members": {"members": "n0"},
     "one member": {"members": ["n0"]},
-    "size": {"world_size": 3},
     "rank": {"rank": 2},
     "port": {"master_ports": [0]},
     "session": {"session": ""},

@@ -60,17 +60,18 @@ def table(proc: str = "/proc") -> dict[int, Process]:
 
 def become_subreaper() -> None:
     """Makes this process the parent of orphaned descendants, where the system supports that."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
     """Has the kernel kill this process when ``parent`` dies, also if it is dead already."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Sets an option of Linux's prctl(2); does nothing on other systems."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -115,7 +115,7 @@ class SimulatedHardware(Hardware):
             Sample("load", "node", "count", load),
         ]
         samples += [
-            Sample("fan_speed", f"fan{number}", "RPM", round(physics.fan_rpm(self.machine, share, duty), -1))
+            Sample("fan_speed", f"fan{number}", "RPM", round(self.machine.model.fan_rpm * share * duty / 100.0, -1))
             for number, share in enumerate(self.machine.fans)
         ]
         for slot, gpu in gpus.items():

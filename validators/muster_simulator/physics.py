@@ -86,11 +86,6 @@ def towards(value: float, goal: float, seconds: float, time_constant: float) -> 
     return goal + (value - goal) * math.exp(-seconds / time_constant)
 
 
-def fan_rpm(machine: Machine, share: float, duty: float) -> float:
-    """Speed in revolutions a minute of a fan that reaches ``share`` of full speed, at a duty in percent."""
-    return machine.model.fan_rpm * share * duty / 100.0
-
-
 def fan_duty(hottest_core_c: float) -> float:
     """Fan duty in percent that the chassis controller sets for its hottest GPU."""
     return min(100.0, max(30.0, 30.0 + 1.6 * (hottest_core_c - 45.0)))

@@ -55,7 +55,7 @@ def digest(
     if rows:
         known = {title.lower(): title for title in render.titles()}
         if rows.lower() not in known:
-            raise MusterError(f"the digest has no section {rows!r}: give one of {', '.join(known.values())}")
+            raise MusterError(f"no section {rows!r} lists what it counts: give one of {', '.join(known.values())}")
         empty = Section(known[rows.lower()], "")
         chosen = next((each for each in sections if each.title == empty.title), empty)
         named = [dict(zip(chosen.columns, row, strict=True)) for row in chosen.behind]

@@ -38,10 +38,6 @@ class AttemptKey:
         repeat = f"r{self.repeat}" if self.repeat else ""
         return f"{self.tries}.{self.measurement}{repeat}"
 
-    def next_measurement(self) -> AttemptKey:
-        """Returns the key of the next whole measurement."""
-        return AttemptKey(self.tries, self.measurement + 1)
-
     def repeated(self) -> AttemptKey:
         """Returns the key of the next repeat of some probes."""
         return dataclasses.replace(self, repeat=self.repeat + 1)

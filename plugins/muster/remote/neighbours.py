@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from muster import store
 from muster.errors import ControllerFault
 from muster.model.nodes import Node
-from muster.model.runs import RunKey
 from muster.model.states import BROKEN, State
-from muster.remote import outcome, ssh
+from muster.remote import ssh
 from muster.remote.login import Credentials
 from muster.settings import settings
 
@@ -67,8 +66,3 @@ def _responds(node: Node, who: Callable[[], Credentials]) -> bool:
     except (ssh.Unreachable, ControllerFault):
         return False
     return True
-
-
-def lost_jobs(key: RunKey, stages: Collection[str]) -> int:
-    """Returns how many jobs of these stages in the run were lost."""
-    return sum(job.stage in stages for job in store.runs.find_jobs(key, {outcome.LOST}))

@@ -82,7 +82,7 @@ def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
         return AttemptKey(max_tries)
     if latest.state in KEPT:
         return key
-    return key.repeated() if latest.state == REPEAT else key.next_measurement()
+    return key.repeated() if latest.state == REPEAT else AttemptKey(key.tries, key.measurement + 1)
 
 
 def ended(seen: Look, *, overdue: bool = False, boot_id: str = "") -> Ended | None:

@@ -82,7 +82,8 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
                     entry.size, entry.mtime, entry.mode = len(content), int(taken_at.timestamp()), 0o600
                     archive.addfile(entry, io.BytesIO(content))
 
-                for piece in (_records(records), *pieces):
+                content = json.dumps(records, indent=1, default=str).encode()
+                for piece in (Piece("records.json", "the fleet records", content), *pieces):
                     if piece.why:
                         missing.append(f"{piece.name}: {piece.why}")
                     if piece.content:
@@ -122,7 +123,3 @@ def _named(draft: Path, path: Path) -> Path:
             free = path.with_name(f"{stem}-{number}{SUFFIX}")
         else:
             return free
-
-
-def _records(records: Mapping[str, Any]) -> Piece:
-    return Piece("records.json", "the fleet records", json.dumps(records, indent=1, default=str).encode())

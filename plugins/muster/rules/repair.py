@@ -65,7 +65,6 @@ class Act:
     """Carry out ``rung``, then prove it by the ladder's tests."""
 
     rung: Rung
-    ladder: Ladder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
     lately = [each for each in recent if at - each.reserved_at <= REFUSED_WITHIN]
     if why := _over_budget(carried_out, now.fault, policy) or _barred(rung, now, policy) or _refused(lately, now.fault):
         return Person(why, rung)
-    return _kept_waiting(rung, now, policy) or Act(rung, ladder)
+    return _kept_waiting(rung, now, policy) or Act(rung)
 
 
 def _barred(rung: Rung, now: Situation, policy: RepairPolicy) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime
 import math
@@ -132,11 +133,7 @@ def needed(nodes: int, rates: Rates, days: float) -> int:
 
 def covered(pool: int, most: int, rates: Rates, days: float) -> int:
     """Returns the largest job, of at most ``most`` nodes, for which ``pool`` spares suffice."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if needed(middle, rates, days) <= pool else (low, middle - 1)
-    return low
+    return bisect.bisect_right(range(1, most + 1), pool, key=lambda nodes: needed(nodes, rates, days))
 
 
 def rates_of(

@@ -27,8 +27,8 @@ def all_sections(facts: Facts) -> list[Section]:
 
 
 def titles() -> list[str]:
-    """The titles of all sections that there are, in their order, also of those that have nothing to show."""
-    return [str(module.TITLE) for module in _modules()]
+    """The titles of the sections that list what they count, in their order, also of those that have nothing to show."""
+    return [module.TITLE for module in _modules() if hasattr(module, "TITLE")]
 
 
 def _modules() -> list[ModuleType]:

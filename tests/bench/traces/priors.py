@@ -1,7 +1,7 @@
 """``python -m tests.bench.traces.priors --data FOLDER --write``: the planner's priors from public fault records.
 
-Each record's own estimate of each factor, with the interval that its count of faults allows, and the records pooled,
-which alone production reads. The replay of a record leaves that record's estimates out.
+Each record's own estimate of each factor, with the interval that its count of faults allows (``EVIDENCE``), and the
+records pooled, which production reads (``hazard.PRIORS``). The replay of a record leaves that record's estimates out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from muster.rules.idle.hazard import BINS, SWAPS, Model, Prior, Tally
 from muster.rules.idle.history import GROUPS, NEIGHBOURS_MAX, History, Numbers
 from tests.bench.traces.records import Record, read_folder
 
+MADE_BY = "python -m tests.bench.traces.priors --data FOLDER --write"
+EVIDENCE = Path(__file__).with_name("evidence.json")
 WEAK = 0.5
 """Events for which the fit's own prior (no factor) counts, so that a cell without faults has a value."""
 FEWEST = 3
@@ -102,12 +104,12 @@ def _estimate(faults: float, value: float) -> dict[str, float]:
 
 
 def estimates(folder: Path) -> dict[str, Any]:
-    """Returns the file's content: by table and cell, each record's estimate."""
+    """Returns what ``EVIDENCE`` has: by table and cell, each record's estimate."""
     fits: dict[str, dict[str, Any]] = {}
     for record in read_folder(folder):
         fits.setdefault(record.family, fit(record))
     made: dict[str, Any] = {
-        "made_by": "python -m tests.bench.traces.priors --data FOLDER --write",
+        "made_by": MADE_BY,
         "sources": {family: SOURCES.get(family, family) for family in fits},
         "days": list(hazard.EDGES_D),
         "base": {name: fits[BASE_FROM]["base"][name] | {"source": BASE_FROM} for name in GROUPS},
@@ -124,7 +126,7 @@ def estimates(folder: Path) -> dict[str, Any]:
         }
         for name in ("all", *GROUPS)
     }  # fmt: skip
-    return made | {"pooled": as_json(pool(made))}
+    return made
 
 
 def pool(written: dict[str, Any], without: str = "") -> Prior:
@@ -181,15 +183,25 @@ def as_json(prior: Prior) -> dict[str, Any]:
     return {each: {name: getattr(part, name).tolist() for name in tables} for each, part in parts.items()}
 
 
+def by_row(pooled: dict[str, Any]) -> str:
+    """Returns the prior as JSON, a table a line."""
+    parts = (
+        f' "{part}": {{\n' + ",\n".join(f'  "{name}": {json.dumps(table)}' for name, table in tables.items()) + "\n }"
+        for part, tables in pooled.items()
+    )
+    return "{\n" + ",\n".join((f' "made_by": {json.dumps(MADE_BY)}', *parts)) + "\n}\n"
+
+
 def main() -> int:
     """Print the estimates, and write them if asked."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.traces.priors", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--write", action="store_true", help=f"renew {hazard.PRIORS.name}")
+    parser.add_argument("--write", action="store_true", help=f"renew {EVIDENCE.name} and {hazard.PRIORS.name}")
     given = parser.parse_args()
     made = estimates(given.data)
     if given.write:
-        hazard.PRIORS.write_text(json.dumps(made, indent=1) + "\n")
+        EVIDENCE.write_text(json.dumps(made, indent=1) + "\n")
+        hazard.PRIORS.write_text(by_row(as_json(pool(made))))
     print(json.dumps(made))
     return 0
 

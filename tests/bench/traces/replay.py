@@ -80,7 +80,7 @@ class Followed:
 def follow(record: Record) -> Followed:
     """Returns what was known of the record at each time."""
     history, cuts = History(record.units, record.faults), _cuts(record.hours)
-    prior = priors.pool(json.loads(hazard.PRIORS.read_text()), without=record.family)
+    prior = priors.pool(json.loads(priors.EVIDENCE.read_text()), without=record.family)
     return Followed(record, history, cuts, *hazard.followed(history, prior, cuts))
 
 

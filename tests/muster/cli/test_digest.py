@@ -25,8 +25,9 @@ def test_the_command_of_a_section_lists_exactly_what_it_counts(muster: Muster, s
     assert muster(*command)[1].splitlines()[0].startswith("node\t")
 
 
-def test_a_section_that_does_not_exist_is_refused_with_those_that_do(muster: Muster, sqlite_db: str) -> None:
-    status, out, err = muster("digest", "--rows", "Weather", "--json")
+@pytest.mark.parametrize("title", ["Weather", "Lost node-hours", "Spares", "Jobs", "Escapes"])
+def test_a_section_that_lists_nothing_is_refused_with_those_that_do(muster: Muster, sqlite_db: str, title: str) -> None:
+    status, out, err = muster("digest", "--rows", title, "--json")
     assert (status, json.loads(out)["kind"]) == (1, "MusterError")
     assert "Failed" in err, "the titles that there are"
 

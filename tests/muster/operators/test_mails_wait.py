@@ -89,7 +89,7 @@ def test_a_scheduler_that_has_not_got_the_drain_is_mailed_after_the_node(monkeyp
 
 
 def test_no_rack_is_held_without_its_mail(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = RackState("r1", (NODE,), ((Trouble.IMEX, "IMEX is not up"),), whole=True, held=(NODE,))
+    state = RackState("r1", (NODE,), ((Trouble.IMEX, "IMEX is not up"),), held=(NODE,))
 
     def hold() -> None:
         block._hold_racks(KEY, [state], simulated=False)

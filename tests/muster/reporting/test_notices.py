@@ -62,7 +62,7 @@ def test_a_node_that_leaves_service_twice_in_a_day_for_the_same_is_mailed_twice(
 
 
 def test_a_rack_that_another_block_holds_again_on_the_same_day_is_mailed_again() -> None:
-    state = RackState("r1", ("a",), ((Trouble.IMEX, "IMEX is not up"),), whole=True, held=("a",))
+    state = RackState("r1", ("a",), ((Trouble.IMEX, "IMEX is not up"),), held=("a",))
     for run in ("r1", "r2"):
         block._hold_racks(RunKey("cluster_validation", run), [state], simulated=False)
         store.racks.release("r1", "Ada", "IMEX is up")
@@ -79,7 +79,7 @@ def test_notices_have_the_mark_of_simulated_nodes_and_no_others(simulated: bool)
     sweep.act()
     show("port_down", *names[2:])
     sweep.act()
-    state = RackState("r1", ("n2",), ((Trouble.IMEX, "IMEX is not up"),), whole=True, held=("n2",))
+    state = RackState("r1", ("n2",), ((Trouble.IMEX, "IMEX is not up"),), held=("n2",))
     block._hold_racks(RunKey("cluster_validation", "r1"), [state], simulated=simulated)
     notices.notify("delivery/n3__1", "delivery n3__1 was not received", of="n3")
     notices.notify("delivery/nobody__1", "delivery nobody__1 was not received", of="nobody")

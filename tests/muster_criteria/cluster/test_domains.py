@@ -77,10 +77,10 @@ ODD = [
 ]
 
 
-def test_a_rack_in_one_domain_is_good_and_whole() -> None:
+def test_a_rack_in_one_domain_is_good() -> None:
     judged = _judged()
     assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
-    assert [(rack.rack, rack.troubles, rack.whole) for rack in judged.racks] == [("r1", (), True)]
+    assert [(rack.rack, rack.troubles) for rack in judged.racks] == [("r1", ())]
 
 
 @pytest.mark.parametrize("count", [OTHERS_MIN, NODES])
@@ -124,7 +124,7 @@ def test_imex_that_something_else_manages_on_the_whole_rack_is_not_judged_and_on
 def test_a_rack_that_is_partitioned_on_purpose_fails_no_tray(at: int) -> None:
     judged = _judged({"domain": PARTITION}, at=at)
     assert {each.verdict for each in judged.members.values()} == {Verdict.PASS}
-    assert [(rack.troubles, rack.whole) for rack in judged.racks] == [((), True)]
+    assert [rack.troubles for rack in judged.racks] == [()]
     assert any(PARTITION in note for note in judged.notes)
 
 
@@ -214,8 +214,8 @@ def test_racks_of_a_block_are_judged_apart() -> None:
         for at, name in enumerate(names)
     ]
     judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
-    assert [(rack.rack, bool(rack.troubles), rack.whole) for rack in judged.racks] == [
-        ("r1", False, False), ("r2", True, False),
+    assert [(rack.rack, bool(rack.troubles)) for rack in judged.racks] == [
+        ("r1", False), ("r2", True),
     ]  # fmt: skip
     assert judged.members["n0"].verdict is Verdict.PASS
     assert judged.members["n7"].verdict is Verdict.INCONCLUSIVE

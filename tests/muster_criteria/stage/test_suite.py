@@ -55,7 +55,7 @@ def test_great_expectations_gives_the_same_judgements(case: MakeCase, stage: str
 
 
 def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:
-    suite = build_suite(RULES, "all")
+    suite = build_suite(RULES)
 
     written = [(e["kwargs"]["column"], e["severity"], e["meta"]["claim"]) for e in suite.to_json_dict()["expectations"]]
     severities = {"fail": "critical", "warn": "warning", "invalid": "warning"}
@@ -88,7 +88,7 @@ def test_a_column_that_is_not_there_is_an_error_not_a_pass(case: MakeCase, monke
 
 
 def test_an_answer_that_is_left_out_is_an_error_not_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster_criteria.stage.suite.build_suite", lambda rules, name: build_suite(rules[:1], name))
+    monkeypatch.setattr("muster_criteria.stage.suite.build_suite", lambda rules: build_suite(rules[:1]))
     frame = pd.DataFrame({rule.column: [-1.0] for rule in RULES[:2]})
 
     with pytest.raises(SuiteError, match=f"no answer for {RULES[1].column}"):

@@ -192,7 +192,7 @@ def test_time_in_state_is_whole_on_a_clock_that_runs_fast(tmp_path: Path) -> Non
     time.sleep(1.0)
     assert sampler.stop() == []
     took = hardware.clock.now() - begun
-    held = recorder.time_in_state("throttle", hardware.clock.wall())["gpu0"]
+    held = recorder.throttled(hardware.clock.wall())["gpu0"]
     file = recorder.close()
     assert file is not None
     assert 5 <= file.rows <= 1 + took / 50  # never more often than every 0.05 s of real time

@@ -25,7 +25,6 @@ def rendezvous(names: Sequence[str], **limits: Any) -> dict[str, Any]:
     """What all members' plans share: limits short enough for a test, and long enough for a machine that is busy."""
     return {
         "members": list(names),
-        "world_size": len(names),
         "master_addr": "127.0.0.1",
         "master_ports": [free_port()],
         "session": "a secret of the test",

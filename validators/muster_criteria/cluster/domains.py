@@ -122,7 +122,7 @@ def _rack(
     if rack and len(partitions) > 1:
         each = listed([f"{identity} with {len(names)} nodes" for identity, names in partitions.items()])
         block.note(f"Rack {rack} has {len(partitions)} NVLink domains, each judged alone: {each}.")
-    state = RackState(rack, tuple(sorted(names)), tuple(troubles), whole, tuple(sorted(held)))
+    state = RackState(rack, tuple(sorted(names)), tuple(troubles), tuple(sorted(held)))
     if troubles:
         block.suspect(state.held, Lack.RACK, state.sentence)
         block.note(f"{state.sentence[0].upper()}{state.sentence[1:]}.")

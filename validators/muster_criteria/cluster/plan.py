@@ -75,7 +75,6 @@ def cluster_calls(
         raise ValueError(f"a block is at least two members, each named once, not {list(members)!r}.")
     shared = {
         "members": list(members),
-        "world_size": len(members),
         "master_addr": master_addr,
         "master_ports": list(master_ports),
         "session": session,

@@ -22,13 +22,11 @@ class RackState:
     """One rack-scale domain as a block saw it. ``troubles``: the rack's own, as (code, sentence); none: it is good.
 
     ``held``: those of its nodes whose domain has a trouble, which is all of them unless the rack is partitioned.
-    ``whole``: whether all its nodes were in the block, so that "good" says something of the rack.
     """
 
     rack: str
     nodes: tuple[str, ...]
     troubles: tuple[tuple[Trouble, str], ...] = ()
-    whole: bool = False
     held: tuple[str, ...] = ()
 
     @property

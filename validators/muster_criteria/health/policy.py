@@ -84,7 +84,7 @@ class Entry(Written):
     def covers(self, other: Entry) -> bool:
         """Whether every observation for which ``other`` counts meets this entry too."""
         return (
-            all(any(_within(narrow, wide) for wide in self.checks) for narrow in other.checks)
+            all(any(fnmatch.fnmatchcase(narrow, wide) for wide in self.checks) for narrow in other.checks)
             and (not self.severity or (bool(other.severity) and set(other.severity) <= set(self.severity)))
             and self.at_least <= other.at_least
             and (not self.within_s or 0 < other.within_s <= self.within_s)
@@ -218,8 +218,3 @@ def _meets(facts: Facts, entry: Entry) -> bool:
         and facts.flaps >= entry.flaps
         and (entry.per_hour == 0 or (facts.rate is not None and facts.rate >= entry.per_hour))
     )
-
-
-def _within(narrow: str, wide: str) -> bool:
-    """Whether each check of the pattern ``narrow`` is one of ``wide``; a ``*`` in it is taken as a literal text."""
-    return fnmatch.fnmatchcase(narrow, wide)

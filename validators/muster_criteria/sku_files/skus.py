@@ -270,12 +270,8 @@ def _problems(file: str, error: ValidationError) -> list[Problem]:
         parts += [inner.key] if isinstance(inner, BadValue) else []
         key = ".".join(str(part) for part in parts) or "file"
         message = inner.problem if isinstance(inner, BadValue) else refusal(item["msg"])
-        if item["type"] == "missing" and _is_evidence(parts):
+        if item["type"] == "missing" and parts and parts[-1] in ("unit", "source", "date"):
             message += "; every number needs a unit, a source and a date"
         code = {"missing": "missing-key", "extra_forbidden": "unknown-key"}.get(item["type"], "bad-value")
         found.append(Problem(file, key, code, message[0].lower() + message[1:]))
     return found
-
-
-def _is_evidence(parts: list[Any]) -> bool:
-    return bool(parts) and parts[-1] in ("unit", "source", "date")

@@ -29,10 +29,9 @@ LEAST = "least"
 """The column of each row's least margin."""
 
 
-def build_suite(rules: Sequence[Rule], name: str) -> Any:
+def build_suite(rules: Sequence[Rule]) -> Any:
     """The suite of these rules: for each, that its column of margins has no negative number."""
     return _suite(
-        name,
         [
             {
                 "column": rule.column,
@@ -44,13 +43,13 @@ def build_suite(rules: Sequence[Rule], name: str) -> Any:
     )
 
 
-def _suite(name: str, columns: Sequence[Mapping[str, Any]]) -> Any:
+def _suite(columns: Sequence[Mapping[str, Any]]) -> Any:
     """The suite that expects no negative number in any of these columns."""
     import great_expectations as gx
     from great_expectations import expectations as gxe
 
     expected = [gxe.ExpectColumnValuesToBeBetween(min_value=0.0, **each) for each in columns]
-    return gx.ExpectationSuite(name=name, expectations=expected)
+    return gx.ExpectationSuite(name="muster", expectations=expected)
 
 
 @functools.cache
@@ -69,14 +68,14 @@ def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:
     columns = [rule.column for rule in rules]
     least = frame[columns].min(axis=1).to_frame(LEAST)
     # An expectation costs its time whatever the rows, and most frames break no rule.
-    if not columns or _results(least, _suite(LEAST, [{"column": LEAST}]), "BOOLEAN_ONLY")[LEAST].success:
+    if not columns or _results(least, _suite([{"column": LEAST}]), "BOOLEAN_ONLY")[LEAST].success:
         return {column: [] for column in columns}
     # Which rows break a rule costs as much again as whether any does.
-    answers = _results(frame[columns], build_suite(rules, "muster"), "BOOLEAN_ONLY")
+    answers = _results(frame[columns], build_suite(rules), "BOOLEAN_ONLY")
     broken = [rule for rule in rules if not answers[rule.column].success]
     if not broken:
         raise SuiteError("Great Expectations says that a margin is negative, and of no rule that it is broken.")
-    found = _results(frame[[rule.column for rule in broken]], build_suite(broken, "muster"), "COMPLETE")
+    found = _results(frame[[rule.column for rule in broken]], build_suite(broken), "COMPLETE")
     return {column: _rows(column, found[column]) if column in found else [] for column in columns}
 
 

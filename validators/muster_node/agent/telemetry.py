@@ -72,7 +72,7 @@ class _HashedFile(io.RawIOBase):
 
 
 class Recorder:
-    """Takes readings: streams them to ``path``, and keeps what ``time_in_state`` and ``inlet`` need. Thread-safe.
+    """Takes readings: streams them to ``path``, and keeps what ``throttled`` and ``inlet`` need. Thread-safe.
 
     ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
     take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
@@ -83,7 +83,7 @@ class Recorder:
         self._hold_max_s = hold_max_s
         self._lock = threading.Lock()
         self._heads: dict[Key, str] = {}
-        self._states: dict[Key, StateSeries] = {}
+        self._throttled: dict[str, StateSeries] = {}
         self._inlet = array.array("d")
         self._left_out = 0
         self._unusable = 0
@@ -114,14 +114,10 @@ class Recorder:
                 self._written_at = t
                 self._write(t, lines)
 
-    def time_in_state(self, series: str, until: float) -> dict[str, dict[str, float]]:
-        """Seconds that each device has spent in each state until then (epoch seconds), as far as readings tell."""
+    def throttled(self, until: float) -> dict[str, dict[str, float]]:
+        """Seconds of each device by what throttled it until then (epoch seconds), as far as readings tell."""
         with self._lock:
-            return {
-                device: kept.seconds_until(until, self._hold_max_s)
-                for (name, device), kept in self._states.items()
-                if name == series
-            }
+            return {device: kept.seconds_until(until, self._hold_max_s) for device, kept in self._throttled.items()}
 
     def inlet(self) -> tuple[float | None, int]:
         """Median of the inlet temperatures so far (°C), None without any, and of how many readings."""
@@ -157,7 +153,8 @@ class Recorder:
             if not NAME.fullmatch(sample.state):
                 self._unusable += 1
                 return ""
-            self._states.setdefault(key, StateSeries()).add(t, sample.state, self._hold_max_s)
+            if sample.series == "throttle":
+                self._throttled.setdefault(sample.device, StateSeries()).add(t, sample.state, self._hold_max_s)
             return f'{{"t":{t:.2f},{head},"state":{json.dumps(sample.state)}}}\n'
         if sample.value is None:
             return ""

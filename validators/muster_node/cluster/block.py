@@ -17,7 +17,6 @@ PORT_MAX = 65535
 
 PARAMS: dict[str, Param] = {
     "rank": Param(None, "this node's place in members, counted from 0"),
-    "world_size": Param(None, "number of members"),
     "members": Param(None, "the nodes' names, by rank"),
     "master_addr": Param(None, "address of the first member, as the others reach it"),
     "master_ports": Param(None, "TCP ports on the first member, open to the others: the first that is free there"),
@@ -81,8 +80,6 @@ def block_of(probe: str, params: Mapping[str, Any], seed: int) -> Block:
         raise ValueError(f"members must be a list of node names, not {members!r}")
     if len(members) < 2 or len(set(members)) != len(members) or "" in members:
         raise ValueError(f"a block takes at least two members, each named once, not {members!r}")
-    if params["world_size"] != len(members):
-        raise ValueError(f"world_size is {params['world_size']!r}, but {len(members)} members are named")
     rank = params["rank"]
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(members):
         raise ValueError(f"rank must be a number from 0 to {len(members) - 1}, not {rank!r}")

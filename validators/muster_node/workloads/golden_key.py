@@ -63,7 +63,7 @@ def _parts(torch: Any, compute: Compute, facts: Facts, work: Mapping[str, object
             sms=str(properties.multi_processor_count),
             capability=f"{properties.major}.{properties.minor}",
             cuda=str(torch.version.cuda),
-            cublas=_packaged("nvidia-cublas"),
+            cublas=_cublas(),
             cudnn=str(torch.backends.cudnn.version()),
         )
     else:
@@ -75,14 +75,11 @@ def _joined(parts: Mapping[str, str]) -> str:
     return "; ".join("{}={}".format(*item) for item in sorted(parts.items()))
 
 
-def _packaged(prefix: str) -> str:
-    """The version of the Python package that brings a library, which can change while PyTorch stays the same.
-
-    "bundled" where there is none: the library then came with PyTorch itself.
-    """
+def _cublas() -> str:
+    """The version of the package that brings cuBLAS, which can change while PyTorch stays the same; else "bundled"."""
     versions = {
         "{} {}".format(found.metadata["Name"], found.version)
         for found in importlib.metadata.distributions()
-        if str(found.metadata["Name"]).lower().startswith(prefix)
+        if str(found.metadata["Name"]).lower().startswith("nvidia-cublas")
     }
     return ", ".join(sorted(versions)) or "bundled"

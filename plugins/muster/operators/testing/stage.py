@@ -26,7 +26,7 @@ from muster.remote import attempt as remote
 from muster.remote import outcome
 from muster.remote.attempt import Attempt, Programme
 from muster.remote.attempt_key import AttemptKey
-from muster.remote.neighbours import lost_jobs, reachable_neighbours
+from muster.remote.neighbours import reachable_neighbours
 from muster.remote.outcome import Ended, Kind, Next
 from muster.settings import settings
 from muster_criteria.measured import StageResult
@@ -92,7 +92,8 @@ class MusterStageOperator(RemoteJobOperator):
     def _evidence(self, attempt: Attempt, end: Ended) -> tuple[Evidence, ...]:
         losses, neighbours = 0, ""
         if end.kind is Kind.LOST:
-            losses = lost_jobs(attempt.task.key, LOAD_STAGES) + 1
+            lost = store.runs.find_jobs(attempt.task.key, {outcome.LOST})
+            losses = 1 + sum(job.stage in LOAD_STAGES for job in lost)
             neighbours = reachable_neighbours(attempt.node, lambda: logins.credentials(settings().ssh_conn_id))
         loads = self.stage in LOAD_STAGES
         return outcome.evidence(

@@ -1,8 +1,9 @@
 """How likely each unit breaks in the next hour, by group of defects. Pure, by arrays.
 
 hazard = base rate of the group · factors, as in a proportional hazards model. The factors are those that public
-records of faults show (``priors.json``, each with interval and source); each is estimated again from the fleet's own
-history, for which the records are a prior: gamma for a rate or a factor, so that few events change little.
+records of faults show together (``priors.json``; each record's own, with interval and source, are in
+tests/bench/traces/evidence.json); each is estimated again from the fleet's own history, for which the records are a
+prior: gamma for a rate or a factor, so that few events change little.
 """
 
 from __future__ import annotations
@@ -347,7 +348,7 @@ def _posterior(strength: Numbers, prior: Numbers, now: Numbers, faults: Numbers,
 @functools.cache
 def public_prior() -> Prior:
     """Returns what the public records say together."""
-    pooled = json.loads(PRIORS.read_text())["pooled"]
+    pooled = json.loads(PRIORS.read_text())
     return Prior(_model(pooled["model"]), _model(pooled["strength"]))
 
 

@@ -17,10 +17,9 @@ from muster.store.database import decisions as decisions  # their tables belong 
 from muster.store.database import digests as digests
 from muster.store.database import fabric as fabric
 from muster.store.database import health as health
-from muster.store.database import numbers as numbers
+from muster.store.database import learned as learned
 from muster.store.database import outgoing as outgoing
 from muster.store.database import repairs as repairs
-from muster.store.database import risks as risks
 from muster.store.database.base import Base as Base  # imported from here, its metadata holds all tables
 from muster.store.database.base import BigId
 

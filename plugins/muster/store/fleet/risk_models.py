@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
 from muster.store.database.engine import reading, writing
-from muster.store.database.risks import RiskRow
+from muster.store.database.learned import RiskRow
 
 
 def of_day(day: datetime.date) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from pydantic import TypeAdapter
 from sqlalchemy import or_, select
@@ -49,7 +48,7 @@ def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection
                 SuspectRow(
                     subject=subject, node=run.node, machine=run.machine, device=finding.device, stage=judgement.stage,
                     dag_id=run.dag_id, run_id=run.run_id, since=moment, finding_id=finding.id,
-                    finding=_to_json(finding),
+                    finding={**dataclasses.asdict(finding), "waived": ""},
                 )
             )  # fmt: skip
     session.flush()
@@ -78,11 +77,6 @@ def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
         OpenFinding(finding, row.stage, row.dag_id, row.run_id, row.since)
         for finding, (row, _) in zip(waived, listed, strict=True)
     ]
-
-
-def free_of_suspects(session: Session, node: NodeRow) -> bool:
-    """Whether every suspect part of this machine is waived now, or there is none."""
-    return all(each.finding.waived for each in suspects_on(session, node))
 
 
 def suspect_subjects(session: Session, before: datetime.datetime | None = None) -> frozenset[str]:
@@ -114,7 +108,3 @@ def _finding(row: SuspectRow, slot: str) -> Finding:
     summary = f"{stored.summary.rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
     # No extent: that it corrupts is waived, however many bits they were then.
     return dataclasses.replace(stored, device=slot, summary=summary, id=row.finding_id, extent=None)
-
-
-def _to_json(finding: Finding) -> dict[str, Any]:
-    return {**dataclasses.asdict(finding), "waived": ""}

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from muster.errors import PlaceLoaded
 from muster.model.runs import RunKey
 from muster.store.database import access
-from muster.store.database.engine import reading, writing
+from muster.store.database.engine import writing
 from muster.store.database.fabric import LoadedPlaceRow
 from muster.store.database.models import LeaseRow
 
@@ -52,10 +52,3 @@ def _take(session: Session, key: RunKey, place: str) -> str:
         if row is None:
             return f"{place} by a run that ended just now"
         return f"{place} by run {row.run_id} of {row.dag_id} since {row.since:%Y-%m-%d %H:%M} UTC"
-
-
-def loaded() -> dict[str, RunKey]:
-    """{place: run} of all rows, those left over included."""
-    with reading() as session:
-        rows = session.scalars(select(LoadedPlaceRow).order_by(LoadedPlaceRow.place))
-        return {row.place: RunKey(row.dag_id, row.run_id) for row in rows}

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
+from muster.store.database.learned import NumbersRow
 from muster.store.database.models import NodeRow
-from muster.store.database.numbers import NumbersRow
 from muster.store.output import ledger
 from muster_reports.digest import numbers
 from muster_reports.digest.numbers import FleetNumbers

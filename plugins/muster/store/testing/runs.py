@@ -25,7 +25,7 @@ from muster.store.database.outgoing import PlaceRow
 from muster.store.database.wanted import follow_state
 from muster.store.decisions import admission, certificates, waivers, withdrawals
 from muster.store.decisions.current import current_verdicts
-from muster.store.fleet.suspects import free_of_suspects
+from muster.store.fleet.suspects import suspects_on
 from muster.store.testing import common_causes
 from muster_criteria.model import Severity, Verdict
 
@@ -365,7 +365,7 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
         node=access.to_node(node),
         stages=_stages(session, run),
         verdicts=[verdict for _, verdict in current_verdicts(session, node)],
-        suspect=not free_of_suspects(session, node),
+        suspect=not all(each.finding.waived for each in suspects_on(session, node)),
         accepted=accepted,
         clean=accepted or all(finding.severity is Severity.INFO for finding in found),
         blameless=bool(session.scalar(select(blameless.exists()))),

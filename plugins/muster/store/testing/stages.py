@@ -164,7 +164,7 @@ def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
         environment=run.environment,  # a person may replace a driver before the run's next stage
-        result_sha256=_sha256(sent.raw),
+        result_sha256=hashlib.sha256(sent.raw).hexdigest() if sent.raw else "",
     )  # fmt: skip
 
 
@@ -262,10 +262,6 @@ def _store_bytes(session: Session, stage: StageRow, sent: Sent) -> None:
         if data:
             session.add(ArtifactRow(stage=stage.id, kind=kind, created_at=access.now(), data=data))
     session.flush()
-
-
-def _sha256(data: bytes | None) -> str:
-    return hashlib.sha256(data).hexdigest() if data else ""
 
 
 def _moment(epoch: float) -> datetime.datetime:

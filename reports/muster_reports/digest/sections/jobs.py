@@ -6,7 +6,6 @@ from muster_reports.digest import tables
 from muster_reports.digest.facts import Facts, Section
 
 ORDER = 11
-TITLE = "Jobs"
 
 
 def section(facts: Facts) -> Section | None:

@@ -6,7 +6,6 @@ from muster_reports.digest import numbers, tables
 from muster_reports.digest.facts import Facts, Section
 
 ORDER = 5
-TITLE = "Lost node-hours"
 
 
 def section(facts: Facts) -> Section | None:

@@ -25,9 +25,7 @@ pytestmark = pytest.mark.usefixtures("sqlite_db")
 NAMES = [f"tray-{number:02}" for number in range(18)]
 RUN, NEXT = (RunKey("cluster_qualification", name) for name in ("block", "next"))
 PARAMS = {"nodes": NAMES, "level": "short", "reason": "x"}
-STATE = RackState(
-    "r1", tuple(NAMES), ((Trouble.IMEX, "IMEX is not up on 18 of 18 nodes"),), whole=True, held=tuple(NAMES)
-)
+STATE = RackState("r1", tuple(NAMES), ((Trouble.IMEX, "IMEX is not up on 18 of 18 nodes"),), held=tuple(NAMES))
 
 
 @pytest.fixture

@@ -332,7 +332,7 @@ def test_two_blocks_do_not_load_one_uplink_at_once(second: tuple[str, str], refu
     with caused(AirflowFailException, PlaceLoaded):
         block.claim(OTHER, other)
     assert {lease.node for lease in store.leases.live()} == {names[0], names[4]}
-    assert set(store.places.loaded()) == {uplinks("leaf0"), uplinks("leaf1")}
+    assert set(fleet.loaded_places()) == {uplinks("leaf0"), uplinks("leaf1")}
     qualification.release(RUN)
     block.claim(OTHER, other)
 

@@ -13,7 +13,6 @@ from muster.rules.idle import hazard
 from muster.rules.idle.history import Faults, History, Units
 from tests.bench.traces import priors
 
-PRIORS = json.loads(hazard.PRIORS.read_text())
 ROWS = st.integers(1, 6).flatmap(
     lambda width: st.lists(
         st.lists(st.sampled_from([-1, 0, 1, 7, 10**9, 2**62]), min_size=width, max_size=width), min_size=1, max_size=30
@@ -21,8 +20,10 @@ ROWS = st.integers(1, 6).flatmap(
 )
 
 
-def test_the_prior_is_that_of_the_records_next_to_it() -> None:
-    assert _alike(priors.as_json(priors.pool(PRIORS)), PRIORS["pooled"])
+def test_the_prior_is_that_of_the_records() -> None:
+    pooled = priors.as_json(priors.pool(json.loads(priors.EVIDENCE.read_text())))
+    assert _alike(priors.as_json(hazard.public_prior()), pooled)
+    assert hazard.PRIORS.read_text() == priors.by_row(priors.as_json(hazard.public_prior()))
 
 
 def _alike(one: object, other: object) -> bool:

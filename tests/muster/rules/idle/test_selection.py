@@ -22,7 +22,7 @@ from muster_criteria.stages import STAGES
 from tests.muster.rules.idle.fleets import ALL, FLEETS, HOUR, IDLE, NOW, at_risk, failure, node, passed
 
 
-@given(FLEETS, st.floats(0, 1), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
+@given(FLEETS, st.floats(0, 1, exclude_min=True), st.sampled_from([0, 24, 100]), st.sampled_from([20.0, 45.0]))
 def test_which_nodes_are_chosen(
     fleet: list[tuple[State, Idle | None, int | None, bool, str]], share: float, after: int, minutes: float
 ) -> None:

@@ -28,20 +28,20 @@ def test_a_place_is_loaded_by_one_run_and_none_of_the_others_is_taken() -> None:
     store.places.load(ONE, [SHARED])
     with pytest.raises(PlaceLoaded):
         store.places.load(OTHER, ["the uplinks of leaf l2", SHARED])
-    assert store.places.loaded() == {SHARED: ONE}
+    assert fleet.loaded_places() == {SHARED: ONE}
 
 
 def test_a_claim_that_is_made_again_keeps_its_places_alone() -> None:
     store.places.load(ONE, [SHARED, "the uplinks of leaf l2"])
     store.places.load(ONE, [SHARED])
-    assert store.places.loaded() == {SHARED: ONE}
+    assert fleet.loaded_places() == {SHARED: ONE}
 
 
 def test_places_are_free_when_the_nodes_are() -> None:
     store.places.load(ONE, [SHARED])
     store.leases.release(ONE, "over")
     store.places.load(OTHER, [SHARED])
-    assert store.places.loaded() == {SHARED: OTHER}
+    assert fleet.loaded_places() == {SHARED: OTHER}
 
 
 def test_of_two_at_once_one_is_refused() -> None:
@@ -60,4 +60,4 @@ def test_of_two_at_once_one_is_refused() -> None:
     for thread in threads:
         thread.join()
     assert len(refused) == 1
-    assert set(store.places.loaded().values()) == {ONE, OTHER} - set(refused)
+    assert set(fleet.loaded_places().values()) == {ONE, OTHER} - set(refused)

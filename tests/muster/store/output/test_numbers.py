@@ -12,7 +12,7 @@ from muster.api import metrics
 from muster.judging import policies
 from muster.operators import statistics
 from muster.store.database.engine import writing
-from muster.store.database.numbers import NumbersRow
+from muster.store.database.learned import NumbersRow
 from tests.muster import numbers
 
 DAYS = datetime.timedelta(days=1)

@@ -13,7 +13,7 @@ from muster_criteria.cluster.fabric.levels import OTHERS_MIN
 from muster_criteria.cluster.fabric.pairing import circle_round, screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
-from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
+from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat
 from tests.support.examples import examples
@@ -153,11 +153,6 @@ def test_confirmation_has_pairs_of_good_nodes_to_compare_with(short: range, refe
 def test_the_plan_is_the_same_for_the_same_results() -> None:
     small = Small(fabric(8, 4), {Part(PartKind.NIC, 5, rail=1): 0.5})
     assert [r.round for r in small.isolate(4)[0]] == [r.round for r in small.isolate(4)[0]]
-
-
-def test_a_round_with_a_node_in_two_pairs_is_refused() -> None:
-    with pytest.raises(ValueError, match="two pairs"):
-        Round(1, Kind.CONFIRM, ((0, 1), (1, 2)))
 
 
 @pytest.mark.parametrize("nodes", [8, 9, 10, 12])

@@ -45,7 +45,7 @@ def main(folder):
         if second == 2 * 3600:
             after_2h = rss_kb()
     at_end = rss_kb()
-    throttled = recorder.time_in_state("throttle", START + HOURS * 3600)["gpu0"]
+    throttled = recorder.throttled(START + HOURS * 3600)["gpu0"]
     file = recorder.close()
     report = {
         "rss_after_2h_kb": after_2h,

@@ -63,7 +63,6 @@ class Level:
     threshold: float
     noise: float
     unjudged: int
-    silent: frozenset[int]
     lower: Flags
     of_others: Figures
     usual: Figures
@@ -97,7 +96,7 @@ def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()
     unjudged = int(((np.isnan(share) | (borrowed & ~low & ~good)) & ~np.isnan(best)).sum())
     return Level(
         result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
-        kinds.own_shares(result.crossed), threshold, noise, unjudged, result.silent, *_rails(usual, noise), best,
+        kinds.own_shares(result.crossed), threshold, noise, unjudged, *_rails(usual, noise), best,
         result.round.variants,
     )  # fmt: skip
 

@@ -34,8 +34,6 @@ class Round:
 
     ``variants``: how often each rail is measured, each time over another flow (source port or queue pair), so that
     two flows that collided on a link once do not collide in all of them.
-
-    Raises ValueError where a node is in two pairs.
     """
 
     number: int
@@ -43,13 +41,6 @@ class Round:
     pairs: tuple[tuple[int, int], ...]
     variants: int = 1
     references: int = 0
-
-    def __post_init__(self) -> None:
-        nodes = [node for pair in self.pairs for node in pair]
-        if len(set(nodes)) != len(nodes):
-            raise ValueError(f"round {self.number} has a node in two pairs")
-        if not 0 <= self.references <= len(self.pairs):
-            raise ValueError(f"round {self.number} has {self.references} references among {len(self.pairs)} pairs")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,8 +58,6 @@ class RoundResult:
     rail with, where it says so.
     ``troubles``: by (node, rail), why nothing arrived at the node, as it says. ``fallbacks``: by node, why its pair was
     measured with TCP instead of what was asked for, as it says.
-
-    Raises ValueError where shapes differ.
     """
 
     round: Round
@@ -83,14 +72,6 @@ class RoundResult:
     gpus: Mapping[tuple[int, int], str] = dataclasses.field(default_factory=dict)
     troubles: Mapping[tuple[int, int], str] = dataclasses.field(default_factory=dict)
     fallbacks: Mapping[int, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        pairs, rails = len(self.round.pairs), self.alone.shape[1]
-        if self.alone.shape != (pairs, rails, self.round.variants):
-            raise ValueError(f"round {self.round.number}: {self.alone.shape} cells for {pairs} pairs")
-        for other in (self.wrong, self.together, self.crossed, self.host):
-            if other is not None and other.shape != (pairs, rails):
-                raise ValueError(f"round {self.round.number}: {other.shape} cells for {pairs} pairs")
 
     def all_at_once(self) -> RoundResult:
         """The same round with what each rail carried while all rails did, in place of what it carried alone."""

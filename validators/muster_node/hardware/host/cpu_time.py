@@ -75,7 +75,8 @@ class Snapshot:
 def snapshot(files: Files, devices: Sequence[Device]) -> Snapshot:
     """The state now."""
     busy, stolen = _ticks(files.text("/proc/stat"), {device.id for device in devices})
-    return Snapshot(busy, stolen, tuple(_groups(files)))
+    groups = (_group(files, folder) for folder in cgroups.above(files, "cpu"))
+    return Snapshot(busy, stolen, tuple(group for group in groups if group is not None))
 
 
 def _ticks(text: str, cpus: set[str]) -> tuple[float | None, float | None]:
@@ -92,12 +93,8 @@ def _ticks(text: str, cpus: set[str]) -> tuple[float | None, float | None]:
     return (busy / hertz, stolen / hertz) if seen else (None, None)
 
 
-def _groups(files: Files) -> list[_Group]:
-    """The groups from this process's own up to the root that have a CPU bandwidth."""
-    return [group for folder in cgroups.above(files, "cpu") if (group := _group(files, folder)) is not None]
-
-
 def _group(files: Files, folder: str) -> _Group | None:
+    """None for one without a CPU bandwidth."""
     counts = dict(re.findall(r"^(\w+) (\d+)$", files.text(f"{folder}/cpu.stat"), re.MULTILINE))
     if "nr_periods" not in counts:
         return None

@@ -1,10 +1,19 @@
-"""Table of what was learned of the fleet's risk."""
+"""Tables of what is computed of the whole fleet and kept: its numbers, and what was learned of its risk."""
 
 from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
 from muster.store.database.base import Base
+
+
+class NumbersRow(Base):
+    """The numbers of real or of simulated nodes, as JSON of ``muster_reports.digest.numbers.FleetNumbers``."""
+
+    __tablename__ = "fleet_numbers"
+
+    simulated: Mapped[bool] = mapped_column(primary_key=True)
+    content: Mapped[str]
 
 
 class RiskRow(Base):
