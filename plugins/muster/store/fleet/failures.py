@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
 from muster.model.states import BROKEN, SERVING, State
+from muster.rules.identity import CHASSIS
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import EventRow, FindingRow, NodeRow, PartRow, PlacementRow, StageRow
-from muster.store.machines.parts import CHASSIS
 from muster_criteria.devices import kind_of
 from muster_criteria.model import FaultClass, Severity
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
+from muster.rules.identity import as_known, real_serials
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.models import FindingRow, NodeRow, PartRow, PlacementRow, RunRow, StageRow
-from muster.store.machines.parts import as_known, real_serials, serials_at
+from muster.store.machines.parts import serials_at
 from muster_criteria.devices import kind_of
 from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Severity
 

@@ -14,13 +14,14 @@ from muster.model.names import OWN_KEYS
 from muster.model.nodes import NewNode, Node
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.rules.identity import CHASSIS
 from muster.rules.transitions import Need
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions import admission
 from muster.store.machines.nodes import bearer, check_description, enrol_all
-from muster.store.machines.parts import CHASSIS, clear_places, current_serials, place, without_chassis
+from muster.store.machines.parts import clear_places, current_serials, place, without_chassis
 from muster.store.testing.runs import leave_shadow
 from muster_criteria.model import Verdict
 

@@ -16,20 +16,12 @@ from sqlalchemy.orm import Session
 from muster.errors import BadNode
 from muster.model.parts import Placement
 from muster.rules.decisions import check_decision
+from muster.rules.identity import BOARD, as_known, real_serials
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.machines.parts import (
-    BOARD,
-    as_known,
-    current_serials,
-    elsewhere,
-    history,
-    move_part,
-    real_serials,
-    without_chassis,
-)
+from muster.store.machines.parts import current_serials, elsewhere, history, move_part, without_chassis
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.model import Action, Evidence, Severity
 

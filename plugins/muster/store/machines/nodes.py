@@ -19,13 +19,14 @@ from muster.model.events import Event, Evidence
 from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
+from muster.rules.identity import as_known, replacement
 from muster.rules.transitions import steps
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow
 from muster.store.decisions import admission, certificates
-from muster.store.machines.parts import as_known, current_serials, place, replacement
+from muster.store.machines.parts import current_serials, place
 from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")

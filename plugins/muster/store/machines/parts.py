@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import datetime
-import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +13,7 @@ from muster.errors import DifferentMachine
 from muster.model.parts import Placement
 from muster.model.runs import Run
 from muster.model.states import SERVING, State
+from muster.rules.identity import BOARD, CHASSIS, SYSTEM, another_machine, as_known, in_one_slot, real_serials
 from muster.store.database import access
 from muster.store.database.engine import reading
 from muster.store.database.health import ENDED, HealthRow
@@ -23,11 +21,6 @@ from muster.store.database.models import EventRow, NodeRow, PartRow, PlacementRo
 from muster.store.database.repairs import IncidentRow
 from muster_criteria.context.waivers import subject_of
 from muster_criteria.devices import kind_of
-
-SYSTEM, BOARD = "system", "board"
-CHASSIS = (SYSTEM, BOARD)
-"""The parts whose serial makes a machine this machine; any other part may be swapped. That the board was, a person
-confirms."""
 
 LATELY = datetime.timedelta(days=30)
 """How long a part that was seen in a node counts as there, whatever another node reports; longer than nodes wait
@@ -41,15 +34,6 @@ REMARKS_MAX = 100
 
 TOLD_MAX = 20
 """Swapped parts of one report that are reported one by one."""
-
-_FILLERS = re.compile(
-    r"|(0x)?(0|([0-9a-fx])\3+)|0?(1234567890?)+[a-f]*|[-.]+|none|null|n/?a|unknown|default string"
-    r"|invalid|empty|undefined|unspecified|o\.?e\.?m\.?"
-    r"|not (specified|available|applicable|settable|present|provided)"
-    r"|to be filled( by o\.?e\.?m\.?)?|((system|chassis|base ?board) )?serial ?number",
-    re.IGNORECASE,
-)
-"""Fillers that firmware reports instead of a serial."""
 
 
 def history(serial: str) -> list[Placement]:
@@ -93,25 +77,6 @@ def _with_serial(serial: str) -> ColumnElement[bool]:
     return or_(PartRow.serial == serial, PartRow.serial.startswith(f"{serial}/", autoescape=True))
 
 
-def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
-    """{slot: serial} as firmware reports them, without fillers."""
-    stripped = {slot: (serial or "").strip() for slot, serial in reported.items()}
-    return {slot: serial for slot, serial in stripped.items() if not _FILLERS.fullmatch(serial)}
-
-
-def as_known(serials: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Reported serials, {slot: serial}, with those of GPUs that are ``known`` by a UUID after their board's serial.
-
-    A GPU reports its board's serial alone once no two GPUs of its node share one, as when its sibling falls silent.
-    """
-    return {
-        slot: known[slot]
-        if serial and kind_of(slot) == "gpu" and known.get(slot, "").startswith(f"{serial}/")
-        else serial
-        for slot, serial in serials.items()
-    }
-
-
 def identity_as_known(node: str, identity: Mapping[str, Any]) -> dict[str, Any]:
     """A result's identity, with the ``serials`` by which the parts of ``node`` are known."""
     serials = identity.get("serials")
@@ -143,17 +108,9 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     row = access.node_row(session, node)
     known = current_serials(session, node)
     serials = as_known(real_serials(serials), known)
-    for slot in CHASSIS:
-        if slot in known and serials.get(slot, known[slot]) != known[slot]:
-            raise DifferentMachine(_another_machine(node, slot, known, serials))
-    if _unrecognised(serials, known):
-        slot = min(slot for slot in serials if kind_of(slot) == "gpu")
-        raise DifferentMachine(
-            f"{node} reports no serial of its system or board that is known, and none of its GPUs: this is a different "
-            f"machine; give it a name of its own, or `{replacement(node, {slot: serials[slot]})}`; if it is this one "
-            "with other GPUs, let the SSH user read its DMI serials (docs/examples/muster.sudoers)"
-        )
-    serials = without_chassis(session, node, _in_one_slot(serials, known))
+    if why := another_machine(node, serials, known):
+        raise DifferentMachine(why)
+    serials = without_chassis(session, node, in_one_slot(serials, known))
     contested = elsewhere(session, node, serials)
     for slot, place_ in contested.items():
         _remark(session, row, slot, place_)
@@ -170,43 +127,6 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
         sentences += _place_one(session, node, slot, serial, known.get(slot))
     more = [f"{len(sentences) - TOLD_MAX} more of {node}'s parts were swapped or moved"]
     return sentences if len(sentences) <= TOLD_MAX else sentences[:TOLD_MAX] + more
-
-
-def _unrecognised(serials: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    """Whether a machine shows no known serial of its chassis and several GPUs, all new: one alone may be a spare."""
-    # GPUs that share their board's serial have it before a "/" once two of them answer.
-    new, old = ({each.partition("/")[0] for slot, each in parts.items() if kind_of(slot) == "gpu"}
-                for parts in (serials, known))  # fmt: skip
-    chassis = any(slot in serials and serials[slot] == known.get(slot) for slot in CHASSIS)
-    return not chassis and min(len(new), len(old)) > 1 and new.isdisjoint(old)
-
-
-def _another_machine(node: str, slot: str, known: Mapping[str, str], serials: Mapping[str, str]) -> str:
-    another = replacement(node, {each: serials[each] for each in CHASSIS if each in serials})
-    differs = f"{node} reports the {slot} serial {serials[slot]}, but is enrolled with {known[slot]}"
-    if slot == BOARD and SYSTEM in serials and serials[SYSTEM] == known.get(SYSTEM):
-        confirmed = f"muster node confirm {node} {shlex.quote(serials[BOARD])} --board --reason …"
-        return f"{differs}: if its main board was replaced, `{confirmed}`; if this is a different machine, `{another}`"
-    return f"{differs}: this is a different machine; give it a name of its own, or `{another}`"
-
-
-def replacement(node: str, serials: Mapping[str, str]) -> str:
-    """The command that gives the node's name to the machine with these serials, {slot: serial}.
-
-    Without a serial that differs, a machine with the same host key, as after a swap around the disks, is refused.
-    """
-    given = "".join(f" --serial {shlex.quote(f'{slot}={serial}')}" for slot, serial in serials.items())
-    return f"muster node replace {node}{given} --reason …"
-
-
-def _in_one_slot(serials: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """The serials without those that several slots report, but for the slot in which that part is known to sit."""
-    often = collections.Counter((kind_of(slot), serial) for slot, serial in serials.items())
-    return {
-        slot: serial
-        for slot, serial in serials.items()
-        if often[kind_of(slot), serial] == 1 or known.get(slot) == serial
-    }
 
 
 def _seen_again(session: Session, node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> set[str]:

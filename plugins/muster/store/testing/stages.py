@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
+from muster.rules.identity import as_known
 from muster.rules.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -22,7 +23,7 @@ from muster.store.decisions import certificates, waivers
 from muster.store.fleet import goldens, suspects
 from muster.store.fleet.revisions import keep_revision
 from muster.store.machines.contested import unsure
-from muster.store.machines.parts import as_known, current_serials, place
+from muster.store.machines.parts import current_serials, place
 from muster.store.output import charts
 from muster.store.testing.runs import require_lease
 from muster_criteria.model import Judgement, Observation, Severity

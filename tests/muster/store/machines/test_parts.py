@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from muster import store
+from muster.rules.identity import real_serials
 from muster.store.database.engine import reading
 from muster.store.database.models import RunRow
 from muster.store.machines import contested, parts
-from muster.store.machines.parts import real_serials
 from muster_criteria.device_events.policy import DeviceEvent
 from tests.muster import fleet
 from tests.support.plugins.statements import executed
