@@ -52,8 +52,11 @@ def is_http(url: str) -> bool:
         parts = urlsplit(url)
         # ``port`` raises ValueError for one that is no port.
         host, usable = parts.hostname or "", parts.scheme in ("http", "https") and parts.port != 0
+        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return False
+    # ``urlsplit`` takes an address for its host that has more behind it, as "[::1];".
+    usable = usable and parts.netloc.rpartition("@")[2].lower() == (f"[{host}]" if ":" in host else host) + port
     # ``urlsplit`` removes spaces and control characters, which clients refuse.
     return usable and is_host(host) and " " not in url and url.isprintable()
 
