@@ -24,7 +24,8 @@ def by_others(folder: pathlib.Path) -> str:
     for each in (folder.resolve(), *folder.resolve().parents):
         found = each.stat()
         if found.st_uid not in login | {0} | _hidden_root():
-            return f"{each} belongs to the user {found.st_uid}: give it to root or to {max(login)}"
+            ours = " or to ".join(["root", *(f"the user {uid}" for uid in sorted(login - {0}))])
+            return f"{each} belongs to the user {found.st_uid}: give it to {ours}"
         shared = 0o002 if _is_own(found.st_gid, login) else 0o022
         if found.st_mode & shared and not found.st_mode & stat.S_ISVTX:
             return f"they may write in {each}: chmod go-w {each}, or chmod +t"
