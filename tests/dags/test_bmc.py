@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,11 +68,11 @@ def test_a_fan_that_fails_under_load_is_found_on_that_fan_and_found_again_by_a_r
     stages_read = []
     real = redfish.ask
 
-    def ask(described: dict[str, str], at: str, *, serial: str) -> object:
+    def ask(described: dict[str, str], at: str, **options: Any) -> object:
         if described and at == "burn_in" and stages_read.count("burn_in") == 1:
             bmc.write(documents, fans=[bmc.fan(rpm=0, health="Critical")], temperatures=[bmc.air()], supplies=[])
         stages_read.append(at)
-        return real(described, at, serial=serial)
+        return real(described, at, **options)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)
@@ -104,13 +105,13 @@ def test_a_fan_that_fails_for_a_while_and_turns_again_before_the_load_is_over_is
     readings = []
     real = redfish.ask
 
-    def ask(described: dict[str, str], at: str, who: Login | None = None, *, serial: str) -> object:
+    def ask(described: dict[str, str], at: str, who: Login | None = None, **options: Any) -> object:
         if described and at == "burn_in":
             broken = len(readings) == 1
             fan, supplies = bmc.fan(rpm=0, health="Critical") if broken else bmc.fan(), [] if broken else [bmc.supply()]
             bmc.write(documents, fans=[fan], temperatures=[bmc.air()], supplies=supplies)
             readings.append(broken)
-        return real(described, at, who, serial=serial)
+        return real(described, at, who, **options)
 
     monkeypatch.setattr(redfish, "ask", ask)
     pass_intake(monkeypatch)

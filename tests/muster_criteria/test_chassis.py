@@ -75,11 +75,18 @@ def test_of_two_supplies_of_one_name_none_is_blamed_for_the_other_that_was_left_
     assert [each.text for each in merged_reading] == ["ok", "critical"]
 
 
-def test_a_later_reading_with_trouble_shows_no_loss_and_one_without_it_does() -> None:
+def test_a_state_that_is_gone_has_no_reading_where_the_last_has_trouble_and_else_is_lost() -> None:
     before = chassis(psu("ok"), psu("ok", "PSU 2", "psu1"))
     partial = merged(before, chassis(psu("ok"), trouble="500 to a chassis"))
-    assert [each.text for each in partial.readings] == ["ok", "ok"]
-    assert [each.text for each in merged(partial, chassis(psu("ok"))).readings] == ["ok", "lost"]
+    assert [each.text for each in partial.readings] == ["ok", None]
+    assert [each.text for each in merged(before, chassis(psu("ok"))).readings] == ["ok", "lost"]
+    assert merged(before, chassis(psu("ok"), trouble="500 to a chassis"), meanwhile=True).readings[1].text == "ok"
+    assert [each.text for each in merged(before, chassis(trouble="it went away")).readings] == [None, None]
+
+
+@pytest.mark.parametrize("state", ["warning", "critical", "lost"])
+def test_a_later_reading_with_trouble_hides_nothing_that_was_seen(state: str) -> None:
+    assert merged(chassis(psu(state)), chassis(fan(8000), trouble="500")).readings[0].text == state
 
 
 @pytest.mark.parametrize("meanwhile", [True, False])

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -75,19 +75,18 @@ def reading(metric: str, device: str, value: float | None, text: str | None, nam
 def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -> Chassis:
     """Two readings of a stage as one: the worse of each sensor.
 
-    A state that is gone afterwards becomes "lost", except ``meanwhile`` (during the load): a busy BMC omits sensors now
-    and then, and only the last reading shows which are gone, unless it has trouble.
+    A state that is gone afterwards becomes "lost". It stays ``meanwhile`` (during the load), since a busy BMC omits
+    sensors now and then. Of a last reading with trouble nobody knows: what was ok has no reading then.
     """
     if before is None:
         return after
     sentences = (each for chassis in (before, after) for each in chassis.trouble.split(_AND) if each)
     trouble = _AND.join(dict.fromkeys(sentences))
-    if not before.readings or not after.readings:
-        return Chassis(before.readings or after.readings, trouble)
-    meanwhile = meanwhile or bool(after.trouble)
-    later = dict(_keyed(after.readings if not meanwhile else _as_many(before.readings, after.readings)))
+    partial = meanwhile or bool(after.trouble)
+    later = dict(_keyed(_as_many(before.readings, after.readings) if partial else after.readings))
     earlier = dict(_keyed(before.readings))
-    both = [_worse(each, later.get(key), meanwhile) for key, each in earlier.items()]
+    gone = _kept if meanwhile else _unknown if after.trouble else _lost
+    both = [_worse(each, later.get(key), gone) for key, each in earlier.items()]
     same = {each.device: earlier[key].device for key, each in later.items() if key in earlier}
     new = [each for key, each in later.items() if key not in earlier]
     return Chassis((*both, *_added(both, new, same)), trouble)
@@ -134,11 +133,24 @@ def _silent(measured: Measured | None) -> bool:
     return measured is None or (measured.value is None and measured.text is None)
 
 
-def _worse(one: Measured, other: Measured | None, meanwhile: bool) -> Measured:
+def _kept(state: Measured) -> Measured:
+    return state
+
+
+def _unknown(state: Measured) -> Measured:
+    name = state.note.partition(_SILENT)[0]
+    return state if state.text != "ok" else reading(state.metric, state.device, None, None, name)
+
+
+def _lost(state: Measured) -> Measured:
+    return state.model_copy(update={"text": "lost"})
+
+
+def _worse(one: Measured, other: Measured | None, gone: Callable[[Measured], Measured]) -> Measured:
     if _silent(one):
         return one if other is None else other.model_copy(update={"device": one.device})
     if other is None or _silent(other):
-        return one if one.text is None or meanwhile else one.model_copy(update={"text": "lost"})
+        return one if one.text is None else gone(one)
     samples = one.samples + other.samples
     if one.text is not None and other.text is not None:
         return one.model_copy(update={"text": min(one.text, other.text, key=_gravity), "samples": samples})

@@ -6,6 +6,7 @@ and cause no more than its source's ``most``. Bodies are bounded while they are 
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import itertools
 import json
@@ -13,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import pydantic
@@ -34,10 +36,12 @@ log = logging.getLogger(__name__)
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
 """Reports of one node each that one body may hold, those among them that cannot be used."""
-ALERTS_BODY_MAX = 8 * BODY_MAX
-"""Bytes of Alertmanager, which sends a whole group at once: ``REPORTS_MAX`` alerts of 1.6 kB."""
-_unpacking = threading.Lock()
-"""JSON takes up to 26 times the memory of its text, so one body is unpacked at a time, until its reports are read."""
+ALERTS_BODY_MAX = 16 * BODY_MAX
+"""Bytes of Alertmanager, which sends a whole group at once, and not again if it is refused: ``REPORTS_MAX`` alerts of
+3 kB."""
+_unpacking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reports")
+"""JSON takes up to 26 times the memory of its text, so one body is unpacked at a time, until its reports are read. The
+others wait in no thread, since all routes share those."""
 PROBLEMS_SHOWN = 20
 
 
@@ -85,7 +89,10 @@ async def receive(
     if wait := rates.take(name, source.per_minute, 1):
         raise later(wait)
     body = await body_of(request, ALERTS_BODY_MAX if source.form == "alertmanager" else BODY_MAX)
-    return await run_in_threadpool(_receive, name, source, body, node)
+    problems: list[str] = []
+    loop = asyncio.get_running_loop()
+    reported = await loop.run_in_executor(_unpacking, _admitted, name, source, body, node, problems)
+    return await run_in_threadpool(_record, name, source, reported, problems)
 
 
 def source_of(authorization: str) -> tuple[str, Source]:
@@ -117,11 +124,8 @@ async def body_of(request: Request, most: int = BODY_MAX) -> bytes:
     return bytes(found)
 
 
-def _receive(name: str, source: Source, body: bytes, node: str) -> Accepted:
-    problems: list[str] = []
+def _record(name: str, source: Source, reported: list[tuple[Reported, str]], problems: list[str]) -> Accepted:
     by_node: dict[tuple[str, str], list[Reading]] = collections.defaultdict(list)
-    with _unpacking:
-        reported = _admitted(name, source, body, node, problems)
     names = {given for _, given in reported}
     nodes_of = store.schedulers.named(source.cluster, names) if source.cluster else store.nodes.meant(names)
     for report, given in reported:

@@ -325,7 +325,9 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
 def read_bmc(attempt: Attempt) -> Chassis | None:
     """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
     node = attempt.node
-    if (now := redfish.ask(node.bmc, attempt.task.stage, serial=store.parts.system_serial(node.name))) is None:
+    serial = store.parts.system_serial(node.name)
+    now = redfish.ask(node.bmc, attempt.task.stage, serial=serial, limit_s=redfish.LAST_LIMIT_S)
+    if now is None:
         return None
     worst = with_earlier(attempt.job.chassis, now)
     if worst.trouble:

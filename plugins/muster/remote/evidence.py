@@ -18,8 +18,8 @@ from muster.model.nodes import Node
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, login, parse_bmc
 from muster.remote.node_side import NodeSide
-from muster.remote.redfish_client import BmcSilent, Client, without_refused
-from muster.remote.redfish_documents import Get, linked, of_another, pages, paths_of
+from muster.remote.redfish_client import BmcSilent, Client, refuse_another, without_refused
+from muster.remote.redfish_documents import Get, linked, pages, paths_of
 from muster.remote.ssh import Connect
 from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
@@ -115,8 +115,7 @@ def of_bmc(node: Node, paths: Sequence[str], serial: str) -> Iterator[Piece]:
         with Client(bmc, login(bmc), timeout_s=10.0, limit_s=BMC_LIMIT_S) as client:
             client.log_in()
             get = without_refused(client.get, taken.left_out)
-            if other := of_another(serial, get):
-                raise BmcSilent(other)
+            refuse_another(serial, client.get)
             # In this order, since each may take all the time that is left: a DGX H100 lists its firmware for minutes.
             holders = [path for path in paths if path.rpartition("/")[2] in redfish_logs.HOLDERS]
             for path in holders:

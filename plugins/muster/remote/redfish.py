@@ -17,8 +17,8 @@ from typing import Any
 from muster.remote import redfish_documents as documents
 from muster.remote import redfish_logs
 from muster.remote.bmc import BadBmc, Bmc, Login, login, parse_bmc
-from muster.remote.redfish_client import BmcSilent, Client, Refused, without_refused
-from muster.remote.redfish_documents import ROOT, Document, Found, Get, linked, of_another, paths_of
+from muster.remote.redfish_client import BmcSilent, Client, Refused, refuse_another, without_refused
+from muster.remote.redfish_documents import ROOT, Document, Found, Get, linked, paths_of
 from muster_criteria.chassis import STAGES, UNITS, Chassis, reading
 from muster_criteria.health.bmc import Sensor, Shown
 from muster_criteria.measured import Measured
@@ -27,14 +27,18 @@ from muster_criteria.text import one_line
 log = logging.getLogger(__name__)
 
 NAME_MAX = 60
-LIMIT_S = 300.0
-"""Time limit (s) for all requests: a baseboard with eight GPUs has some 200 documents, and a BMC may need half a second
-for one."""
+LIMIT_S, LAST_LIMIT_S = 60.0, 300.0
+"""Time limits (s) for all requests: of a reading for which a load or its watch waits, and of the one after the load. A
+baseboard with eight GPUs has some 200 documents, and a BMC may need half a second for one."""
+CHASSIS_BYTES_MAX = 4 * 1024 * 1024
+"""For all documents without logs, of which a baseboard with eight GPUs has less than one MiB."""
 ANSWER_S = 10.0
 """Time limit (s) for each step of an answer of a BMC."""
 
 
-def ask(described: Mapping[str, Any], stage: str, who: Login | None = None, *, serial: str) -> Chassis | None:
+def ask(
+    described: Mapping[str, Any], stage: str, who: Login | None = None, *, serial: str, limit_s: float = LIMIT_S
+) -> Chassis | None:
     """Returns the readings of the BMC in a node's record; None if it has no BMC or ``stage`` does not use it.
 
     ``who``: the BMC's login, if the caller has it; otherwise as ``read_chassis``.
@@ -43,7 +47,7 @@ def ask(described: Mapping[str, Any], stage: str, who: Login | None = None, *, s
         return None
     try:
         bmc = parse_bmc(described)
-        return None if bmc is None else read_chassis(bmc, who or login(bmc), serial=serial)
+        return None if bmc is None else read_chassis(bmc, who or login(bmc), serial=serial, limit_s=limit_s)
     except BadBmc as error:
         return Chassis(trouble=str(error))
     except Exception as error:  # whatever a BMC sends costs its own reading alone, and no verdict
@@ -59,7 +63,8 @@ def read_chassis(
     ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. What was read stays where another answer is
     missing: ``trouble`` says why. Raises nothing that a BMC causes.
     """
-    client = functools.partial(Client, bmc, who, timeout_s=timeout_s, limit_s=limit_s)
+    limits = {"timeout_s": timeout_s, "limit_s": limit_s}
+    client = functools.partial(Client, bmc, who, **limits, bytes_max=CHASSIS_BYTES_MAX)
     # Groups last, so that each part has its number with and without them.
     found, trouble = _walk(client, serial, (documents.of_chassis, documents.redundancy_of))
     if not found and not trouble:
@@ -96,16 +101,14 @@ def _walk(
             once = _once(client.get)
             get = without_refused(once, refused)
             client.log_in()
-            # A system in error, as of a board without power, costs no reading.
-            if other := of_another(serial, without_refused(once, [])):
-                raise BmcSilent(other)
+            refuse_another(serial, once)
             root = get(ROOT) or {}
             paths = paths_of(linked(root, "Chassis", get), get)
             for read, path in itertools.product(readers, paths):
-                # Names repeat: those of one chassis keep their numbers while another is missing.
-                within = f"{path.rstrip('/').rpartition('/')[2]}/" if len(paths) > 1 else ""
+                # Names repeat: those of one chassis keep their numbers, however many others there are.
+                within = path.rstrip("/").rpartition("/")[2]
                 parts = read(get(path) or {}, get)
-                found.extend(dataclasses.replace(each, name=f"{within}{each.name}") for each in parts)
+                found.extend(dataclasses.replace(each, name=f"{within}/{each.name}") for each in parts)
             if logs:
                 redfish_logs.read(root, get, logs)
     except BmcSilent as error:

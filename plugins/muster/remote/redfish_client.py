@@ -16,12 +16,12 @@ import httpx
 from muster.errors import MusterError
 from muster.remote import http_request
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish_documents import ROOT, Document, Get, complaint_of
+from muster.remote.redfish_documents import ROOT, Document, Get, complaint_of, of_another
 from muster_criteria.text import one_line
 
-BYTES_MAX = 4 * 1024 * 1024
-"""All answers of one reading together, which are kept until its end, at up to 26 times their size. A baseboard with
-eight GPUs sends less than one MiB, and a log of 2,000 entries less than two."""
+BYTES_MAX = 16 * 1024 * 1024
+"""All answers of one reading together, which are kept until its end, at up to 26 times their size. A log of 2,000
+entries has less than two MiB, and a BMC several of them."""
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
 """Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account. In a
@@ -53,15 +53,28 @@ def without_refused(get: Get, refused: list[str]) -> Get:
     return found
 
 
+def refuse_another(serial: str, get: Get) -> None:
+    """Raises BmcSilent for the BMC of another machine than the one with this serial.
+
+    Of systems that are in error, as of a board without power, or refused, the machine is not known: that costs nothing.
+    """
+    other = ""
+    with contextlib.suppress(BmcSilent):
+        other = of_another(serial, without_refused(get, []))
+    if other:
+        raise BmcSilent(other)
+
+
 class Client:
-    """Reads documents of a BMC: ``timeout_s`` seconds at most for each step of an answer, ``limit_s`` for all answers.
+    """Reads documents of a BMC: ``timeout_s`` seconds at most for each step of an answer, ``limit_s`` for all answers,
+    which have ``bytes_max`` bytes at most.
 
     A context manager for code outside an event loop. Raises BmcSilent for a file of authorities that cannot be used.
     """
 
-    def __init__(self, bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float) -> None:
+    def __init__(self, bmc: Bmc, who: Login, *, timeout_s: float, limit_s: float, bytes_max: int = BYTES_MAX) -> None:
         self._url, self._who, self._limit_s = httpx.URL(bmc.url), who, limit_s
-        self._bytes_left = BYTES_MAX
+        self._bytes_max = self._bytes_left = bytes_max
         self._session: httpx.URL | None = None
         self._again = False
         self._runner = asyncio.Runner()
@@ -205,7 +218,7 @@ class Client:
                 content += piece
                 self._bytes_left -= len(piece)
                 if self._bytes_left < 0:
-                    raise self._silent(f"it sends more than {BYTES_MAX} bytes")
+                    raise self._silent(f"it sends more than {self._bytes_max} bytes")
         # Of an encoding, which was not asked for, httpx would unpack the content here.
         headers = [pair for pair in answer.headers.raw if pair[0].lower() in (b"location", b"x-auth-token")]
         return httpx.Response(answer.status_code, headers=headers, content=content)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.rules.identity import real_serials
 from muster_criteria.text import one_line
 
 Document = Mapping[str, Any]
@@ -123,12 +124,13 @@ def pages(page: Document, get: Get) -> Iterator[Document]:
 def of_another(serial: str, get: Get) -> str:
     """Returns why a BMC is another machine's than the one with this serial; "" if it is not, or that is not known.
 
-    A baseboard of GPUs is often a second system, and one without a serial may be the machine.
+    A baseboard of GPUs is often a second system, and one without a real serial may be the machine.
     """
     if not serial.strip():
         return ""
     systems = [get(path) or {} for path in paths_of(linked(get(ROOT) or {}, "Systems", get), get)]
-    others = [other_machine(each, serial) if each.get("SerialNumber") else "" for each in systems]
+    numbers = real_serials({str(place): str(each.get("SerialNumber") or "") for place, each in enumerate(systems)})
+    others = [other_machine(each, serial) if str(place) in numbers else "" for place, each in enumerate(systems)]
     return others[0] if others and all(others) else ""
 
 

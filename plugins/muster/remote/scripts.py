@@ -116,15 +116,15 @@ umask 077
 [ -f "$1/plan.json" ] || { echo "there is no plan in $1" >&2; exit 42; }
 mkdir "$1/started" 2>/dev/null || exit 43
 printf %s "$3" >"$1/boot_id"
-[ -z "$5" ] || printf %s "$5" >"$1/runtime"
+printf %s "$5" >"$1/runtime" || { rm -f "$1/runtime"; rmdir "$1/started"; exit 42; }
 : >"$1/stdout.log"
 detached=nohup; command -v setsid >/dev/null 2>&1 && detached=setsid
 j=$1 w=$2 command=$4 run=$6; shift 6
 $detached "$@" sh -c "$run" muster-job "$j" "$w" "$command" </dev/null >/dev/null 2>&1 &
 (set -C; printf %s "$!" >"$j/pid") 2>/dev/null || true
 """
-"""$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the runtime of its container if that
-outlives it, $6 ``RUN``, then the words of a command that runs it.
+"""$1 job folder, $2 work folder, $3 boot id, $4 the node side's command, $5 the runtime of its container, empty if that
+does not outlive it, $6 ``RUN``, then the words of a command that runs it.
 
 ``mkdir`` is the lock: only the caller that makes the folder starts the job. Until the job's own shell has written its
 pid, that of the command that runs it stands for the job: ``srun`` may wait minutes for its slurmctld, and a job that
@@ -159,7 +159,7 @@ stop() {{
   return 0
 }}
 removed() {{
-  case $(head -c 16 "$1/runtime" 2>/dev/null) in
+  case ${{2-$(head -c 16 "$1/runtime" 2>/dev/null)}} in
 {_REMOVALS}
   esac
 }}
@@ -168,9 +168,17 @@ removed() {{
 STOP_ONE = f"""
 {STOP}
 stop "$1"
-if removed "$1" && ! alive "$1"; then echo stopped; else echo still; fi
+gone() {{
+  [ ! -f "$1/runtime" ] || {{ removed "$1"; return; }}
+  for kind in {" ".join(launch.RUNTIMES)}; do
+    ! "$kind" ps >/dev/null 2>&1 || removed "$1" "$kind" || return
+  done
+}}
+if gone "$1" && ! alive "$1"; then echo stopped; else echo still; fi
 """
-"""$1 job folder."""
+"""$1 job folder. Where it does not say which runtime the job has, as after a user deleted it, each that this login may
+use is asked for the job's container.
+"""
 
 STOP_OTHERS = f"""
 {WORK}

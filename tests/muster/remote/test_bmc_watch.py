@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import tracemalloc
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ import pytest
 
 from muster import store
 from muster.model.runs import Job
-from muster.remote import redfish, redfish_client
+from muster.remote import bmc_watch, redfish
 from muster.remote.bmc import BadBmc, Bmc, Login
 from muster.remote.bmc_watch import BmcWatch
 from muster_criteria.chassis import Chassis, reading
@@ -66,6 +67,11 @@ def test_the_worst_is_kept_with_the_job(kept: list[Job], requests: list[Any]) ->
     assert requests == [(Login("root", "secret"), "S1")]
 
 
+def test_the_slow_bmcs_of_a_large_block_delay_no_job_beyond_the_end_of_its_waiting() -> None:
+    """Each waits for a thread between two polls of its node; the task has at least ten minutes more than the job."""
+    assert math.ceil(64 / bmc_watch._THREADS._max_workers) * redfish.LIMIT_S < 600
+
+
 def test_a_login_that_is_missing_is_reported(kept: list[Job], requests: list[Any]) -> None:
     assert "no_such_bmc" in read()
     assert (kept, requests) == ([], [])
@@ -101,9 +107,9 @@ def test_whatever_a_reading_raises_costs_it_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_documents_that_unpack_to_many_times_their_size_take_bounded_memory() -> None:
-    """The sweep reads some thirty BMCs at once."""
+    """A triggerer reads eight BMCs at once."""
     piece = b"[],"
-    body = b'{"Chassis": [' + piece * ((redfish_client.BYTES_MAX - 1000) // len(piece)) + b"0]}"
+    body = b'{"Chassis": [' + piece * ((redfish.CHASSIS_BYTES_MAX - 1000) // len(piece)) + b"0]}"
     with bmcs.answering(lambda _: (200, {}, body)) as bmc:
         tracemalloc.start()
         try:

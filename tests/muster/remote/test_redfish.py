@@ -93,8 +93,8 @@ def test_fans_air_and_supplies_are_reported_with_unit_device_and_the_vendors_nam
         ("psu_state", "psu0"): "ok", ("psu_input_power", "psu0"): 912.5,
         ("psu_state", "psu1"): "critical", ("psu_input_power", "psu1"): 0.0,
     }  # fmt: skip
-    assert readings["fan_speed", "fan1"].note == "Fan 2"
-    assert readings["inlet_temperature", "inlet"].note == "Riser Ambient"
+    assert readings["fan_speed", "fan1"].note == "1/Fan 2"
+    assert readings["inlet_temperature", "inlet"].note == "1/Riser Ambient"
 
 
 def test_fans_of_one_name_are_several_and_a_share_of_full_speed_is_no_rpm(folder: Path, static: str) -> None:
@@ -163,7 +163,7 @@ def test_a_fan_without_an_id_hides_no_other(folder: Path, static: str) -> None:
     bmcs.write(folder, fans=[bmcs.fan("Fan 1"), nameless, "nonsense"], temperatures=[bmcs.air(24)])
     readings = read(static)
     assert readings["fan_state", "fan1"].text == "critical"
-    assert readings["fan_duty", "fan1"].note == "Fan 2"
+    assert readings["fan_duty", "fan1"].note == "1/Fan 2"
     assert readings["inlet_temperature", "inlet"].value == 24.0
 
 

@@ -45,8 +45,8 @@ def test_sensors_have_the_vendors_names_and_an_empty_bay_is_absent(tmp_path: Pat
     with bmcs.static(tmp_path) as url:
         found = shown(url)
     assert found.sensors == (
-        Sensor("fan", "fan Fan", "ok", 8000, "RPM"), Sensor("fan", "fan Fan #2", "critical", 0, "RPM"),
-        Sensor("psu", "psu PSU 1", "ok"), Sensor("psu", "psu PSU 2", "absent"),
+        Sensor("fan", "fan 1/Fan", "ok", 8000, "RPM"), Sensor("fan", "fan 1/Fan #2", "critical", 0, "RPM"),
+        Sensor("psu", "psu 1/PSU 1", "ok"), Sensor("psu", "psu 1/PSU 2", "absent"),
         Sensor("inlet", "inlet", value=36.5, unit="°C"),
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_the_logs_of_system_and_manager_and_a_leak_are_read(tmp_path: Path) -> N
     assert {(each.severity, each.text, each.origin) for each in found.entries} == {
         ("critical", "Uncorrectable ECC", "Memory"), ("warning", "Fan speed low", "FAN 3"),
     }  # fmt: skip
-    assert Sensor("leak", "leak Cold Plate", "critical") in found.sensors
+    assert Sensor("leak", "leak 1/Cold Plate", "critical") in found.sensors
 
 
 def test_pages_and_entries_that_are_links_alone_are_followed() -> None:
@@ -261,7 +261,7 @@ def test_a_log_that_is_not_read_in_time_costs_no_sensor(tmp_path: Path) -> None:
     with bmcs.answering(reply) as server:
         found = shown(server.url, limit_s=1.0)
         hang.set()
-    assert [each.device for each in found.sensors] == ["fan Fan 1"]
+    assert [each.device for each in found.sensors] == ["fan 1/Fan 1"]
     assert "longer than 1 s" in found.trouble
 
 
@@ -298,7 +298,7 @@ def test_a_log_of_which_a_document_is_refused_is_not_read_whole_and_the_others_a
 
     with bmcs.answering(reply) as server:
         found = read_health(Bmc(url=server.url), Login("root", "calvin"), timeout_s=60.0, limit_s=120.0)
-    assert [each.device for each in found.sensors] == ["fan Fan 1"]
+    assert [each.device for each in found.sensors] == ["fan 1/Fan 1"]
     assert [each.text for each in found.entries] == ["Uncorrectable ECC"]
     assert [each.log for each in found.entries] == list(found.logs)
     assert str(int(status)) in found.trouble

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish import read_chassis, read_health
-from muster_criteria.chassis import Chassis
+from muster.remote.redfish import CHASSIS_BYTES_MAX, read_chassis, read_health
+from muster_criteria.chassis import Chassis, merged
 from muster_criteria.health.bmc import Shown
 from tests.support.servers import bmc as bmcs
 
@@ -98,6 +98,7 @@ def states(chassis: Chassis) -> dict[tuple[str, str], str | float | None]:
 
 
 WHOLE = machine()
+ALONE = WHOLE | {CHASSIS: {"Members": [link(f"{CHASSIS}/A")]}}
 BELOW = {name: sorted(path for path in WHOLE if path.startswith(f"{CHASSIS}/{name}")) for name in "AB"}
 
 
@@ -185,6 +186,9 @@ def test_pages_without_end_are_left_and_cost_nothing_else() -> None:
     (SERIAL, [{"SerialNumber": "165"}, None], True),
     (SERIAL, [{"SKU": "P1"}], True),
     (SERIAL, [], True),
+    *((SERIAL, [{"SerialNumber": filler}], True) for filler in ("N/A", "0123456789", "Default string", "   ", "0000")),
+    (SERIAL, [{"SerialNumber": "N/A", "SKU": "P1"}], True),
+    (SERIAL, [{"SerialNumber": "N/A"}, {"SerialNumber": "S2"}], True),
     ("", [{"SerialNumber": "S2"}], True),
 ])  # fmt: skip
 def test_another_machines_bmc_is_not_read_where_both_serials_are_known(
@@ -203,3 +207,37 @@ def test_another_machines_bmc_is_not_read_where_both_serials_are_known(
         assert "serial" in chassis.trouble
         assert chassis.trouble == health.trouble
         assert health.entries == ()
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_systems_that_are_refused_cost_no_reading(status: int) -> None:
+    """Without a session, 401 and 403 are otherwise the end of a reading."""
+    with bmcs.answering(Server(WHOLE, errors={"/systems": status}).reply) as bmc:
+        found = read_chassis(Bmc(url=bmc.url), Login(), serial=SERIAL)
+    assert found.trouble == ""
+    assert len(states(found)) == len(states(looked(Server(WHOLE))[0]))
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_is_the_same_however_many_chassis_answer(meanwhile: bool, turned: bool) -> None:
+    """As when the boards of GPUs get power after the machine, or page two of the chassis is refused."""
+    (one, one_health, _), (all_three, health, _) = looked(Server(ALONE)), looked(Server(WHOLE))
+    before, after = (all_three, one) if turned else (one, all_three)
+    found = states(merged(before, after, meanwhile=meanwhile))
+    assert found.keys() == states(all_three).keys()
+    assert {found[key] for key in states(one) if key[0].endswith("_state")} == {"ok"}
+    assert {each.device for each in one_health.sensors} <= {each.device for each in health.sensors}
+
+
+def test_some_full_logs_are_read_whole_and_a_test_reads_no_more_than_it_needs() -> None:
+    entries = [bmcs.entry(str(number), "OK", "x" * 800) for number in range(2000)]
+    logs = {f"/logs/{each}": {"Entries": link(f"/logs/{each}/e")} for each in range(5)}
+    full = WHOLE | logs | {f"{path}/e": {"Members": entries} for path in logs}
+    full["/logs"] = {"Members": [link(path) for path in logs]}
+    with bmcs.answering(Server(full).reply) as bmc:
+        shown = read_health(Bmc(url=bmc.url), Login())
+    assert (shown.trouble, len(shown.logs)) == ("", 5)
+    huge = WHOLE | {f"{CHASSIS}/A": WHOLE[f"{CHASSIS}/A"] | {"x": "x" * CHASSIS_BYTES_MAX}}
+    with bmcs.answering(Server(huge).reply) as bmc:
+        assert read_chassis(Bmc(url=bmc.url), Login()).trouble

@@ -139,14 +139,51 @@ def test_a_container_is_removed_by_the_runtime_that_its_job_was_started_with(tmp
     with sshd.running(tmp_path / "node", {"PATH": f"{tools}:/usr/bin:/bin"}) as server:
         job = server.home / "muster" / "jobs" / KEY
         job.mkdir(parents=True)
-        if runtime:
-            (job / "runtime").write_text(runtime)
+        (job / "runtime").write_text(runtime)
         with ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client:
             assert jobs.stop(client, str(server.home / "muster"), KEY)
             removals = [f"{runtime} stop -t 0 muster-{KEY}", f"{runtime} rm -f muster-{KEY}"] if runtime else []
             assert calls.read_text().splitlines() == removals
             (tmp_path / "full").touch()
             assert jobs.stop(client, str(server.home / "muster"), KEY) is not bool(runtime)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize(("usable", "removed", "said"), [
+    (("podman", "docker"), True, "stopped"), (("docker",), True, "stopped"), ((), True, "stopped"),
+    (("docker",), False, "still"),
+])  # fmt: skip
+def test_where_the_runtime_is_not_known_each_that_the_login_may_use_is_asked(
+    tmp_path: Path, shell: str, folder: bool, usable: tuple[str, ...], removed: bool, said: str
+) -> None:
+    """A user deleted the job's folder, or the file system was full when it was written."""
+    tools, calls, job = tmp_path / "tools", tmp_path / "calls", tmp_path / KEY
+    tools.mkdir()
+    calls.touch()
+    if folder:
+        job.mkdir()
+    for name in ("podman", "docker"):
+        answers = f'[ "$1" = ps ] || {str(removed).lower()}' if name in usable else "false"
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\n{answers}\n')
+        (tools / name).chmod(0o700)
+    line, path = [shell, "-c", scripts.STOP_ONE, "muster", str(job)], {"PATH": f"{tools}:/usr/bin:/bin"}
+    assert subprocess.run(line, check=True, capture_output=True, text=True, env=path).stdout.strip() == said
+    asked = [each for each in calls.read_text().splitlines() if " rm " in each]
+    assert asked == [f"{name} rm -f muster-{KEY}" for name in usable]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("runtime", ["podman", ""])
+def test_a_job_whose_runtime_cannot_be_written_is_not_started(tmp_path: Path, shell: str, runtime: str) -> None:
+    job = tmp_path / KEY
+    (job / "runtime").mkdir(parents=True)
+    (job / "plan.json").touch()
+    words = [str(job), str(tmp_path), "boot", f"touch {tmp_path}/ran", runtime, scripts.RUN]
+    done = subprocess.run([shell, "-c", scripts.START, "muster", *words], check=False, capture_output=True)
+    assert done.returncode == 42
+    assert not (job / "started").exists()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_no_file_of_a_jobs_folder_is_a_command(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:

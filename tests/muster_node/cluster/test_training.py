@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_node.cluster import replaceable
 from muster_node.cluster.acceptance import turns_of
 from muster_node.cluster.checkpoint import folders_of, same_loss, sentence_of, trouble_at
 from muster_node.cluster.faults import measured
@@ -245,8 +247,8 @@ def test_a_path_that_cannot_be_used_is_one_sentence(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "parent", "usable"),
-    [(0o755, 0o755, True), (0o1777, 0o755, True), (0o777, 0o755, False), (0o775, 0o755, False), (0o755, 0o777, False),
-     (0o755, 0o1777, True)],
+    [(0o755, 0o755, True), (0o1777, 0o755, True), (0o777, 0o755, False), (0o775, 0o755, True), (0o755, 0o777, False),
+     (0o755, 0o1777, True), (0o770, 0o775, True)],
 )  # fmt: skip
 def test_a_path_in_which_others_may_replace_a_checkpoint_is_not_used(
     tmp_path: Any, mode: int, parent: int, usable: bool
@@ -256,6 +258,41 @@ def test_a_path_in_which_others_may_replace_a_checkpoint_is_not_used(
     path.parent.chmod(parent)
     path.chmod(mode)
     assert (trouble_at(path, 1000) == "") is usable
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+@pytest.mark.parametrize("at", ["shared", "."])
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "usable"),
+    [(40002, 0, 0o755, False), (40002, 0, 0o1777, False), (0, 40002, 0o775, False), (0, 40002, 0o1775, True),
+     (40001, 0, 0o755, True)],
+)  # fmt: skip
+def test_a_path_that_another_user_owns_is_not_used(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, at: str, owner: int, group: int, mode: int, usable: bool
+) -> None:
+    """40001 is the login, which docker's root inside is not."""
+    scratch, work = tmp_path / "scratch", tmp_path / "work"
+    (scratch / "shared").mkdir(parents=True)
+    work.mkdir()
+    os.chown(work, 40001, 0)
+    monkeypatch.setenv("MUSTER_WORK", str(work))
+    os.chown(scratch / at, owner, group)
+    (scratch / at).chmod(mode)
+    why = trouble_at(scratch / "shared", 1000)
+    assert (why == "") is usable
+    assert usable or str((scratch / at).resolve()) in why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+@pytest.mark.parametrize(("uids", "usable"), [("0 0 4294967295", False), ("1000 1000 1", True)])
+def test_where_a_container_hides_root_its_folders_may_be_used(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, uids: str, usable: bool
+) -> None:
+    (tmp_path / "uid_map").write_text(f"  {uids}\n")
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", 65534, 65534)
+    monkeypatch.setattr(replaceable, "UID_MAP", tmp_path / "uid_map")
+    assert (trouble_at(tmp_path / "shared", 1000) == "") is usable
 
 
 def test_from_the_folder_of_one_part_nobody_can_tell_the_others() -> None:

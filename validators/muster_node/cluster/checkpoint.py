@@ -15,12 +15,12 @@ import os
 import pathlib
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster_node.bounded import Hung, bounded
+from muster_node.cluster.replaceable import by_others
 from muster_node.hardware.seam import RealClock
 from muster_node.workloads.digest import digest
 
@@ -76,10 +76,8 @@ def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
     try:
         if not folder.is_dir():
             return f"the shared path {folder} is not there on this node: mount it, or name another"
-        for each in (folder.resolve(), *folder.resolve().parents):
-            mode = each.stat().st_mode
-            if mode & 0o022 and not mode & stat.S_ISVTX:
-                return f"other users may replace what is in the shared path {folder}: chmod go-w {each}, or chmod +t"
+        if why := by_others(folder):
+            return f"other users may replace what is in the shared path {folder}: {why}"
         probe = folder / f".probe-{os.uname().nodename}-{os.getpid()}"
         try:
             probe.write_bytes(b"muster")

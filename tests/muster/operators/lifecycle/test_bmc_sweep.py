@@ -87,7 +87,7 @@ def test_sensors_are_states_and_a_new_entry_of_a_log_is_an_event(tmp_path: Path)
         bmc_sweep.sweep_bmcs()
     found = seen("n1")
     assert set(found) == {"psu_failed", "bmc_log/critical"}
-    assert found["psu_failed"].part == "psu PSU 1"
+    assert found["psu_failed"].part == "psu 1/PSU 1"
     assert {each.source for each in found.values()} == {BMC}
     assert (found["bmc_log/critical"].value, found["bmc_log/critical"].action) == ("AC lost", HealthAction.TEST_SOONER)
     assert sweep.act() == []
