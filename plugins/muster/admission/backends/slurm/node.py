@@ -77,8 +77,8 @@ _SLURMCTLDS = re.compile(
     f"{_AT_REGISTRATION.pattern}|Not responding|Node unexpectedly rebooted|(?i:reboot)|ResumeTimeout|Prolog|Epilog"
     "|Kill task failed|batch job complete failure|Duplicate job|SlurmdSpoolDir|NO NETWORK ADDRESS"
 )
-"""How Slurm's own reasons begin. slurmd and slurmstepd, and slurmctld where SlurmUser is root, give them as root, as which
-administrators give reasons too.
+"""How Slurm's own reasons begin, where its user is root, as which administrators give reasons too: slurmstepd's always
+is, slurmctld's where SlurmUser is.
 """
 
 

@@ -54,7 +54,7 @@ class Slurmctld(Runner):
 
     def _change(self, field: str, value: str) -> None:
         if field == "State":
-            lifted = {"DRAIN": ["DRAIN"], "UNDRAIN": ["DRAIN"], "RESUME": ["DRAIN", "DOWN"]}[value]
+            lifted = {"DRAIN": ["DRAIN", "FAIL"], "UNDRAIN": ["DRAIN"], "RESUME": ["DRAIN", "DOWN"]}[value]
             kept = [word for word in self.node["state"] if word not in lifted]
             self.node["state"] = [*(kept or ["IDLE"]), *(["DRAIN"] if value == "DRAIN" else [])]
         elif field == "Reason":
@@ -305,6 +305,27 @@ def test_what_slurm_closes_itself_is_in_no_persons_hand_and_stays_closed(
         backend.admit("n0", MARK)
     backend.withdraw("n0", "burn_in")
     assert slurmctld.updates == []
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "user"),
+    [(["IDLE", "DRAIN"], "firmware", "alice"), (["IDLE", "DRAIN"], "Kill task failed", "root"),
+     (["IDLE", "DRAIN"], "", None), (["DOWN", "DRAIN"], "psu", "alice"), (["IDLE", "FAIL"], "fan", "bob")],
+)  # fmt: skip
+def test_a_node_that_leaves_for_good_has_a_drain_of_ours_that_names_theirs(
+    state: list[str], reason: str, user: str | None
+) -> None:
+    slurmctld = Slurmctld(state=state, reason=reason, reason_set_by_user=user)
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", "retired: sold")
+    assert slurmctld.updates == []
+    for why in ("retired: sold", "retired: sold", "retired: sold to Bob"):
+        backend.withdraw("n0", why, for_good=True)
+        kept = slurmctld.node["reason"]
+        assert kept.startswith(f"muster: {why} (was: ")
+        assert reason in kept
+        assert (user or "unknown") in kept
+    assert len(slurmctld.updates) == 2
 
 
 _PIECES = st.lists(st.sampled_from([*"a:= (was),", " (was: ", ", by "]), max_size=20).map("".join)
