@@ -45,10 +45,15 @@ class NodeList(AdmissionBackend):
         self._write(name, "")
         return ""
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Write our reason, unless there is somebody else's. Raises SchedulerDown."""
-        if (self._read().get(name) or OURS).startswith(OURS):
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
+        """Write our reason, unless there is somebody else's and the node stays. Raises SchedulerDown."""
+        theirs = self._read().get(name, "")
+        if theirs.startswith(OURS) or not theirs:
             self._write(name, OURS + reason)
+        elif for_good:
+            self._write(name, f"{OURS}{reason} (was: {theirs})")
 
     def _read(self) -> dict[str, str]:
         try:

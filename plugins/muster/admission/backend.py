@@ -224,8 +224,11 @@ class AdmissionBackend:
         """
         raise NotImplementedError
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Close the node to new jobs; running jobs end by themselves. What somebody else closed stays theirs.
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
+        """Close the node to new jobs; running jobs end by themselves. What somebody else closed stays theirs, unless it
+        is ``for_good``: of a node that leaves the scheduler, which would be open once they lift that.
 
         One that we closed shows the new reason, in schedulers that show reasons. One that is apart is closed for when
         it comes back; raises LeftAlone where that cannot be.

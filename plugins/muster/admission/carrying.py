@@ -55,7 +55,8 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
             _check_nothing_failed(change.node)
             lifted = backend.admit(change.name, mark, change.wanted_at)
         else:
-            backend.withdraw(change.name, change.why, change.wanted_at)
+            for_good = change.state is State.RETIRED
+            backend.withdraw(change.name, change.why, change.wanted_at, for_good=for_good)
             _end_corrupted_jobs(change, backend)
     except MusterError as error:
         return str(error), "", isinstance(error, LeftAlone)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from muster import store
-from muster.admission.service import carry_out, look
-from muster.errors import IllegalMove, Refusal
+from muster.admission.clusters import backend_of
+from muster.admission.service import carry_out
+from muster.errors import IllegalMove, MusterError, Refusal
 from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
@@ -74,20 +75,25 @@ def admit_by(
     return record
 
 
-def assign(node: str, cluster: str, name: str, person: str, reason: str, *, abandon: bool = False) -> Place | None:
-    """As ``store.schedulers.assign``. Raises IllegalMove also where others alone keep the node closed in its present
-    place: once they open it, users' jobs would begin on it, whatever it failed.
+def assign(
+    node: str, cluster: str, name: str, person: str, reason: str, *, abandon: bool = False, dry_run: bool = False
+) -> Place | None:
+    """As ``store.schedulers.assign``. A place that ends is closed for good, also where others keep it closed: the node
+    would be open there once they lift that. Raises IllegalMove also if that fails, unless it is to ``abandon``.
     """
-    place = store.schedulers.place(node)
-    if place is not None and place.wanted == WITHDRAWN and not abandon:
-        seen = look([node], unanswered={}, jobs=False).get(node)  # one that does not answer confirmed it before
-        if seen is not None and seen.foreign and not seen.ours:
+    before = store.schedulers.place(node)
+    same = before is not None and (before.cluster, before.name) == (cluster, name)
+    if before is not None and before.done == WITHDRAWN and not (same or abandon or dry_run):
+        with store.engine.rehearsal():  # what is refused closes nothing
+            store.schedulers.assign(node, cluster, name, person, reason)
+        try:
+            backend_of(before.cluster).withdraw(before.name, before.why, before.wanted_at, for_good=True)
+        except MusterError as error:
             raise IllegalMove(
-                f"{place.cluster} keeps {node} closed for others alone ({seen.foreign}), and would give it to users "
-                "once they lift that: repeat this then, or give that place up: "
-                f"`muster node scheduler {node} --none --abandon --reason …`",
+                f"whether {before.cluster} keeps {node} closed is not known: {error}; repeat this later, or give that "
+                f"place up: `muster node scheduler {node} --none --abandon --reason …`",
                 Refusal.STATE,
-            )
+            ) from None
     return store.schedulers.assign(node, cluster, name, person, reason, abandon=abandon)
 
 

@@ -40,7 +40,9 @@ class RecordsOnly(AdmissionBackend):
         log.info("%s is admitted: no scheduler is connected, only the records change", name)
         return ""
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
         """Does nothing."""
         log.info("%s is withdrawn (%s): no scheduler is connected, only the records change", name, reason)
 

@@ -29,14 +29,18 @@ from muster.rules.transitions import INCONCLUSIVE_BUDGET
 log = logging.getLogger(__name__)
 
 
-def allocation(node: str, *, in_hand: bool = False) -> str:
+def allocation(node: str) -> str:
     """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
 
-    ``in_hand``: also who closed it, and may be at work on it. Raises MusterError if its scheduler does not answer;
-    UnknownNode.
+    Raises MusterError if its scheduler does not answer; UnknownNode.
     """
+    return in_hands(node)[0]
+
+
+def in_hands(node: str) -> tuple[str, str]:
+    """Returns (``allocation``, who else closed the node, and may be at work on it, as of ``Seen.theirs``)."""
     seen = look([node]).get(node)
-    return (in_hand and seen.theirs) or seen.allocation if seen else "perhaps: its scheduler does not know it"
+    return (seen.allocation, seen.theirs) if seen else ("perhaps: its scheduler does not know it", "")
 
 
 def in_use(node: Node) -> str:

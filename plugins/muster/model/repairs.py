@@ -48,7 +48,8 @@ class Incident:
 
     ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
     repair counts; empty for evidence that was taken by hand. ``asks``: why a person has to decide what is done next, ""
-    while the repairs go on by themselves. ``waits``: why the next repair does not begin yet, as of ``waits_at``.
+    while the repairs go on by themselves. ``waits``: why the next repair does not begin yet, as of ``waits_at``. Both:
+    each sweep looks whether what a person is asked about has ended.
     """
 
     id: int
@@ -64,6 +65,11 @@ class Incident:
     asks: str = ""
     waits: str = ""
     waits_at: datetime.datetime | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is not repaired before a person takes it up again."""
+        return bool(self.asks) and not self.waits
 
 
 class Outcome(enum.StrEnum):

@@ -47,7 +47,8 @@ def as_known(serials: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, 
 def another_machine(node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> str:
     """Why a machine with these serials, {slot: serial}, is not the ``known`` one, with the way out; "" if it may be.
 
-    It is another one if a serial of its chassis differs, or it shows no known one and none of its GPUs.
+    It is another one if a serial of its chassis differs, or it shows none of those that are known and none of its GPUs.
+    Of one whose chassis was never read, all GPUs may be new, as with another HGX board: nothing else could show it.
     """
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
@@ -63,12 +64,17 @@ def another_machine(node: str, serials: Mapping[str, str], known: Mapping[str, s
 
 
 def _unrecognised(serials: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    """Whether a machine shows no known serial of its chassis and several GPUs, all new: one alone may be a spare."""
+    """Whether a machine shows no serial of its chassis, though one is known, and several GPUs, all new.
+
+    One GPU alone may be a spare.
+    """
+    chassis = {slot: known[slot] for slot in CHASSIS if slot in known}
+    if not chassis or chassis.items() & serials.items():
+        return False
     # GPUs that share their board's serial have it before a "/" once two of them answer.
     new, old = ({each.partition("/")[0] for slot, each in parts.items() if kind_of(slot) == "gpu"}
                 for parts in (serials, known))  # fmt: skip
-    chassis = any(slot in serials and serials[slot] == known.get(slot) for slot in CHASSIS)
-    return not chassis and min(len(new), len(old)) > 1 and new.isdisjoint(old)
+    return min(len(new), len(old)) > 1 and new.isdisjoint(old)
 
 
 def _other_chassis(node: str, slot: str, known: Mapping[str, str], serials: Mapping[str, str]) -> str:

@@ -39,7 +39,8 @@ class Situation:
 
     ``history``: the attempts on the node's machine and on the part, wherever it sat, oldest first; None if they cannot
     be read. ``idle``: whether its scheduler says that it is closed and free, None for a node that has none and takes no
-    login. ``allocated``: why its scheduler does not say so. ``used``: what on the node itself uses it, or why that
+    login. ``allocated``: why its scheduler does not say so. ``closed``: who else closed it, where no person ordered the
+    repair, and what that person may do. ``used``: what on the node itself uses it, or why that
     cannot be read. ``paused``: by whom its tests are paused. ``leased``: whether this repair holds the node.
     ``shadow``: whether a person alone moves it. ``reachable``: whether the node takes a login. ``bmc``: whether one is
     enrolled. ``others``: the labels of the other nodes that are under repair, by name.
@@ -55,6 +56,7 @@ class Situation:
     reachable: bool = True
     bmc: bool = False
     allocated: str = ""
+    closed: str = ""
     used: str = ""
     paused: str = ""
     others: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -77,9 +79,12 @@ class Person:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Nothing is done now, and nothing is lost by asking again; ``why`` is a sentence."""
+    """Nothing is done now, and nothing is lost by asking again; ``why`` is a sentence. ``asks``: it waits for a person,
+    who is asked meanwhile.
+    """
 
     why: str
+    asks: bool = False
 
 
 def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Act | Person | Wait:
@@ -128,6 +133,8 @@ def _kept_waiting(rung: Rung, now: Situation, policy: RepairPolicy) -> Person | 
         return Person("it takes no login, and no scheduler says that it is free", rung)
     if now.idle is not True:
         return Wait(now.allocated or "whether the node is in use is not known")
+    if now.closed:
+        return Wait(now.closed, asks=True)
     if now.used:
         return Person(f"its scheduler calls the node free, but {now.used}", rung)
     full = no_room(now.labels, now.others, policy.together)

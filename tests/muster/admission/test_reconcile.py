@@ -293,7 +293,7 @@ def test_a_cluster_that_shows_what_cannot_be_read_stops_no_other(nodes: Path, mo
     fleet.qualify("gpu-0002")
     move("gpu-0002", State.PRODUCTION, "Ada", "needed now")
 
-    def lie(*_: object) -> None:
+    def lie(*_: object, **_how: object) -> None:
         raise KeyError("spec")
 
     for method in ("look", "withdraw"):
@@ -315,8 +315,8 @@ def test_a_place_that_is_removed_while_schedulers_are_reconciled_ends_no_other(
     store.schedulers.assign("gpu-0002", "alpha", "r1n2", "Ada", "joins")
     withdraw = NodeList.withdraw
 
-    def removed_meanwhile(self: NodeList, name: str, *rest: Any) -> None:
-        withdraw(self, name, *rest)
+    def removed_meanwhile(self: NodeList, name: str, *rest: Any, **how: Any) -> None:
+        withdraw(self, name, *rest, **how)
         if name == "r1n1":
             store.schedulers.assign(NODE, "", "", "Ada", "taken out while it is closed")
 

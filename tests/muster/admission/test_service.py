@@ -209,8 +209,8 @@ def test_a_change_that_is_superseded_while_it_is_carried_out_is_followed(
     in_production()
     real: Callable[..., None] = NodeList.withdraw
 
-    def slow(self: NodeList, *change: object) -> None:
-        real(self, *change)
+    def slow(self: NodeList, *change: object, **how: object) -> None:
+        real(self, *change, **how)
         monkeypatch.setattr(NodeList, "withdraw", real)
         store.schedulers.restore(NODE, "its run is over")
 
@@ -298,7 +298,7 @@ def test_a_node_that_is_closed_and_down_is_tested_and_repaired(nodes: Path, monk
     in_production()
     move(NODE, State.QUARANTINE, "Ada", "noise")
     monkeypatch.setattr(NodeList, "look", lambda _, names: dict.fromkeys(names, Seen(False, ours=True, apart="down")))
-    assert repair.allocated(store.nodes.get(NODE)) == ""
+    assert repair.allocated(store.nodes.get(NODE), None) == ("", "")
     move(NODE, State.REGISTERED, "Ada", "rebooted")
     claims.refuse_in_use([NODE], None)
 
@@ -370,10 +370,10 @@ def test_whatever_a_backend_raises_about_one_node_keeps_no_other_waiting(
     store.schedulers.assign("gpu-0002", "alpha", "r1n2", "Ada", "joins")
     withdraw = NodeList.withdraw
 
-    def odd(self: NodeList, name: str, *rest: Any) -> None:
+    def odd(self: NodeList, name: str, *rest: Any, **how: Any) -> None:
         if name == "r1n1":
             raise raised
-        withdraw(self, name, *rest)
+        withdraw(self, name, *rest, **how)
 
     monkeypatch.setattr(NodeList, "withdraw", odd)
     service.reconcile()

@@ -221,7 +221,7 @@ def test_no_error_shows_more_of_an_address_than_its_host(
 def test_what_a_backend_says_is_kept_and_logged_without_a_login(
     blind: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_given: object) -> None:
+    def refuse(*_given: object, **_how: object) -> None:
         raise SchedulerDown("https://ada:s3cret@scheduler.example/ refuses")
 
     monkeypatch.setattr(Webhook, "withdraw", refuse)

@@ -160,7 +160,7 @@ def test_nothing_is_switched_on_as_shipped_and_no_rung_is_skipped() -> None:
         ({"labels": {"repair": "auto", "repair_owner": "jira"}}, Person),
         ({"fault": Fault("no_such_fault")}, Person), ({"fault": Fault("gpu_memory")}, Person),
         ({"others": {"a": {"rack": "r2"}}}, Act), ({"others": {key: {} for key in "abcd"}}, Wait),
-        ({"used": "a user"}, Person), ({"paused": "paused by Ada"}, Wait),
+        ({"closed": "drained by root: NHC"}, Wait), ({"used": "a user"}, Person), ({"paused": "paused by Ada"}, Wait),
         ({"fault": Fault("unreachable"), "reachable": False, "idle": None}, Person),
         ({"fault": Fault("unreachable"), "reachable": False, "bmc": False}, Person),
         ({"fault": Fault("unreachable"), "reachable": False}, Act),
@@ -190,6 +190,7 @@ SITUATIONS = st.builds(
 
 STOPS: list[dict[str, object]] = [
     {"idle": False}, {"idle": None}, {"leased": False}, {"shadow": True}, {"used": "foreign GPU processes: python"},
+    {"closed": "drained by root: NHC"},
     {"paused": "paused by Ada"}, {"reachable": False}, {"simulated": True}, {"labels": {}},
     {"labels": {"repair": "auto", "repair_owner": "jira"}}, {"others": {key: {} for key in "abcd"}},
     {"history": None}, {"history": [tried("reset_gpu", 9, None)]},
@@ -210,6 +211,7 @@ def test_no_situation_repairs_a_node_in_use_or_beyond_what_its_history_allows(dr
         reached("repaired")
         assert now.idle is True
         assert now.leased
+        assert not now.closed
         assert now.reachable or found.rung is Rung.POWER_CYCLE
         assert not now.simulated or found.rung is Rung.RESET_GPU, "a command would concern the machine below"
         assert not now.shadow

@@ -146,12 +146,14 @@ class Webhook(AdmissionBackend):
         self._confirm(name, "admission", is_open=True)
         return ""
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """Send the withdrawal, unless somebody else closed the node. Raises LeftAlone, SchedulerDown."""
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
+        """Send the withdrawal, unless somebody else closed the node and it stays. Raises LeftAlone, SchedulerDown."""
         seen = self._node(name)
         if seen is not None and seen.apart:
             raise LeftAlone(f"{name} is not closed in {self._chosen.cluster}: it is {seen.apart}")
-        if seen is not None and not seen.open and not seen.ours:
+        if seen is not None and not seen.open and not seen.ours and not for_good:
             return
         self._send("node.withdraw", name, {"reason": one_line(reason)}, wanted_at)
         self._confirm(name, "withdrawal", is_open=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,8 +78,10 @@ def add(
     lines = pinned(inventory.one(row, skus()), connections.credentials)
     found = [(at, dataclasses.replace(new, adds_labels=True)) for at, new in lines]
     with rehearsed(dry_run):
-        for enrolled, outcome in store.nodes.add_all(found, actor=settings().who).items():
+        outcomes = store.nodes.add_all(found, actor=settings().who)
+        for enrolled, outcome in outcomes.items():
             stated(enrolled, outcome, dry_run)
+    _refuse_left_out(outcomes)
 
 
 @app.command("import")
@@ -90,7 +92,10 @@ def import_(
     ],
     dry_run: DryRun = False,
 ) -> None:
-    """Enrol all nodes of an inventory, or none if any line is wrong. Known nodes need not answer."""
+    """Enrol all nodes of an inventory, or none if any line is wrong. Known nodes need not answer.
+
+    What a run holds, and would be reached, started or read otherwise, is left out and named, with status 1.
+    """
     from muster import store
     from muster.enrolment import inventory
     from muster.enrolment.known import pinned, skus
@@ -99,12 +104,20 @@ def import_(
     with rehearsed(dry_run):
         outcomes = store.nodes.add_all(found, actor=settings().who)
         for known, outcome in outcomes.items():
-            if outcome.startswith("updated"):
+            if outcome.startswith(("updated", store.nodes.LEFT_OUT)):
                 stated(known, outcome, dry_run)
         counts = collections.Counter(outcome.partition(":")[0] for outcome in outcomes.values())
         would = "would be " if dry_run else ""
-        words = (word for word in ("added", "updated", "unchanged") if counts[word])
+        words = (word for word in ("added", "updated", "unchanged", store.nodes.LEFT_OUT) if counts[word])
         typer.echo(", ".join(f"{counts[word]} {would}{word}" for word in words))
+    _refuse_left_out(outcomes)
+
+
+def _refuse_left_out(outcomes: Mapping[str, str]) -> None:
+    from muster import store
+
+    if any(outcome.startswith(store.nodes.LEFT_OUT) for outcome in outcomes.values()):
+        raise typer.Exit(1)
 
 
 @app.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -10,8 +11,9 @@ from muster.cli.terminal import show
 from muster.cli.terminal.dry import DryRun, rehearsed, risks, stated
 from muster.cli.terminal.messages import messages
 from muster.cli.terminal.options import AsWho, Name, Reason, given
-from muster.errors import MusterError
+from muster.errors import IllegalMove, MusterError
 from muster.model.nodes import Node
+from muster.model.schedulers import Place
 from muster.model.states import State
 
 
@@ -36,23 +38,32 @@ def remove(
         if not retired:
             entry.move(name, State.RETIRED, show.person(who), given(reason), dry_run=dry_run)
         place = store.schedulers.place(name)
-        # In a dry run the move above is rolled back already, and the scheduler was not asked to close the node.
-        rehearsing = dry_run and not retired
-        if place is not None and place.waits and not rehearsing:
-            raise MusterError(
-                f"{name} is retired, and {place.cluster} has not closed it yet: {place.last_error}; repeat this later, "
-                f"or give that place up: `muster node scheduler {name} --none --abandon --reason …`"
-            )
-        if place is not None and not rehearsing:
-            entry.assign(name, "", "", show.person(who), given(reason))
+        if place is not None and not dry_run:
+            try:
+                entry.assign(name, "", "", show.person(who), given(reason))
+            except IllegalMove as error:
+                raise MusterError(f"{name} is retired, and keeps its place: {error}") from None
         stated(name, f"retired{f', and closed in {place.cluster} for good' if place else ''}", dry_run)
         if dry_run and clean:
             typer.echo(f"{name}: Muster's files on it would be deleted")
         if dry_run:
             moved = () if retired else risks_of_move(node.state, State.RETIRED)
-            risks(name, [*moved, "its records and mails stay as long as all others"])
+            risks(name, [*moved, *_at_scheduler(place), "its records and mails stay as long as all others"])
     if clean and not dry_run:
         _clean(node)
+
+
+def _at_scheduler(place: Place | None) -> Iterator[str]:
+    """What the closing of its place meets there."""
+    from muster.admission import service
+    from muster.rules.idle.selection import Idle
+
+    unanswered: dict[str, Idle] = {}
+    seen = service.look([place.node], unanswered, jobs=False).get(place.node) if place else None
+    if place and seen and seen.foreign and not seen.ours:
+        yield f"Muster's closing takes the place of another's in {place.cluster}: {seen.foreign}"
+    if place and unanswered:
+        yield f"it keeps its place until {place.cluster} has closed it: {unanswered[place.node].why}"
 
 
 def _clean(node: Node) -> None:

@@ -36,7 +36,7 @@ def scheduler(
     if cluster:
         clusters.check(cluster, [there])
     with rehearsed(dry_run):
-        place = entry.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon)
+        place = entry.assign(name, cluster, there, show.person(who), given(reason), abandon=abandon, dry_run=dry_run)
         stated(name, f"{there} in {cluster}" if place else "in no scheduler", dry_run)
         if dry_run and place is not None and place.wanted == WITHDRAWN:
             risks(name, [f"{there} is closed to new jobs in {cluster} until Muster admits it"])

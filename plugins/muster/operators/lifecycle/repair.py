@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from muster import store
 from muster.admission import service
+from muster.admission.backend import VERIFY
 from muster.errors import IllegalMove, MusterError, NodeLeased, NodePaused, Refusal, apart, first_line
 from muster.integration import closing, logins, runid
 from muster.judging import policies
@@ -108,7 +109,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         raise AirflowFailException(f"no evidence of incident {incident} was taken, so nothing is repaired")
     step = decide(found, key, connect)
     if isinstance(step, Wait):
-        store.repairs.wait(incident, step.why)
+        _wait(found, step)
         raise AirflowSkipException(step.why)
     if isinstance(step, Act) and step.rung is not Rung.POWER_CYCLE and found.bundle.blank:
         why = next((each for each in found.bundle.missing if each != NOTHING_READ), "the node was not reached")
@@ -128,7 +129,7 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
         node = store.nodes.get(found.node)
         paused = f"its tests are {node.pause}" if node.pause else ""
         asks = step.rung is not Rung.POWER_CYCLE or repairing.reachable(node, connect)
-        if trouble := paused or allocated(node) or (used(node, connect) if asks else ""):
+        if trouble := paused or "; ".join(filter(None, allocated(node, key))) or (used(node, connect) if asks else ""):
             _settle(found, attempt, Outcome.TRANSIENT, f"it was not begun: {trouble}")
     last_boot, serial = _last_boot(found), store.parts.system_serial(node.name)
     agent = build_agent(settings().home / "agents") if node.simulated else None
@@ -180,12 +181,12 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
         history = None
     lease = store.leases.get(found.node)
     reachable = connect is None or repairing.reachable(node, connect)
-    why = allocated(node)
+    why, closed = allocated(node, key)
     idle: bool | None = not why
     if idle and not reachable and store.schedulers.place(node.name) is None:
         idle = None  # neither a scheduler nor the node itself says so
     now = situation(
-        node, found.fault, history, idle=idle, allocated=why, reachable=reachable,
+        node, found.fault, history, idle=idle, allocated=why, closed=closed, reachable=reachable,
         used=used(node, connect) if connect and idle and reachable else "",
         leased=key is None or (lease is not None and lease.key == key),
     )  # fmt: skip
@@ -201,17 +202,19 @@ def situation(node: Node, fault: Fault, history: Sequence[Attempt] | None, **see
     )  # fmt: skip
 
 
-def allocated(node: Node) -> str:
-    """Returns why its scheduler may use a node, or who may be at work on it, "" if it says that the node is closed and
-    free. Unknown is in use.
+def allocated(node: Node, key: RunKey | None) -> tuple[str, str]:
+    """Returns why its scheduler may use a node, "" if it says that the node is closed and free, and who else closed it,
+    "" also for a run that a person started (``key``). Unknown is in use.
     """
     try:
         place = store.schedulers.place(node.name)
         if place is not None and (place.wanted != WITHDRAWN or place.waits):
-            return "its scheduler has not confirmed that it is closed"
-        return service.allocation(node.name, in_hand=True)
+            return "its scheduler has not confirmed that it is closed", ""
+        why, closed = service.in_hands(node.name)
     except MusterError as error:
-        return f"whether it is in use is not known: {error}"
+        return f"whether it is in use is not known: {error}", ""
+    ordered = key is not None and not runid.is_of_pick(key.run_id, node.name)
+    return why, f"{closed}; lift that, or write {VERIFY} into its reason" if closed and not ordered else ""
 
 
 def used(node: Node, connect: Connect) -> str:
@@ -295,10 +298,10 @@ def _next_fault(node: Node) -> dict[str, str] | None:
     known = _open(node)
     for found, fault, why in _faults(node):
         if found and found.bundle is not None and isinstance(step := decide(found, None, None), Wait):
-            store.repairs.wait(found.id, step.why)
+            _wait(found, step)
             continue
         return {"fault": fault.fault_class, "device": fault.device, "part": fault.part, "reason": why}
-    if known and not known[0].asks and not any(store.repairs.out_for(each) for each in known):
+    if known and not known[0].stopped and not any(store.repairs.out_for(each) for each in known):
         _ask(known[0], "the node is out of service for something else (see `muster node history`), or the part of this "
              "incident was replaced")  # fmt: skip
     return None
@@ -314,7 +317,7 @@ def _faults(node: Node) -> Iterator[tuple[Incident | None, Fault, str]]:
     """
     known = _open(node)
     ours = [each for each in known if store.repairs.out_for(each)]
-    if any(each.asks for each in ours):
+    if any(each.stopped for each in ours):
         return
     for found in ours:
         yield found, found.fault, found.why
@@ -323,8 +326,15 @@ def _faults(node: Node) -> Iterator[tuple[Incident | None, Fault, str]]:
     if seen and ladder:
         # however long ago: no sweep reads a node that is out of service
         fault = Fault(ladder.fault, seen.device, seen.part if " " in seen.part else "")
-        if not any(each.asks and each.fault.same(fault) for each in known):
+        if not any(each.stopped and each.fault.same(fault) for each in known):
             yield None, fault, seen.sentence
+
+
+def _wait(found: Incident, step: Wait) -> None:
+    with store.engine.transaction():  # as below
+        store.repairs.wait(found.id, step.why, asks=step.asks)
+        if step.asks and not found.asks:
+            _tell(found, f"a person decides: {step.why}")
 
 
 def _ask(found: Incident, why: str) -> None:

@@ -44,8 +44,9 @@ def follow_state(
 
     ``by_person``: an open question about it is answered, and nothing holds it.
     ``came_from``: the state that the node has left just now. Where it enters quarantine, its scheduler shows ``why`` at
-    once, closed though the node may be already, and until it is repaired: what is wrong stays visible. Of a state after
-    that it shows ``why`` when housekeeping looks. Where it enters service, the question about its drain is answered.
+    once, closed though the node may be already, and until it is repaired: what is wrong stays visible. One that is
+    retired is closed once more, for good. Of any other state after that it shows ``why`` when housekeeping looks. Where
+    it enters service, the question about its drain is answered.
     """
     state = State(node.state)
     moved = came_from not in (None, state)
@@ -55,7 +56,7 @@ def follow_state(
         return  # the test is a job, which keeps the node in service
     if place is None:
         return
-    want(session, node, of_state(node), why, again=moved and state is State.QUARANTINE)
+    want(session, node, of_state(node), why, again=moved and state in (State.QUARANTINE, State.RETIRED))
     if moved and place.wanted == WITHDRAWN and state not in (*BROKEN, *IN_FLIGHT):
         place.why = f"{state}: {why}"
     if by_person or (state in SERVING and came_from not in (None, *SERVING)):

@@ -77,14 +77,17 @@ def ask(incident: int, why: str) -> None:
         access.remark(session, node, ACTOR, f"incident {row.id} waits for a person: {why}", {"incident": row.id})
 
 
-def wait(incident: int, why: str) -> None:
-    """Note why the next repair does not begin yet. The node's history says it once, when the waiting begins."""
+def wait(incident: int, why: str, *, asks: bool = False) -> None:
+    """Note why the next repair does not begin yet, and whether a person is asked about that. The node's history says it
+    once, when the waiting begins.
+    """
     with writing() as session:
         row = _row(session, incident)
-        if not row.waits:
-            node = access.node_row(session, row.node, lock=True)
-            access.remark(session, node, ACTOR, f"incident {row.id} waits for its repair: {why}", {"incident": row.id})
+        if not row.waits or (asks and not row.asks):
+            node, for_ = access.node_row(session, row.node, lock=True), "a person" if asks else "its repair"
+            access.remark(session, node, ACTOR, f"incident {row.id} waits for {for_}: {why}", {"incident": row.id})
         row.waits, row.waits_at = why[:TEXT_MAX], access.now()
+        row.asks = row.waits if asks else ""
 
 
 def keep_bundle(incident: int, bundle: Bundle) -> Incident:

@@ -20,7 +20,7 @@ from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
 from muster.store.decisions import admission
-from muster.store.machines.nodes import bearer, check_description, enrol_all
+from muster.store.machines.nodes import LEFT_OUT, bearer, check_description, enrol_all
 from muster.store.machines.parts import clear_places, current_serials, place, without_chassis
 from muster.store.testing.runs import leave_shadow
 from muster_criteria.model import Verdict
@@ -41,7 +41,11 @@ def adopt(
         access.take_turns(session, "enrol")
         new, known = list(enrol), list(names)
         access.lock_nodes(session, (*known, *(node.name for _, node in new)))
-        for name in dict.fromkeys([*enrol_all(session, new, actor), *known]):
+        enrolled = enrol_all(session, new, actor)
+        for name in dict.fromkeys([*enrolled, *known]):
+            if (left_out := enrolled.get(name, "")).startswith(LEFT_OUT):
+                problems.append(left_out)
+                continue
             try:
                 outcome[name] = _adopt(session, access.node_row(session, name, lock=True), actor, reason)
             except MusterError as error:

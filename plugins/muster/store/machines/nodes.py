@@ -13,7 +13,17 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster import redaction
-from muster.errors import BadInventory, BadNode, DifferentMachine, IllegalMove, MusterError, Refusal, SameMachine, at
+from muster.errors import (
+    BadInventory,
+    BadNode,
+    DifferentMachine,
+    IllegalMove,
+    MusterError,
+    NodeLeased,
+    Refusal,
+    SameMachine,
+    at,
+)  # fmt: skip
 from muster.model.dags import POOL_CHARACTERS
 from muster.model.events import Event, Evidence
 from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, OWN_KEYS, is_host
@@ -31,8 +41,9 @@ from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
-_OF_PLACE = frozenset({"rack", "pool", "labels"})
-"""What of it no running test depends on: by the rest its job is reached, stopped, read and judged."""
+_OF_JOB = frozenset({"host", "port", "user", "launch", "work_dir"})
+"""That by which a running test's job is reached, stopped and read."""
+LEFT_OUT = "left out"
 
 
 def add(node: NewNode) -> str:
@@ -40,7 +51,7 @@ def add(node: NewNode) -> str:
 
     Raises DifferentMachine if the name is known with another host key or other serials, or as simulated and the machine
     is real, or the other way round; SameMachine if the host key is known under another name, BadNode if the description
-    is malformed, NodeLeased if a run holds the node and more than its place would change, IllegalMove if the node is
+    is malformed, NodeLeased if a run holds the node and its job would not be found any more, IllegalMove if the node is
     retired, or the SKU of a tested node or a rack that is held would change; then nothing is changed.
     """
     with writing() as session:
@@ -51,7 +62,8 @@ def add(node: NewNode) -> str:
 def add_all(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
     """Enrol many at once, or none: {name: "added", "unchanged" or "updated: host a → b"}.
 
-    Each comes with its place ("fleet.yaml:12"). Without ``change`` a known node with another description is refused.
+    Each comes with its place ("fleet.yaml:12"). One that would raise NodeLeased alone stays as it is ("left out: why"):
+    of a fleet in operation some are always tested. Without ``change`` a known node with another description is refused.
     Raises BadInventory with one sentence for each refused node.
     """
     with writing() as session:
@@ -176,6 +188,8 @@ def enrol_all(
     for where, node in listed:
         try:
             outcome[node.name] = enrol(session, node, actor, change=change)
+        except NodeLeased as error:
+            outcome[node.name] = f"{LEFT_OUT}: {error}"
         except MusterError as error:
             problems.append(at(where, error))
     if problems:
@@ -266,7 +280,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             "without it, or change it first by `muster node add` or `muster node import`",
             Refusal.BY_EVENT,
         )
-    if set(changed) - _OF_PLACE:
+    if _OF_JOB & {*changed}:
         access.refuse_leased(session, row)
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(

@@ -103,7 +103,7 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     both nodes' histories get a remark, once. The serial of a chassis of several machines is no part's
     (``without_chassis``). A part that several slots report stays where it is. A machine that reported more than
     ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises DifferentMachine if
-    the chassis has another serial than before, or the machine shows no known one and none of its GPUs.
+    the machine is another one (``another_machine``).
     """
     row = access.node_row(session, node)
     known = current_serials(session, node)

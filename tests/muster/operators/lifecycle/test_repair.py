@@ -143,10 +143,10 @@ def test_a_node_that_its_scheduler_does_not_call_free_is_left_alone(
 ) -> None:
     incident = begun()
 
-    def down(node: str, *, in_hand: bool) -> None:
+    def down(node: str) -> None:
         raise SchedulerDown("slurmctld does not answer")
 
-    monkeypatch.setattr(repair.service, "allocation", down)
+    monkeypatch.setattr(repair.service, "in_hands", down)
     with pytest.raises(AirflowSkipException):
         act(bench, incident)
     assert bench.calls == []
@@ -259,7 +259,7 @@ def test_an_attempt_that_did_not_succeed_is_followed_by_the_next_one(bench: Benc
 
 
 def test_a_job_that_begins_after_the_reservation_stops_the_act(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    incident, words = begun(), iter(["", "job 17 of ada"])
+    incident, words = begun(), iter([("", ""), ("job 17 of ada", "")])
     monkeypatch.setattr(repair, "allocated", lambda *_: next(words))
     with pytest.raises(AirflowFailException):
         act(bench, incident)

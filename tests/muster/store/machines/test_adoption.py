@@ -231,11 +231,22 @@ class TestReplacement:
         store.nodes.add(fleet.new_node(serials={**chassis, "gpu0": "G0", "gpu1": "G1", "disk:sda": "D"}))
         store.adoption.rekey(NODE, "Ada", "new image", host_key=fleet.host_key("new"))
         lease, (sent, raw) = fleet.begin(), fleet.result(serials=reported)
-        if not chassis and "system" in reported:
-            refused = not {"G0", "G1"} & {*reported.values()}
+        refused = refused and bool(chassis)
         with pytest.raises(DifferentMachine) if refused else contextlib.nullcontext():
             fleet.record(lease.key, sent, fleet.judgement(), raw)
         assert bool(store.runs.stages(lease.key)) is not refused
+
+    def test_the_advice_to_let_dmi_be_read_helps(self) -> None:
+        known = {"system": "S", "gpu0": "G0", "gpu1": "G1"}
+        new = {"gpu0": "N0", "gpu1": "N1"}
+        store.nodes.add(fleet.new_node(serials=known))
+        for shown in (new, new | {"system": "S"}):
+            lease, (sent, raw) = fleet.begin(), fleet.result(serials=shown)
+            with contextlib.nullcontext() if "system" in shown else pytest.raises(DifferentMachine, match="DMI"):
+                fleet.record(lease.key, sent, fleet.judgement(), raw)
+            store.leases.release(lease.key, "over")
+        placed = {each.slot: each.serial for each in store.parts.of_node(NODE) if each.until is None}
+        assert placed == new | {"system": "S"}
 
     def test_gpus_whose_board_alone_was_known_are_recognised(self) -> None:
         store.nodes.add(fleet.new_node(serials={"gpu0": "A1", "gpu2": "A2"}))

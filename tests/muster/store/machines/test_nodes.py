@@ -116,20 +116,20 @@ class TestEnrolment:
 
     @pytest.mark.parametrize(
         "change",
-        [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"sku": "h100-sxm-8"}, {"work_dir": "/scratch"},
-         {"launch": {"kind": "venv", "path": "/opt/torch"}}, {"bmc": {"url": "https://10.0.0.9"}}],
+        [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"work_dir": "/scratch"},
+         {"launch": {"kind": "venv", "path": "/opt/torch"}}],
     )  # fmt: skip
-    def test_what_a_running_test_depends_on_stays_until_its_run_is_over(self, change: dict[str, object]) -> None:
+    def test_what_a_running_tests_job_is_found_by_stays_until_its_run_is_over(self, change: dict[str, object]) -> None:
         run = RunKey("dag", "run")
         store.nodes.add(fleet.new_node())
         store.leases.acquire("gpu-0001", run)
-        place = {"rack": "r1", "pool": "p1", "labels": {"team": "a"}}
+        place = {"rack": "r1", "pool": "p1", "labels": {"team": "a"}, "bmc": {"url": "https://10.0.0.9"}}
         assert store.nodes.add(fleet.new_node(**place)).startswith("updated: ")
         before = store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")
         with pytest.raises(NodeLeased):
             store.nodes.add(fleet.new_node(**place, **change))
-        with pytest.raises(BadInventory):
-            store.nodes.add_all([("fleet.yaml:1", fleet.new_node("new")), ("fleet.yaml:2", fleet.new_node(**change))])
+        found = store.nodes.add_all([("f:1", fleet.new_node(**change)), ("f:2", fleet.new_node("new"))])
+        assert [each.partition(":")[0] for each in found.values()] == [store.nodes.LEFT_OUT, "added"]
         assert (store.nodes.get("gpu-0001"), store.nodes.events("gpu-0001")) == before
         store.leases.release(run, "over")
         assert store.nodes.add(fleet.new_node(**place, **change)).startswith("updated: ")

@@ -182,14 +182,14 @@ class Kubernetes(AdmissionBackend):
         self._qualify(node, True, mark.verdict, mark.text)
         return ""
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
         """Taint it unless it is being deleted; in each case the condition becomes False.
 
         Also a node that somebody else closed, since they may open it; and one that is not ready, or shut down: it
         would be open when it comes back. One that does not exist runs no pod; if it is created again, that is a
-        difference, and ``reconcile`` closes it.
-
-        Raises LeftAlone, SchedulerDown.
+        difference, and ``reconcile`` closes it. Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
         text = one_line(reason)[:_TEXT_MAX]

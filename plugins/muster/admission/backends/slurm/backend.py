@@ -188,24 +188,26 @@ class Slurm(AdmissionBackend):
                 raise SchedulerDown(f"Slurm confirmed the admission of {name}, and shows it drained")
         return seen.drain
 
-    def withdraw(self, name: str, reason: str, wanted_at: datetime.datetime | None = None) -> None:
-        """DRAIN with our reason, unless somebody else drained it. Raises LeftAlone, SchedulerDown.
+    def withdraw(
+        self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
+    ) -> None:
+        """DRAIN with our reason, unless somebody else drained it and it stays. Raises LeftAlone, SchedulerDown.
 
         Also a node that is down, rebooting or in maintenance: it would be open when it comes back. Until then the
-        reason that it showed stands behind ours, with the person who took it down. Not yet one that powers up for a
+        reason that it showed stands behind ours, with who took it down or drained it. Not yet one that powers up for a
         job.
         """
         self._our_user()  # as above
         node = self._node(name)
         seen = self._seen(node)
-        if seen.foreign and not seen.both:
+        if seen.foreign and not (seen.both or for_good):
             return
         theirs = ""
-        if seen.ours and seen.apart:
+        if seen.ours and (seen.apart or for_good):
             theirs = "".join(node.reason.partition(WAS)[1:])
-        elif seen.apart:
-            user = f"{BY}{node.reason_set_by_user}" if seen.foreign else ""
-            theirs = f"{WAS}{plain(node.reason or seen.apart)[:_THEIRS_LENGTH]}{user})"
+        elif seen.apart or seen.foreign:
+            user = f"{BY}{node.reason_set_by_user or 'an unknown user'}" if seen.foreign else ""
+            theirs = f"{WAS}{plain(node.reason or seen.apart or seen.foreign)[:_THEIRS_LENGTH]}{user})"
         text = (PREFIX + plain(reason))[: REASON_LENGTH - len(theirs)] + theirs
         if seen.ours and node.reason == text:
             return

@@ -75,9 +75,11 @@ gives it (23.02 and later). They stay when it registers with all of it again."""
 _ROOT = frozenset({"root", "0"})
 _SLURMCTLDS = re.compile(
     f"{_AT_REGISTRATION.pattern}|Not responding|Node unexpectedly rebooted|(?i:reboot)|ResumeTimeout|Prolog|Epilog"
-    "|Kill task failed|batch job complete failure|Duplicate job"
+    "|Kill task failed|batch job complete failure|Duplicate job|SlurmdSpoolDir|NO NETWORK ADDRESS"
 )
-"""How slurmctld's own reasons begin, where its user is root, as which administrators give reasons too."""
+"""How Slurm's own reasons begin, where its user is root, as which administrators give reasons too: slurmstepd's always
+is, slurmctld's where SlurmUser is.
+"""
 
 
 class SlurmNode(pydantic.BaseModel):
@@ -178,10 +180,9 @@ class SlurmNode(pydantic.BaseModel):
         return next((text for begin, text in texts.items() if self.shows(begin)), "")
 
     def by_slurmctld(self, slurm_users: Callable[[], Collection[str]]) -> bool:
-        """Whether slurmctld itself gave the reason, and no person or program."""
+        """Whether Slurm itself gave the reason, and no person or other program."""
         user = self.reason_set_by_user
-        written = user not in _ROOT or _SLURMCTLDS.match(self.reason) is not None
-        return written and user in slurm_users()
+        return _SLURMCTLDS.match(self.reason) is not None if user in _ROOT else user in slurm_users()
 
     def taken_down_by(self, slurm_users: Callable[[], Collection[str]]) -> str:
         """Who set it to DOWN, and why, also behind a later drain of ours; "" if nobody did, or slurmctld itself."""
@@ -222,6 +223,7 @@ class SlurmNode(pydantic.BaseModel):
 
 def plain(text: str) -> str:
     """Returns the text as a part of a reason: nothing in it reads as appended by slurmctld, or as kept of another
-    reason, and docs/examples/muster_slurm.sudoers allows no "=", which could begin another change.
+    reason and its user, and docs/examples/muster_slurm.sudoers allows no "=", which could begin another change.
     """
-    return re.sub(r"\s+:", ":", one_line(text).replace("=", ":")).replace(WAS, " (was ").lstrip(": ")
+    one = re.sub(r"\s+:", ":", one_line(text).replace("=", ":"))
+    return one.replace(WAS, " (was ").replace(BY, "; by ").lstrip(": ")

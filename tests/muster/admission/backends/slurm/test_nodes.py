@@ -54,7 +54,7 @@ class Slurmctld(Runner):
 
     def _change(self, field: str, value: str) -> None:
         if field == "State":
-            lifted = {"DRAIN": ["DRAIN"], "UNDRAIN": ["DRAIN"], "RESUME": ["DRAIN", "DOWN"]}[value]
+            lifted = {"DRAIN": ["DRAIN", "FAIL"], "UNDRAIN": ["DRAIN"], "RESUME": ["DRAIN", "DOWN"]}[value]
             kept = [word for word in self.node["state"] if word not in lifted]
             self.node["state"] = [*(kept or ["IDLE"]), *(["DRAIN"] if value == "DRAIN" else [])]
         elif field == "Reason":
@@ -279,16 +279,26 @@ def test_a_node_that_a_person_took_down_is_in_hand_also_behind_our_drain_until_i
 
 
 @pytest.mark.parametrize(
-    ("reason", "user", "in_hand"),
-    [("Not responding", "root(0)", False), ("Kill task failed", "root(0)", False), ("Reboot ASAP", "root(0)", False),
-     ("psu swap", "root(0)", True), ("Kill task failed", "slurm(7)", False), ("psu swap", "slurm(7)", False)],
-)  # fmt: skip
-def test_what_slurmctld_closes_itself_is_in_no_persons_hand_and_stays_closed(
-    reason: str, user: str, in_hand: bool
+    ("reason", "slurm_user", "by", "in_hand"),
+    [
+        ("Not responding", "root(0)", "root", False),
+        ("Kill task failed", "root(0)", "root", False),
+        ("Reboot ASAP", "root(0)", "0", False),
+        ("psu swap", "root(0)", "root", True),
+        ("Prolog error", "slurm(7)", "slurm", False),
+        ("psu swap", "slurm(7)", "7", False),
+        ("Kill task failed", "slurm(7)", "root", False),
+        ("SlurmdSpoolDir is full", "slurm(7)", "0", False),
+        ("NO NETWORK ADDRESS FOUND", "slurm(7)", "0", False),
+        ("NHC: check_nv_healthmon", "slurm(7)", "root", True),
+        ("Kill task failed", "slurm(7)", "alice", True),
+    ],
+)
+def test_what_slurm_closes_itself_is_in_no_persons_hand_and_stays_closed(
+    reason: str, slurm_user: str, by: str, in_hand: bool
 ) -> None:
-    """As root, administrators give reasons too."""
-    by = user.partition("(")[0]
-    slurmctld = Slurmctld(user=user, state=["IDLE", "DRAIN"], reason=reason, reason_set_by_user=by)
+    """slurmstepd drains as root, whoever SlurmUser is. As root, administrators give reasons too."""
+    slurmctld = Slurmctld(user=slurm_user, state=["IDLE", "DRAIN"], reason=reason, reason_set_by_user=by)
     backend = backend_with(slurmctld)
     assert bool(backend.look(["n0"])["n0"].in_hand) is in_hand
     with pytest.raises(LeftAlone):
@@ -297,7 +307,31 @@ def test_what_slurmctld_closes_itself_is_in_no_persons_hand_and_stays_closed(
     assert slurmctld.updates == []
 
 
-@hypothesis.given(st.text("a:= (was)", max_size=20))
+@pytest.mark.parametrize(
+    ("state", "reason", "user"),
+    [(["IDLE", "DRAIN"], "firmware", "alice"), (["IDLE", "DRAIN"], "Kill task failed", "root"),
+     (["IDLE", "DRAIN"], "", None), (["DOWN", "DRAIN"], "psu", "alice"), (["IDLE", "FAIL"], "fan", "bob")],
+)  # fmt: skip
+def test_a_node_that_leaves_for_good_has_a_drain_of_ours_that_names_theirs(
+    state: list[str], reason: str, user: str | None
+) -> None:
+    slurmctld = Slurmctld(state=state, reason=reason, reason_set_by_user=user)
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", "retired: sold")
+    assert slurmctld.updates == []
+    for why in ("retired: sold", "retired: sold", "retired: sold to Bob"):
+        backend.withdraw("n0", why, for_good=True)
+        kept = slurmctld.node["reason"]
+        assert kept.startswith(f"muster: {why} (was: ")
+        assert reason in kept
+        assert (user or "unknown") in kept
+    assert len(slurmctld.updates) == 2
+
+
+_PIECES = st.lists(st.sampled_from([*"a:= (was),", " (was: ", ", by "]), max_size=20).map("".join)
+
+
+@hypothesis.given(_PIECES)
 def test_nothing_in_a_reason_of_ours_reads_as_slurmctlds(text: str) -> None:
     slurmctld = Slurmctld(state=["IDLE"], reason="")
     backend = backend_with(slurmctld)
@@ -306,6 +340,16 @@ def test_nothing_in_a_reason_of_ours_reads_as_slurmctlds(text: str) -> None:
     assert backend.look(["n0"])["n0"].booted
     backend.withdraw("n0", f"{'x' * 189}{text}")
     assert backend.look(["n0"])["n0"].booted
+
+
+@hypothesis.given(_PIECES)
+def test_nothing_in_a_reason_that_ours_keeps_reads_as_a_person_who_took_it_down(text: str) -> None:
+    """As of `scontrol reboot nextstate=RESUME reason="bios update, by Tuesday"`."""
+    slurmctld = Slurmctld(state=["IDLE", "REBOOT_ISSUED"], reason=text, reason_set_by_user="alice")
+    backend = backend_with(slurmctld)
+    backend.withdraw("n0", "quarantine")
+    slurmctld.node |= {"state": ["DOWN", "DRAIN"], "boot_time": MOMENT}
+    assert backend.look(["n0"])["n0"].in_hand == ""
 
 
 def test_one_that_serves_and_came_back_is_free_for_the_test_that_opens_it() -> None:
