@@ -326,8 +326,7 @@ def read_bmc(attempt: Attempt) -> Chassis | None:
     """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
     node = attempt.node
     serial = store.parts.system_serial(node.name)
-    now = redfish.ask(node.bmc, attempt.task.stage, serial=serial, limit_s=redfish.LAST_LIMIT_S)
-    if now is None:
+    if (now := redfish.ask(node.bmc, attempt.task.stage, serial=serial, limit_s=redfish.LAST_LIMIT_S)) is None:
         return None
     worst = with_earlier(attempt.job.chassis, now)
     if worst.trouble:
@@ -354,7 +353,6 @@ def stop(attempt: Attempt, connect: Connect) -> None:
         if seen.state is jobs.State.DONE:
             return
         _stop_job(client, attempt.node, seen.work, attempt.job_key)
-    # What ``begin`` recorded since the attempt was read stays.
     store.runs.change_job(attempt.job, state=outcome.STOPPED)
 
 
