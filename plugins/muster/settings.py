@@ -54,8 +54,8 @@ class _Files(pydantic.BaseModel):
     )
     shared_path: str = pydantic.Field(
         default="",
-        description="folder that all nodes share, in which its owner alone may write unless it is sticky; blocks save "
-        "their checkpoints there; empty: none is tested",
+        description="folder that all nodes share, where blocks save their checkpoints; it belongs to root or the SSH "
+        "user, and others may write to it only if it is sticky; empty: not tested",
     )
     topology: AbsolutePath | None = pydantic.Field(
         default=None,

@@ -76,7 +76,7 @@ def merged(before: Chassis | None, after: Chassis, *, meanwhile: bool = False) -
     """Two readings of a stage as one: the worse of each sensor.
 
     A state that is gone afterwards becomes "lost". It stays ``meanwhile`` (during the load), since a busy BMC omits
-    sensors now and then. Of a last reading with trouble nobody knows: what was ok has no reading then.
+    sensors now and then. A last reading with trouble says nothing of what it lacks: what was ok has no reading then.
     """
     if before is None:
         return after

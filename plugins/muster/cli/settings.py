@@ -21,7 +21,7 @@ _OTHERS = re.compile(
     "|BOOT_ID_FILE|DCGM_CONF|EPILOG_CONF|FENCE|HARDWARE|RUN|SIMULATED_MACHINE|WORK"  # of nodes
     r"|.+_SERVICE_(HOST|PORT\w*)|.+_PORT(_\d+_\w+)?"  # Kubernetes sets them for a service named muster-…
 )
-"""Variables named MUSTER_… that are no settings."""
+"""Variables named MUSTER_… that are not settings."""
 
 
 def show_settings(json: AsJson = False) -> None:

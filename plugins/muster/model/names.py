@@ -50,7 +50,7 @@ def is_http(url: str) -> bool:
     """Whether ``url`` is an address that an HTTP client can send requests to."""
     try:
         parts = urlsplit(url)
-        # ``port`` raises ValueError for one that is no port.
+        # ``port`` raises ValueError for one that is not a port.
         host, usable = parts.hostname or "", parts.scheme in ("http", "https") and parts.port != 0
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError:

@@ -247,7 +247,7 @@ def collected(
 
     ``hint``: how the waiting ended; the node's current state decides. ``grace_s``: as of ``wait``; whether the job is
     overdue, the records say: a trigger that fails gives no hint. ``last``: no other attempt follows. Yields None where
-    its result is recorded already, and the node cannot be reached or has it no more. Raises NoVerdict if the
+    its result is recorded already, and the node cannot be reached or no longer has it. Raises NoVerdict if the
     attempt is to be retried.
     """
     with contextlib.ExitStack() as connection:

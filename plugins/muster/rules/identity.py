@@ -66,7 +66,7 @@ def another_machine(node: str, serials: Mapping[str, str], known: Mapping[str, s
 def _unrecognised(serials: Mapping[str, str], known: Mapping[str, str]) -> bool:
     """Whether a machine shows no serial of its chassis, though one is known, and several GPUs, all new.
 
-    One GPU alone may be a spare.
+    A single GPU may be a spare.
     """
     chassis = {slot: known[slot] for slot in CHASSIS if slot in known}
     if not chassis or chassis.items() & serials.items():

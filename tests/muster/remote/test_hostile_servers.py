@@ -26,14 +26,14 @@ from tests.support.servers import hostile_ssh
 from tests.support.servers.hostile_ssh import DISCONNECT, GREETING, LISTS, Sending, kexinit, packet
 
 ODD = {
-    "a name in the lists that is no text": packet(kexinit(b"\xff", *LISTS[1:])),
-    "a reason that is no text": packet(DISCONNECT),
+    "a name in the lists that is not text": packet(kexinit(b"\xff", *LISTS[1:])),
+    "a reason that is not text": packet(DISCONNECT),
     "an empty packet": packet(b""),
     "a packet of padding": struct.pack(">IB", 12, 11) + bytes(11),
     "lists cut short": packet(kexinit(*LISTS[:1])[:-5]),
     "a list without an end": packet(b"\x14" + bytes(16) + b"\xff" * 4),
     "a packet of no size": bytes(32),
-    "a greeting that is no text": b"",
+    "a greeting that is not text": b"",
 }
 
 

@@ -41,7 +41,7 @@ def kexinit(*lists: bytes) -> bytes:
 
 
 def who() -> Credentials:
-    """A login that is no one's."""
+    """A login that exists nowhere."""
     kept = io.StringIO()
     _KEY.write_private_key(kept)
     return Credentials(username="muster", private_key=kept.getvalue())
@@ -87,7 +87,7 @@ class Sending:
 
 
 class _Odd(paramiko.ServerInterface):
-    """Takes any key, and answers the request for a channel with a DISCONNECT that is no text."""
+    """Takes any key, and answers the request for a channel with a DISCONNECT that is not text."""
 
     transport: paramiko.Transport
 

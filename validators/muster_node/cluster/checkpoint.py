@@ -120,8 +120,10 @@ def sentence_of(folder: pathlib.Path, error: BaseException) -> str:
 
 
 def folders_of(path: str, session: str) -> tuple[pathlib.Path, pathlib.Path]:
-    """Where a block keeps its checkpoints in the shared path, and those of its run with faults: names that everybody
-    may read, and of the session's secret nothing. From one, nobody can tell the other and make that folder first."""
+    """Where a block keeps its checkpoints in the shared path, and those of its run with faults.
+
+    Neither name shows the session's secret or follows from the other, so no other user can make the second one first.
+    """
     digests = (hashlib.sha256(use + b" " + session.encode()).hexdigest()[:16] for use in (b"shared path", b"faults"))
     return pathlib.Path(path) / f"muster-{next(digests)}", pathlib.Path(path) / f"muster-faults-{next(digests)}"
 

@@ -265,7 +265,7 @@ def drain_again(node: str) -> str | None:
         access.remark(session, row, "muster", what)
         if not again and State(row.state) not in BROKEN:
             return ""
-        gone = f"`muster node remove {node} --reason …` ends its place there, so that nobody drains it again"
+        gone = f"`muster node remove {node} --reason …` ends its place there, so that it is not drained again"
         way = gone if row.state == State.RETIRED else f"find out why, then `muster node move {node} … --reason …`"
         found = f"{node} is in {row.state} and was found without Muster's drain in {place.cluster}"
         place.question = f"{found}{', repeatedly' if again else ''}: {way}"

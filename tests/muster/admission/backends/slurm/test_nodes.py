@@ -297,7 +297,7 @@ def test_a_node_that_a_person_took_down_is_in_hand_also_behind_our_drain_until_i
 def test_what_slurm_closes_itself_is_in_no_persons_hand_and_stays_closed(
     reason: str, slurm_user: str, by: str, in_hand: bool
 ) -> None:
-    """slurmstepd drains as root, whoever SlurmUser is. As root, administrators give reasons too."""
+    """slurmstepd drains as root, whatever SlurmUser is. As root, administrators give reasons too."""
     slurmctld = Slurmctld(user=slurm_user, state=["IDLE", "DRAIN"], reason=reason, reason_set_by_user=by)
     backend = backend_with(slurmctld)
     assert bool(backend.look(["n0"])["n0"].in_hand) is in_hand
