@@ -59,7 +59,7 @@ as of a newer version, keeps the node from counting as free, and is named."""
 WAS = " (was: "
 """Begins what a drain of ours keeps of the reason that a node showed, which was not available then."""
 
-BY = ", by "
+BY = ", set by "
 """Before the user who had set such a node to DOWN; where slurmctld itself had, there is none."""
 
 LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
@@ -226,4 +226,4 @@ def plain(text: str) -> str:
     reason and its user, and docs/examples/muster_slurm.sudoers allows no "=", which could begin another change.
     """
     one = re.sub(r"\s+:", ":", one_line(text).replace("=", ":"))
-    return one.replace(WAS, " (was ").replace(BY, "; by ").lstrip(": ")
+    return one.replace(WAS, " (was ").replace(BY, "; set by ").lstrip(": ")

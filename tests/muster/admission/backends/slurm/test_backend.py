@@ -90,7 +90,7 @@ class TestSlurm:
                 self.backend.withdraw("n0", reason)
         shown = self.seen()
         assert (shown.ours, bool(shown.apart), "psu" in shown.in_hand) == (True, True, True)
-        assert "Reason=muster: failed integrity (was: psu, by root)" in self.cluster.show("n0")
+        assert "Reason=muster: failed integrity (was: psu, set by root)" in self.cluster.show("n0")
         with pytest.raises(LeftAlone):
             self.backend.admit("n0", MARK)
         assert "DOWN" in self.cluster.show("n0"), "what somebody else decided stays"

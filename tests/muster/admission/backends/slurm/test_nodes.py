@@ -213,7 +213,7 @@ def test_a_node_that_slurmctld_lost_and_found_is_opened_by_a_test_since_its_last
         ({"state": ["ERROR", "DRAIN"]}, +60),
         ({"reason": "muster: dead (was: psu)"}, +60),
         ({"reason": "muster: dead (was: Not responding to IPMI)"}, +60),
-        ({"reason": "muster: dead (was: Not responding, by alice)"}, +60),
+        ({"reason": "muster: dead (was: Not responding, set by alice)"}, +60),
         ({"reason": "muster: dead : Kill task failed", "reason_set_by_user": "slurm"}, +60),
         ({"reason": "gres/gpu count reported lower than configured (7 < 8)", "reason_set_by_user": "slurm"}, +60),
         ({"reason": "psu", "reason_set_by_user": "root"}, +60),
@@ -328,7 +328,7 @@ def test_a_node_that_leaves_for_good_has_a_drain_of_ours_that_names_theirs(
     assert len(slurmctld.updates) == 2
 
 
-_PIECES = st.lists(st.sampled_from([*"a:= (was),", " (was: ", ", by "]), max_size=20).map("".join)
+_PIECES = st.lists(st.sampled_from([*"a:= (was),", " (was: ", ", set by "]), max_size=20).map("".join)
 
 
 @hypothesis.given(_PIECES)
@@ -342,9 +342,15 @@ def test_nothing_in_a_reason_of_ours_reads_as_slurmctlds(text: str) -> None:
     assert backend.look(["n0"])["n0"].booted
 
 
+def test_what_a_finding_says_is_shown_as_it_is() -> None:
+    slurmctld = Slurmctld(state=["IDLE"], reason="")
+    backend_with(slurmctld).withdraw("n0", "burn_in: gpu3 throttled for heat, by its hardware (and 1 more).")
+    assert slurmctld.node["reason"] == "muster: burn_in: gpu3 throttled for heat, by its hardware (and 1 more)."
+
+
 @hypothesis.given(_PIECES)
 def test_nothing_in_a_reason_that_ours_keeps_reads_as_a_person_who_took_it_down(text: str) -> None:
-    """As of `scontrol reboot nextstate=RESUME reason="bios update, by Tuesday"`."""
+    """As of `scontrol reboot nextstate=RESUME reason="bios update, set by Tuesday"`."""
     slurmctld = Slurmctld(state=["IDLE", "REBOOT_ISSUED"], reason=text, reason_set_by_user="alice")
     backend = backend_with(slurmctld)
     backend.withdraw("n0", "quarantine")
