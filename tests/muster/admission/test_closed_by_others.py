@@ -99,7 +99,7 @@ def test_a_place_that_may_not_be_closed_ends_as_a_person_chooses(nodes: Path) ->
     assert entry.assign(NODE, "", "", "Ada", "it leaves the fleet", abandon=True) is None
 
 
-def test_who_runs_a_retired_node_without_muster_is_told_how_its_place_ends(nodes: Path) -> None:
+def test_a_retired_node_that_is_opened_again_asks_with_the_way_to_end_its_place(nodes: Path) -> None:
     in_production()
     move(NODE, State.RETIRED, "Ada", "it runs without Muster from now on")
     for _ in range(2):

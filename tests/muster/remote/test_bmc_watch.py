@@ -37,7 +37,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """With which login the BMC was asked, and of which machine; it tells of a fan that stands still."""
+    """With which login the BMC was asked, and of which machine; it reports a fan that stands still."""
     logins: list[Any] = []
 
     def fake_read(described: Any, stage: str, who: Login | None = None, *, serial: str) -> Chassis:

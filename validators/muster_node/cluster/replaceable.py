@@ -51,7 +51,7 @@ def _is_own(group: int, login: set[int]) -> bool:
 
 def _hidden_root() -> set[int]:
     """The number of root where a container has users of its own, as of rootless podman or enroot. All users that the
-    container does not know have it there: these cannot be told from root."""
+    container does not know have it there: these cannot be distinguished from root."""
     with contextlib.suppress(OSError, ValueError):
         if UID_MAP.read_text().split() != ["0", "0", str(2**32 - 1)]:
             return {int(OVERFLOW_UID.read_text())}

@@ -27,7 +27,6 @@ from muster.model.health import BMC, SWEEP, Cursor, Report
 from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
-from muster.operators.lifecycle.sweep import Tally
 from muster.remote import sweeping
 from muster.remote.sweeping import Answer
 from muster.store.database.health import COUNT_MAX
@@ -48,7 +47,7 @@ def test_a_node_that_cannot_be_recorded_costs_no_other_of_its_batch() -> None:
         nodes.append(store.nodes.get(name))
     nodes[1] = dataclasses.replace(nodes[1], name="never-enrolled")
     answers = [Answer(node, trouble="it does not answer") for node in nodes]
-    tally = Tally()
+    tally = sweep.Tally()
     sweep.record(answers, {node.name: Cursor(node.name) for node in nodes}, tally)
     assert [each.check for name in ("a", "z") for each in store.health.of_node(name)] == ["unreachable"] * 2
     assert tally.new == 2
@@ -60,7 +59,7 @@ def test_no_number_that_a_node_sends_hides_the_rest_of_its_answer() -> None:
     lost = {"name": "gpu_lost", "device": "gpu1", "value": 1}
     raw = json.dumps({"schema": 1, "boot_id": "b", "uptime_s": 5000, "facts": [lost], "kernel": {"events": [event]}})
     for _ in range(2):  # the second adds to the first
-        sweep.record([Answer(store.nodes.get("a"), raw.encode())], {"a": Cursor("a")}, Tally())
+        sweep.record([Answer(store.nodes.get("a"), raw.encode())], {"a": Cursor("a")}, sweep.Tally())
     counts = {each.check: each.count for each in store.health.of_node("a")}
     assert (counts["gpu_lost"], counts["xid/13"]) == (2, COUNT_MAX)
 
@@ -78,7 +77,7 @@ def test_an_answer_that_cannot_be_recorded_is_a_state(
 
 def test_a_node_whose_node_side_fails_is_not_away() -> None:
     store.nodes.add(fleet.new_node("a"))
-    tally = Tally()
+    tally = sweep.Tally()
     answer = Answer(store.nodes.get("a"), trouble="the node side ended with status 1", unreadable=True)
     sweep.record([answer], {"a": Cursor("a")}, tally)
     assert [each.check for each in store.health.of_node("a")] == ["unreadable_answer"]
@@ -93,7 +92,7 @@ def test_answers_that_wait_for_a_slow_node_make_no_clock_wrong() -> None:
     raw = json.dumps({"schema": 1, "boot_id": "b1", "uptime_s": 9000, "wall": wall, "kernel": {}}).encode()
     answers = [Answer(store.nodes.get(name), raw, arrived=arrived) for name in names[:-1]]
     answers.append(Answer(store.nodes.get("slow"), trouble="it did not answer within 90 s"))
-    sweep.record(answers, {name: Cursor(name) for name in names}, Tally())
+    sweep.record(answers, {name: Cursor(name) for name in names}, sweep.Tally())
     assert [each.check for name in names for each in store.health.of_node(name)] == ["unreachable"]
 
 
@@ -231,7 +230,7 @@ def test_a_node_that_its_scheduler_switched_off_or_does_not_tell_of_may_be_silen
     assert silence(["a"]) == (set(), set())
     there.unlink()
     assert silence(["a"]) == ({"a"}, set())
-    tally = Tally(away={"a"})
+    tally = sweep.Tally(away={"a"})
     sweep.record([Answer(store.nodes.get("a"), trouble="timed out")], {"a": Cursor("a")}, tally)
     assert (store.health.of_node("a"), tally.unreachable) == ([], 1)
 

@@ -185,7 +185,7 @@ class SlurmNode(pydantic.BaseModel):
         return _SLURMCTLDS.match(self.reason) is not None if user in _ROOT else user in slurm_users()
 
     def taken_down_by(self, slurm_users: Callable[[], Collection[str]]) -> str:
-        """Who set it to DOWN, and why, also behind a later drain of ours; "" if nobody did, or slurmctld itself."""
+        """Who set it to DOWN, and why, also behind a later drain of ours; "" if no person did."""
         if not self.shows("DOWN"):
             return ""
         why, user = self.reason, self.reason_set_by_user or "an unknown user"
