@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from types import FrameType
 
 import psutil
 
@@ -59,13 +60,25 @@ def _run_demo(demo: Callable[[], int], watchdog: int) -> int:
     if os.getppid() != watchdog:
         return 1
 
-    def stop(_received: int, _frame: object) -> None:
+    def handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
         for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise Stopped
+            signal.signal(number, handler)
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, stop)
+    def stop(_received: int, frame: FrameType | None) -> None:
+        # An exception on the way into logging's _releaseLock would leave its lock taken. The watchdog sends it again.
+        if frame is None or frame.f_globals.get("__name__") != "logging":
+            handle(signal.SIG_IGN)
+            raise Stopped
+
+    def unraisable(what: sys.UnraisableHookArgs) -> None:
+        # Python drops what is raised in a destructor or in a hook of os.fork(). The watchdog sends the signal again.
+        if isinstance(what.exc_value, Stopped):
+            handle(stop)
+        else:
+            sys.__unraisablehook__(what)
+
+    handle(stop)
+    sys.unraisablehook = unraisable
     try:
         return demo()
     except Stopped:
@@ -87,7 +100,8 @@ def _reap_until(child: int, received: list[int]) -> int:
     """Reap adopted processes until ``child`` ends: an unreaped job looks alive to a caller that polls its pid.
 
     Passes the first stop signal of ``received`` on at every look. Python runs a handler between two instructions, so a
-    signal that comes just before a call that blocks is seen after it; the next one interrupts the call.
+    signal that comes just before a call that blocks is seen after it; the next one interrupts the call. A signal whose
+    exception Python dropped comes again, too.
     """
     while True:
         ended, status = os.waitpid(-1, os.WNOHANG)

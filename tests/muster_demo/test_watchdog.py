@@ -101,6 +101,53 @@ sys.exit(watchdog.run(demo))
     assert process.returncode == 130
 
 
+DROPS = """
+import logging, os, signal, sys, threading, time
+from muster_demo import watchdog
+
+signals = [signal.SIGTERM]
+
+def signal_once():
+    if signals:
+        os.kill(os.getppid(), signals.pop())
+        ends = time.monotonic() + 1
+        while time.monotonic() < ends:
+            pass
+
+def in_a_hook_of_fork():
+    os.register_at_fork(after_in_parent=signal_once)
+    os.fork() or os._exit(0)
+
+def in_a_destructor():
+    type("Held", (), {"__del__": lambda _: signal_once()})()
+
+def before_logging_releases_its_lock():
+    as_logging = type(signal_once)(signal_once.__code__, {**globals(), "__name__": "logging"})
+    release = logging._releaseLock
+    logging._releaseLock = lambda: (as_logging(), release())
+    logging.getLogger("held")
+
+def demo():
+    globals()[sys.argv[1]]()
+    try:
+        time.sleep(300)
+    finally:
+        other = threading.Thread(target=lambda: logging.getLogger("other"), daemon=True)
+        other.start()
+        other.join(10)
+        print("locked" if other.is_alive() else "free", flush=True)
+
+sys.exit(watchdog.run(demo))
+"""
+
+
+@pytest.mark.parametrize("where", ["in_a_hook_of_fork", "in_a_destructor", "before_logging_releases_its_lock"])
+def test_a_signal_where_python_drops_exceptions_or_a_lock_is_held_ends_the_demo_cleanly(where) -> None:
+    command = [sys.executable, "-c", DROPS, where]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout) == (130, "free\n"), process.stderr
+
+
 def test_a_terminal_signals_both_and_clean_up_still_runs_once(tmp_path) -> None:
     process, _demo, _environment = start(tmp_path, "wait")
     os.killpg(process.pid, signal.SIGINT)
