@@ -197,15 +197,18 @@ class Kubernetes(AdmissionBackend):
         if node is None:
             log.info("Kubernetes has no node %s to close", name)
             return
-        # First of all: a node that is apart now must not count as qualified once it is ready again.
-        self._qualify(node, False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             if now["metadata"].get("deletionTimestamp"):
                 raise LeftAlone(f"{name} is not closed in Kubernetes: it is being deleted")
             return _closed(now, text)
 
-        self._api.change(name, decide)
+        # Each of the two, whatever refuses the other: the taint keeps pods off where the condition cannot be set, and a
+        # node that is being deleted must not count as qualified.
+        try:
+            self._api.change(name, decide)
+        finally:
+            self._qualify(node, False, "Withdrawn", text)
         if not self._seen(self._api.existing(name)).ours:
             raise SchedulerDown(
                 f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"

@@ -92,6 +92,19 @@ def test_what_another_closed_stays_closed_and_is_no_longer_qualified(
     assert kubernetes.nodes["n0"]["spec"] == before
 
 
+@pytest.mark.parametrize("lacking", ["nodes", "nodes/status"])
+def test_a_right_that_is_missing_leaves_the_other_half_of_a_withdrawal(
+    backend: AdmissionBackend, kubernetes: Cluster, lacking: str
+) -> None:
+    """A role of another version, or a policy that denies one of the two, leaves no bad node open."""
+    backend.admit("n0", MARK)
+    kubernetes.granted -= {("patch", lacking)}
+    with pytest.raises(SchedulerDown, match="403"):
+        backend.withdraw("n0", "corrupts data")
+    assert (TAINT in keys(kubernetes)) is (lacking == "nodes/status")
+    assert (condition(kubernetes)["status"] == "False") is (lacking == "nodes")
+
+
 def test_a_cordon_of_what_is_closed_already_is_a_persons_and_stays(
     backend: AdmissionBackend, kubernetes: Cluster
 ) -> None:
