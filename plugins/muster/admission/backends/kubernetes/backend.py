@@ -12,7 +12,7 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -20,6 +20,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Mark
 from muster.admission.backends.kubernetes.api import MIRROR, Api, Right
 from muster.admission.backends.kubernetes.login import KubernetesLogin, client_of
 from muster.admission.backends.kubernetes.pod import EXAMPLE, PodTests
+from muster.admission.backends.kubernetes.settings import KubernetesSettings
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
 from muster.settings import settings
@@ -72,29 +73,6 @@ RIGHTS = [
 ]
 _CLOSING = ("NoSchedule", "NoExecute")
 _TEXT_MAX = 1000
-
-
-class KubernetesSettings(pydantic.BaseModel):
-    """One cluster. ``connection``: the Airflow connection (type kubernetes); ``context``: of its kubeconfig.
-
-    ``closing_taints``: keys of taints by which others close a node to all jobs; further taints only select jobs.
-    ``system_namespaces``: their pods are no users' jobs, and neither are those of daemon sets.
-    ``test_image``: of the pods that hold idle nodes while they are tested, in ``test_namespace``, of
-    ``test_priority_class``; empty: tests close the node. ``end_corrupted_jobs``: delete users' pods on a node once a
-    test has found that it corrupts data.
-    """
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["kubernetes"]
-    connection: str
-    context: str = ""
-    closing_taints: tuple[str, ...] = ()
-    system_namespaces: tuple[str, ...] = ("kube-system",)
-    test_image: str = ""
-    test_namespace: str = "muster"
-    test_priority_class: str = "muster-idle-tests"
-    end_corrupted_jobs: bool = False
 
 
 class Kubernetes(AdmissionBackend):
@@ -284,7 +262,7 @@ def _is_of_a_user(chosen: KubernetesSettings, metadata: Mapping[str, Any]) -> bo
     if namespace in chosen.system_namespaces or _of_the_node(metadata):
         return False
     ours = namespace == chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
-    return not (chosen.test_image and ours)
+    return not ours
 
 
 def _end_jobs(api: Api, is_of_a_user: Callable[[Mapping[str, Any]], bool], name: str) -> Iterator[str]:
