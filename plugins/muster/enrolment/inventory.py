@@ -169,7 +169,8 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     if _NO_TEXT.search(text):
         raise MusterError(f"the inventory {path} has control characters; give a YAML or CSV file in UTF-8")
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and any(each in first for each in ",;\t") and ":" not in first)
+    looks_so = any(each in first for each in ",;\t") and ":" not in first
+    is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and looks_so)
     lines = _from_csv(path, text) if is_csv else _from_yaml(path, text)
     nodes = _checked(lines, known_skus)
     if not nodes:
@@ -245,7 +246,8 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         raise BadInventory([f"{path}:{error.line or 1}: {what}"]) from None
     listed = _entry(root, "nodes")
     if not isinstance(listed, yaml.SequenceNode):
-        raise BadInventory([f"{path}:1: there is no list `nodes`; write `nodes:` and one `- name: …` for each, or name a CSV file *.csv"])
+        what = "there is no list `nodes`; write `nodes:` and one `- name: …` for each, or name a CSV file *.csv"
+        raise BadInventory([f"{path}:1: {what}"])
     for node in listed.value:
         where = f"{path}:{node.start_mark.line + 1}"
         if not isinstance(node, yaml.MappingNode):

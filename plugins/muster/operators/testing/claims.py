@@ -67,8 +67,9 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
 
 
 def refuse_unknown(params: Mapping[str, Any], *known: str) -> None:
-    """Raise MusterError for a key of a run's conf that its DAG does not read: Airflow takes it, and a misspelt one would
-    leave the default, such as another level than was asked for.
+    """Raise MusterError for a key of a run's conf that its DAG does not read.
+
+    Airflow accepts it, and a misspelt one would leave the default, such as another level than was asked for.
     """
     for key in params:
         if key not in (*known, BEGIN_BY):
