@@ -305,7 +305,7 @@ def _changed(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str:
     found = [f"{name} {made.get(name)!r}" for name in fields if made.get(name) != asked[name]]
     if made.get("schedulerName", DEFAULT) != DEFAULT:
         found.append(f"schedulerName {made['schedulerName']!r}")
-    container = next((each for each in made["containers"] if each["name"] == _CONTAINER), {})
+    container: Mapping[str, Any] = next((each for each in made["containers"] if each["name"] == _CONTAINER), {})
     requests = (container.get("resources") or {}).get("requests") or {}
     wanted = asked["containers"][0]["resources"]["requests"]
     found += [f"request of {name} {requests.get(name)!r}" for name, amount in wanted.items()
