@@ -11,14 +11,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
+from muster.errors import MusterError
 from muster.model import dags
+from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.operators import forms
-from muster.operators.lifecycle import sweep
-from muster.operators.testing import remote_job
+from muster.operators.lifecycle import repair, revalidation, sweep
+from muster.operators.testing import block, claims, qualification, remote_job
 from muster.rules.preview import stage_plans
 from muster.settings import Settings
 from muster_criteria.cluster import plan as cluster_plan
@@ -230,6 +234,31 @@ def test_the_form_explains_every_parameter() -> None:
     assert set(dag.params) == {"node", "level", "reason", "force_reason", "pool"}
     assert dag.params.get_param("level").schema["enum"] == ["demo", "short", "standard", "long"]
     assert dag.params.get_param("force_reason").value is None
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "claim"),
+    [
+        (dags.NODE_QUALIFICATION, qualification.claim),
+        (dags.CLUSTER_QUALIFICATION, block.claim),
+        (dags.NODE_REVALIDATION, revalidation.claim),
+        (dags.REPAIR, repair.claim),
+    ],
+)
+def test_a_run_takes_the_keys_of_its_form_and_no_other(
+    dag_id: str, claim: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: set[str] = set()
+
+    def note(_: object, *keys: str) -> None:
+        known.update(keys)
+        raise MusterError("enough")
+
+    monkeypatch.setattr(claims, "refuse_unknown", note)
+    monkeypatch.setattr(claims.store.signs, "note_refusal", lambda *_, **__: None)
+    with pytest.raises(AirflowFailException):
+        claim(RunKey(dag_id, "run"), {"node": "n", "nodes": ["n"], "fault": "f"})
+    assert known == set(dag_of(dag_id).params)
 
 
 @pytest.mark.parametrize("dag_id", ["admission", "held_verdict"])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 
 TEXT_MAX = 500
 """Longest free text (a note, a reason, a fact) that is kept; the rest is cut off and marked with an ellipsis."""
+
+QUOTED_MAX = 80
+"""Characters of what was given that a refusal quotes."""
 
 _MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_~&{}[]<>#|!"})
 _LINK = re.compile(r"https?:(?=//)|www(?=\.)|@(?=[-\w]+\.)", re.IGNORECASE)
@@ -38,6 +43,12 @@ def cut(text: str, most: int) -> str:
 def as_markdown(text: str) -> str:
     """``text`` as Markdown that shows it as it is, on one line: no markup, picture or link."""
     return _LINK.sub(r"\g<0> ", one_line(text)).translate(_MARKUP)
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """What to say after a name that is not among the known ones: the one that was meant, or all of them."""
+    near = difflib.get_close_matches(name[:QUOTED_MAX].lower(), list(known), n=1, cutoff=0.7)  # quadratic in the length
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
 def refusal(message: str) -> str:

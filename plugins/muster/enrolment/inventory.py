@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,12 +21,11 @@ from muster.model.names import HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode
 from muster.remote.bmc import BadBmc, parse_bmc
 from muster_criteria import yaml_file
-from muster_criteria.text import one_line, refusal
+from muster_criteria.text import QUOTED_MAX, closest, one_line, refusal
 from muster_criteria.yaml_file import BadYaml
 
 BYTES_MAX = 16 * 1024 * 1024
 """Room for 30,000 nodes with all their settings."""
-QUOTED_MAX = 80
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
@@ -139,7 +137,7 @@ _NUMBERS, _TIME = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), "tag:yam
 
 _WHAT_TO_DO = {
     "name": "use up to 63 letters, digits, '.', '-' and single '_', beginning with a letter or digit",
-    "host": "give a host name, or an address in full (10.0.0.8), without user, port or blanks",
+    "host": "give a host name, or an address in full (10.0.0.8), without user, port, brackets or blanks",
     "port": "give a number from 1 to 65535",
     "sku": "give one of those in `muster sku list`",
     "user": "give a login name, or leave it out for the SSH connection's",
@@ -156,7 +154,7 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     """Returns the nodes of an inventory, each with its place ("fleet.yaml:12").
 
     ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
-    that may be named. "-" is standard input, CSV where its first line has a comma and no colon. Raises BadInventory
+    that may be named. "-" is standard input, CSV where its first line has a delimiter and no colon. Raises BadInventory
     with one sentence per bad line, and MusterError if the file cannot be read.
     """
     content = ownership.read(path, BYTES_MAX + 1)
@@ -165,12 +163,14 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MusterError(f"the inventory {path} cannot be read: {error}; give a YAML or CSV file in UTF-8") from None
+        line = content.count(b"\n", 0, error.start) + 1
+        raise MusterError(f"{path}:{line}: this is not UTF-8; save it as YAML, or CSV UTF-8 in a spreadsheet") from None
     # Messages quote lines, and by sudo this user reads what the caller may not, as /proc/self/environ under a link.
     if _NO_TEXT.search(text):
         raise MusterError(f"the inventory {path} has control characters; give a YAML or CSV file in UTF-8")
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and "," in first and ":" not in first)
+    looks_so = any(each in first for each in ",;\t") and ":" not in first
+    is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and looks_so)
     lines = _from_csv(path, text) if is_csv else _from_yaml(path, text)
     nodes = _checked(lines, known_skus)
     if not nodes:
@@ -205,7 +205,7 @@ def _checked(lines: Iterable[tuple[str, Any]], known_skus: Collection[str] | Non
             problems.extend(at(where, sentence) for sentence in _sentences(error))
         sku = str(raw.get("sku", "")).strip()
         if sku and known_skus is not None and sku not in known_skus:
-            problems.append(at(where, f"unknown SKU {_quoted(sku)}{_closest(sku, known_skus)}"))
+            problems.append(at(where, f"unknown SKU {_quoted(sku)}{closest(sku, known_skus)}"))
     problems.extend(_clashes(read))
     if problems:
         raise BadInventory(sorted(problems, key=_line_of))
@@ -240,11 +240,14 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
         root = yaml_file.compose(text, BYTES_MAX)
     except BadYaml as error:
-        what = f"this is not YAML ({error.problem}); correct it there or just above"
+        line = text.splitlines()[error.line - 1 : error.line] if error.line else []
+        tab = "; YAML indents with spaces, not tabs" if "\t" in "".join(line) else ""
+        what = f"this is not YAML ({error.problem}); correct it there or just above{tab}"
         raise BadInventory([f"{path}:{error.line or 1}: {what}"]) from None
     listed = _entry(root, "nodes")
     if not isinstance(listed, yaml.SequenceNode):
-        raise BadInventory([f"{path}:1: there is no list `nodes`; write `nodes:` and one `- name: …` for each"])
+        what = "there is no list `nodes`; write `nodes:` and one `- name: …` for each, or name a CSV file *.csv"
+        raise BadInventory([f"{path}:1: {what}"])
     for node in listed.value:
         where = f"{path}:{node.start_mark.line + 1}"
         if not isinstance(node, yaml.MappingNode):
@@ -298,29 +301,45 @@ def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
 
 
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    """Blank lines and those that begin with # are left out; spreadsheets write semicolons or tabs in some languages."""
+    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    header = next((line for line in lines if line.strip()), "")
+    between = next((each for each in ";\t" if each in header and "," not in header), ",")
+    reader = csv.reader(lines, delimiter=between, skipinitialspace=True, strict=True)
+    columns: list[str] = []
+    number = 1  # of the line at which a row begins: a quote that is not closed takes all that follows
     try:
-        columns = [name.strip() for name in reader.fieldnames or ()]
-        if columns and "name" not in columns:  # it may be no inventory: nothing of it is quoted
-            yield f"{path}:1", _Bad("the first line has no column `name`; write name,host,sku and what else you give")
-            return
-        if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
-            yield f"{path}:{reader.line_num}", _Bad(f"there are two columns {twice[0]}; keep one")
-            return
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            extra = row.pop(None, None)
-            if extra:
-                yield where, _Bad("there are more cells than the header names; quote those with commas in them")
-            elif any(value and value.strip() for value in row.values()):
-                yield where, _row({key.strip(): value for key, value in row.items()})
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                pass
+            elif not columns:
+                columns = [cell.strip().lower() for cell in cells]
+                if wrong := _of_columns(columns):
+                    yield f"{path}:{number}", _Bad(wrong)
+                    return
+            elif len(cells) > len(columns):
+                many = f"there are more cells than the header names; quote those with {between!r} in them"
+                yield f"{path}:{number}", _Bad(many)
+            else:
+                row = zip(columns, map(str.strip, cells), strict=False)
+                yield f"{path}:{number}", {key: _cell(key, value) for key, value in row if value}
+            number = reader.line_num + 1
     except csv.Error as error:
-        yield f"{path}:{reader.line_num}", _Bad(f"this is not CSV ({error}); correct it there")
+        yield f"{path}:{number}", _Bad(f"this is not CSV ({error}); correct its quotes")
 
 
-def _row(cells: Mapping[str, Any]) -> dict[str, Any]:
-    filled = {key: value.strip() if isinstance(value, str) else value for key, value in cells.items()}
-    return {key: _cell(key, value) for key, value in filled.items() if value not in ("", None)}
+def _of_columns(columns: Collection[str]) -> str:
+    """What is wrong with a header line, once for all lines."""
+    if "name" not in columns:  # it may be no inventory: nothing of it is quoted
+        return "the first line has no column `name`; write name,host,sku and what else you give"
+    named = [name for name in columns if name]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        return f"there are two columns {twice[0]}; keep one"
+    fields = InventoryNode.model_fields
+    if unknown := next((name for name in named if name not in fields), ""):
+        return f"unknown column {_quoted(unknown)}{closest(unknown, fields)}"
+    lacking = [name for name, field in fields.items() if field.is_required() and name not in named]
+    return f"there is no column {lacking[0]}; {_WHAT_TO_DO[lacking[0]]}" if lacking else ""
 
 
 def _cell(key: str, value: Any) -> Any:
@@ -343,7 +362,7 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
         if problem["type"] == "missing":
             yield f"{field} is missing; {_WHAT_TO_DO.get(field, 'add it')}"
         elif problem["type"] == "extra_forbidden":
-            yield f"unknown key {_quoted(field)}{_closest(field, InventoryNode.model_fields)}"
+            yield f"unknown key {_quoted(field)}{closest(field, InventoryNode.model_fields)}"
         elif problem["type"] == "value_error":
             yield refusal(problem["msg"])
         else:
@@ -355,11 +374,6 @@ def _sentences(error: pydantic.ValidationError) -> Iterator[str]:
 def _quoted(value: object) -> str:
     text = repr(value)
     return text if len(text) <= QUOTED_MAX else f"{text[: QUOTED_MAX - 1]}…"
-
-
-def _closest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name[:QUOTED_MAX], list(known), n=1)  # quadratic in the length
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
 def _clashes(lines: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:

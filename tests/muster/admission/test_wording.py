@@ -24,7 +24,12 @@ pytestmark = pytest.mark.usefixtures("fleet_db")
 
 def test_wording_of_settings(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = []
-    for chosen in (*UNCONFIGURED, {"alpha": {"kind": "webhook", "url": "http://scheduler.example.org/muster"}}):
+    taints = {"kind": "kubernetes", "connection": "k", "closing_taints": ["acme.example/maintenance:NoSchedule"]}
+    for chosen in (
+        *UNCONFIGURED,
+        {"alpha": {"kind": "webhook", "url": "http://scheduler.example.org/muster"}},
+        {"alpha": taints},
+    ):
         monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(chosen))
         refusals.append(refused(backend_of, "alpha"))
     assert "\n".join(refusals) == snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,30 @@ def test_yaml_and_csv_say_the_same(tmp_path: Path, name: str, text: str) -> None
     assert (second.name, second.host, second.port, second.launch) == ("gpu-0002", "10.0.0.2", 22, {})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: f"\ufeff{text}".replace("\n", "\r\n"),
+        lambda text: text.replace("gpu-0001,10.0.0.1,h100-sxm-8", '"gpu-0001";10.0.0.1;h100-sxm-8 ').replace(",", ";"),
+        lambda text: text.replace(",", "\t"),
+        lambda text: f"\n# the fleet\n{text.replace('name,host,sku', 'Name,Host,SKU')}# gpu-0003 is not here yet\n",
+    ],
+    ids=["byte order mark and ends of lines", "semicolons", "tabs", "comments and capitals"],
+)
+def test_what_spreadsheets_write_is_csv(tmp_path: Path, change: Callable[[str], str]) -> None:
+    text = "name,host,sku,port\ngpu-0001,10.0.0.1,h100-sxm-8,22\ngpu-0002,10.0.0.2,cpu-generic,\n"
+    first, second = inventory.load(written(tmp_path, "fleet.csv", text), SKUS)
+    found = inventory.load(written(tmp_path, "fleet.csv", change(text)), SKUS)
+    assert [node for _, node in found] == [first[1], second[1]]
+
+
+def test_a_file_in_another_encoding_is_refused_at_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes("name,host,sku,rack\na,h,cpu-generic,Süd\n".encode("latin-1"))
+    with pytest.raises(MusterError, match=f"^{path}:2: "):
+        inventory.load(path, SKUS)
+
+
 BAD_LINES = (
     "{name: a, host: h, sku: cpu-generi}",
     "{name: a, host: h}",
@@ -82,12 +107,17 @@ BAD_FILES = (
     ("f.yaml", "- name: a", 1),
     ("f.yaml", "nodes: []", 1),
     ("f.csv", "name,host,sku\n", 1),
-    ("f.csv", f"name,host,sku\na,{'h' * 200_000},cpu-generic\n", 1),
+    ("f.csv", f"name,host,sku\na,{'h' * 200_000},cpu-generic\n", 2),
     ("f.csv", "name,host,sku,user\na,h,cpu-generic,-oProxyCommand=id\n", 2),
     ("f.yaml", 'nodes: [{name: a, host: h, sku: cpu-generic, rack: "r\\e[2J"}]', 1),
     ("f.csv", "name,host,sku\na,h,cpu-generic,surplus\n", 2),
     ("f.csv", "name,host,sku,labels\na,h,cpu-generic,team\n", 2),
     ("f.csv", "name,host,sku,launch\na,h,cpu-generic,{bad\n", 2),
+    ("f.csv", "name,hostname,sku\na,h,cpu-generic\nb,g,cpu-generic\n", 1),
+    ("f.csv", "name,host\na,h\nb,g\n", 1),
+    ("f.csv", 'name,host,sku\na,h,cpu-generic\n"b,g,cpu-generic\nc,f,cpu-generic\n', 3),
+    ("f.csv", 'name,host,sku,launch\na,h,cpu-generic,{"kind": "venv", "path": "/opt"}\n', 2),
+    ("f.yaml", "nodes:\n\t- name: a\n", 2),
 )
 SECOND_NODES = ("a,other,cpu-generic,", "b,h,cpu-generic,", f"b,other,cpu-generic,{fleet.host_key('x')}")
 BAD_BMCS = (

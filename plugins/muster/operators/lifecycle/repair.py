@@ -55,6 +55,7 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     swept = runid.is_of_pick(key.run_id, name)
     fault = Fault(str(params["fault"]), str(params.get("device") or ""), str(params.get("part") or ""))
     with claims.failing_at_once():
+        claims.refuse_unknown(params, "node", "fault", "device", "part", "reason")
         ladder = policies.repair().ladder(str(params["fault"]))
         if ladder is None:
             raise MusterError(f"the repair policy has no ladder for {fault.fault_class}; see `muster repair --help`")

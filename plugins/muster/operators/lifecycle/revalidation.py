@@ -71,6 +71,7 @@ def claim(
     """
     # What would come again with the next run is noted, so that other nodes come first for a while.
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])], but=(ControllerFault,)):
+        claims.refuse_unknown(params, "node", "level", "reason", "stages")
         return _claim(key, params, acting.airflow_login(user or ""), run_after)
 
 

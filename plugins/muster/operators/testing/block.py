@@ -64,6 +64,7 @@ def claim(
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once(), claims.noting_refusal(map(str, params["nodes"])):
+        claims.refuse_unknown(params, "nodes", "level", "reason", "soak_minutes", "fault_run", "force_reason")
         claims.controller_ready()
         return _claim(key, params, try_number, acting.airflow_login(user or ""), run_after)
 

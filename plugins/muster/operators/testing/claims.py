@@ -24,6 +24,7 @@ from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import current_sku
 from muster_criteria.stages import LEVELS
+from muster_criteria.text import closest
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,16 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
                 why = str(error) if known else f"{type(error).__name__}: {first_line(error)}"
                 store.signs.note_refusal(name, why, busy=isinstance(error, (LeftAlone, NodeLeased)))
         raise
+
+
+def refuse_unknown(params: Mapping[str, Any], *known: str) -> None:
+    """Raise MusterError for a key of a run's conf that its DAG does not read.
+
+    Airflow accepts it, and a misspelt one would leave the default, such as another level than was asked for.
+    """
+    for key in params:
+        if key not in (*known, BEGIN_BY):
+            raise MusterError(f"the run's conf has the unknown key {key!r}{closest(key, known)}")
 
 
 def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | None) -> Node:

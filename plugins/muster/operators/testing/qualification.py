@@ -35,6 +35,7 @@ def claim(
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])]):
+        claims.refuse_unknown(params, "node", "level", "reason", "force_reason", "pool")
         if why := claims.late(key, params):
             raise MusterError(
                 f"{params['node']} is not tested: {why}; `muster qualify {params['node']}` starts another"

@@ -11,7 +11,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from muster.admission.backends.kubernetes.backend import TAINT, Kubernetes, KubernetesSettings
+from muster.admission.backends.kubernetes.backend import TAINT, Kubernetes
+from muster.admission.backends.kubernetes.settings import KubernetesSettings
 from muster.errors import MusterError, SchedulerDown
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken

@@ -49,6 +49,18 @@ def test_a_run_outside_its_nodes_pool_is_refused(pool: str | None, taken: bool) 
     assert [lease.node for lease in store.leases.live()] == ([NODE] if taken else [])
 
 
+@pytest.mark.parametrize("wrong", [{"levle": "long"}, {"Level": "long"}, {"stages": ["integrity"]}])
+def test_a_misspelt_key_of_a_run_does_not_leave_the_default(wrong: dict[str, Any]) -> None:
+    """Airflow takes what the form lacks: a test at another level than was asked for would be recorded as a pass."""
+    store.nodes.add(fleet.new_node(NODE))
+    params = {"node": NODE, "level": "demo", "reason": "x", "pool": None, "force_reason": None}
+    with pytest.raises(AirflowFailException, match=f"unknown key '{next(iter(wrong))}'"):
+        qualification.claim(RunKey("node_qualification", "run"), params | wrong)
+    assert next(iter(wrong)) in store.nodes.events(NODE)[-1].reason, "as `muster status` shows it"
+    assert not store.leases.live()
+    assert qualification.claim(RunKey("node_qualification", "run"), params)["node"] == NODE
+
+
 def test_a_test_of_a_node_that_serves_needs_no_pool() -> None:
     store.nodes.add(fleet.new_node(NODE, pool="rack-7"))
     serving()

@@ -33,7 +33,8 @@ pytestmark = pytest.mark.usefixtures("sqlite_db")
 
 NODE = "gpu-0001"
 RUN = RunKey("node_revalidation", "hourly")
-PARAMS = {"node": NODE, "nodes": [NODE, "gpu-0002"], "level": "demo", "reason": "x"}
+PARAMS = {"node": NODE, "level": "demo", "reason": "x"}
+BLOCK = {"nodes": [NODE, "gpu-0002"], "level": "demo", "reason": "x"}
 FAULT = "the SSH key file /keys/id does not exist"
 
 
@@ -44,7 +45,7 @@ FAULT = "the SSH key file /keys/id does not exist"
         lambda: revalidation.pick("hourly", "demo"),
         lambda: revalidation.claim(RUN, PARAMS),
         lambda: qualification.claim(RUN, PARAMS),
-        lambda: block.claim(RUN, PARAMS),
+        lambda: block.claim(RUN, BLOCK),
     ],
     ids=["pick", "revalidation", "qualification", "block"],
 )
@@ -183,14 +184,14 @@ def test_a_stage_that_passed_before_its_run_was_cleared_is_not_tested_again_by_t
 
 
 def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
-    for name in PARAMS["nodes"]:
+    for name in BLOCK["nodes"]:
         store.nodes.add(fleet.new_node(name))
         fleet.qualify(name)
-    block.claim(RunKey("cluster_qualification", "block"), PARAMS)
+    block.claim(RunKey("cluster_qualification", "block"), BLOCK)
     faults.note(RunKey("cluster_qualification", "block"), block.STAGE, FAULT, node=NODE)
     for _ in range(2):  # its worker is killed before the task ends, and Airflow tries it again
         block.judge(RunKey("cluster_qualification", "block"))
-    charged = {name: store.nodes.get(name).inconclusive for name in PARAMS["nodes"]}
+    charged = {name: store.nodes.get(name).inconclusive for name in BLOCK["nodes"]}
     assert charged == {NODE: 0, "gpu-0002": 1}
 
 

@@ -12,7 +12,7 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -20,6 +20,7 @@ from muster.admission.backend import TEST_PREFIX, VERIFY, AdmissionBackend, Mark
 from muster.admission.backends.kubernetes.api import MIRROR, Api, Right
 from muster.admission.backends.kubernetes.login import KubernetesLogin, client_of
 from muster.admission.backends.kubernetes.pod import EXAMPLE, PodTests
+from muster.admission.backends.kubernetes.settings import KubernetesSettings
 from muster.errors import LeftAlone, SchedulerDown
 from muster.model.schedulers import UsersJob
 from muster.settings import settings
@@ -72,29 +73,6 @@ RIGHTS = [
 ]
 _CLOSING = ("NoSchedule", "NoExecute")
 _TEXT_MAX = 1000
-
-
-class KubernetesSettings(pydantic.BaseModel):
-    """One cluster. ``connection``: the Airflow connection (type kubernetes); ``context``: of its kubeconfig.
-
-    ``closing_taints``: keys of taints by which others close a node to all jobs; further taints only select jobs.
-    ``system_namespaces``: their pods are no users' jobs, and neither are those of daemon sets.
-    ``test_image``: of the pods that hold idle nodes while they are tested, in ``test_namespace``, of
-    ``test_priority_class``; empty: tests close the node. ``end_corrupted_jobs``: delete users' pods on a node once a
-    test has found that it corrupts data.
-    """
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["kubernetes"]
-    connection: str
-    context: str = ""
-    closing_taints: tuple[str, ...] = ()
-    system_namespaces: tuple[str, ...] = ("kube-system",)
-    test_image: str = ""
-    test_namespace: str = "muster"
-    test_priority_class: str = "muster-idle-tests"
-    end_corrupted_jobs: bool = False
 
 
 class Kubernetes(AdmissionBackend):
@@ -197,15 +175,18 @@ class Kubernetes(AdmissionBackend):
         if node is None:
             log.info("Kubernetes has no node %s to close", name)
             return
-        # First of all: a node that is apart now must not count as qualified once it is ready again.
-        self._qualify(node, False, "Withdrawn", text)
 
         def decide(now: dict[str, Any]) -> Mapping[str, Any]:
             if now["metadata"].get("deletionTimestamp"):
                 raise LeftAlone(f"{name} is not closed in Kubernetes: it is being deleted")
             return _closed(now, text)
 
-        self._api.change(name, decide)
+        # Each of the two, whatever refuses the other: the taint keeps pods off where the condition cannot be set, and a
+        # node that is being deleted must not count as qualified.
+        try:
+            self._api.change(name, decide)
+        finally:
+            self._qualify(node, False, "Withdrawn", text)
         if not self._seen(self._api.existing(name)).ours:
             raise SchedulerDown(
                 f"Kubernetes confirmed the withdrawal of {name}, and shows it without a taint of Muster's"
@@ -281,7 +262,7 @@ def _is_of_a_user(chosen: KubernetesSettings, metadata: Mapping[str, Any]) -> bo
     if namespace in chosen.system_namespaces or _of_the_node(metadata):
         return False
     ours = namespace == chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
-    return not (chosen.test_image and ours)
+    return not ours
 
 
 def _end_jobs(api: Api, is_of_a_user: Callable[[Mapping[str, Any]], bool], name: str) -> Iterator[str]:

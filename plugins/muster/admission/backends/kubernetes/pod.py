@@ -16,7 +16,7 @@ from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from muster.admission.backend import LIMIT_MINUTES
-from muster.admission.backends.kubernetes.api import DEVICES, KUEUE, Api, Right
+from muster.admission.backends.kubernetes.api import DEFAULT, DEVICES, KUEUE, Api, Right
 from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 
@@ -134,8 +134,14 @@ class PodTests:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
         self.check([node], minutes)
         if self._find(job) is None:
-            found = self.api.existing(node)
-            self.api.create_pod(self.namespace, self._pod(job, found, self.api.pods(node), minutes))
+            asked = self._pod(job, self.api.existing(node), self.api.pods(node), minutes)
+            self.api.create_pod(self.namespace, asked)
+            if changed := _changed(asked["spec"], ((self._find(job) or {}).get("spec") or asked["spec"])):
+                self.end(job)
+                raise BadScheduler(
+                    f"a webhook or a policy of the cluster changes the test pod {self.namespace}/{job}: {changed}; "
+                    f"keep it off this namespace, or {_WITHOUT}"
+                )
         submitted = time.monotonic()
         while not _runs(pod := self._find(job)):
             waits = pod is not None and pod.get("status", {}).get("phase") == "Pending" and not _ends(pod)
@@ -239,34 +245,35 @@ def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -
 
     Raises SchedulerDown for a quantity that cannot be read.
     """
-    from kubernetes.utils.quantity import parse_quantity
-
-    def read(quantity: Any) -> Decimal:
-        try:
-            return Decimal(parse_quantity(quantity))
-        except ValueError as error:
-            raise SchedulerDown(f"Kubernetes shows a quantity that cannot be read: {one_line(str(error))}") from None
-
     used: dict[str, Decimal] = defaultdict(Decimal)
     for pod in pods:
-        for name, amount in _requests(pod["spec"], read).items():
+        for name, amount in _requests(pod["spec"]).items():
             used[name] += amount
     left = {}
     for name, quantity in (node.get("status", {}).get("allocatable") or {}).items():
         if name.startswith(_NOT_REQUESTED):
             continue
-        rest = (read(quantity) - used[name]).quantize(Decimal("0.001" if name == "cpu" else "1"), ROUND_DOWN)
+        rest = (_quantity(quantity) - used[name]).quantize(Decimal("0.001" if name == "cpu" else "1"), ROUND_DOWN)
         if rest > 0:
             left[name] = str(rest)
     return left
 
 
-def _requests(spec: Mapping[str, Any], read: Callable[[Any], Decimal]) -> dict[str, Decimal]:
+def _quantity(shown: Any) -> Decimal:
+    from kubernetes.utils.quantity import parse_quantity
+
+    try:
+        return Decimal(parse_quantity(shown))
+    except ValueError as error:
+        raise SchedulerDown(f"Kubernetes shows a quantity that cannot be read: {one_line(str(error))}") from None
+
+
+def _requests(spec: Mapping[str, Any]) -> dict[str, Decimal]:
     """Returns what a pod requests, as the scheduler counts it (PodRequests of component-helpers)."""
 
     def of(part: Mapping[str, Any]) -> dict[str, Decimal]:
         requests = (part.get("resources") or {}).get("requests") or {}
-        return {name: read(quantity) for name, quantity in requests.items()}
+        return {name: _quantity(quantity) for name, quantity in requests.items()}
 
     sidecars: dict[str, Decimal] = {}
     starting: dict[str, Decimal] = {}
@@ -281,7 +288,8 @@ def _requests(spec: Mapping[str, Any], read: Callable[[Any], Decimal]) -> dict[s
         running = _each(operator.add, running, of(container))
     # What is requested for the whole pod replaces its containers' requests.
     total = {**_each(max, running, starting), **of(spec)}
-    return _each(operator.add, total, {name: read(amount) for name, amount in (spec.get("overhead") or {}).items()})
+    overhead = (spec.get("overhead") or {}).items()
+    return _each(operator.add, total, {name: _quantity(amount) for name, amount in overhead})
 
 
 def _each(
@@ -289,6 +297,20 @@ def _each(
 ) -> dict[str, Decimal]:
     none = Decimal(0)
     return {name: joined(one.get(name, none), other.get(name, none)) for name in one.keys() | other.keys()}
+
+
+def _changed(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+    """Which fields are not as asked for, of those by which the pod holds its node and gives it back."""
+    fields = ("priorityClassName", "hostPID", "terminationGracePeriodSeconds")
+    found = [f"{name} {made.get(name)!r}" for name in fields if made.get(name) != asked[name]]
+    if made.get("schedulerName", DEFAULT) != DEFAULT:
+        found.append(f"schedulerName {made['schedulerName']!r}")
+    container: Mapping[str, Any] = next((each for each in made["containers"] if each["name"] == _CONTAINER), {})
+    requests = (container.get("resources") or {}).get("requests") or {}
+    wanted = asked["containers"][0]["resources"]["requests"]
+    found += [f"request of {name} {requests.get(name)!r}" for name, amount in wanted.items()
+              if _quantity(requests.get(name, 0)) != _quantity(amount)]  # fmt: skip
+    return ", ".join(found)
 
 
 def _ends(pod: Mapping[str, Any]) -> bool:

@@ -92,6 +92,19 @@ def test_what_another_closed_stays_closed_and_is_no_longer_qualified(
     assert kubernetes.nodes["n0"]["spec"] == before
 
 
+@pytest.mark.parametrize("lacking", ["nodes", "nodes/status"])
+def test_a_right_that_is_missing_leaves_the_other_half_of_a_withdrawal(
+    backend: AdmissionBackend, kubernetes: Cluster, lacking: str
+) -> None:
+    """A role of another version, or a policy that denies one of the two, leaves no bad node open."""
+    backend.admit("n0", MARK)
+    kubernetes.granted -= {("patch", lacking)}
+    with pytest.raises(SchedulerDown, match="403"):
+        backend.withdraw("n0", "corrupts data")
+    assert (TAINT in keys(kubernetes)) is (lacking == "nodes/status")
+    assert (condition(kubernetes)["status"] == "False") is (lacking == "nodes")
+
+
 def test_a_cordon_of_what_is_closed_already_is_a_persons_and_stays(
     backend: AdmissionBackend, kubernetes: Cluster
 ) -> None:
@@ -244,6 +257,12 @@ def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBac
     assert len(kubernetes.pods) == 4
     backend.admit("n0", MARK)
     kubernetes.pods[-1]["status"]["phase"] = "Succeeded"
+    assert seen(backend).idle.idle
+
+
+def test_a_test_pod_that_is_left_of_former_settings_is_no_users(backend: AdmissionBackend, kubernetes: Cluster) -> None:
+    """Without ``test_image`` nobody ends it, and it would keep its node from all tests for a day."""
+    kubernetes.pod("muster-test-1", "n0", namespace="muster")
     assert seen(backend).idle.idle
 
 

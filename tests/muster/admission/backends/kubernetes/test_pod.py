@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -140,14 +142,57 @@ def test_a_pod_is_not_preempted_because_one_of_its_name_was(
         assert tests.step("muster-test-1") is None
 
 
-def begun(tests: PodTests, monkeypatch: pytest.MonkeyPatch, minutes: int) -> dict[str, Any]:
+Stored = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def begun(
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch, minutes: int, change: Stored = copy.deepcopy
+) -> dict[str, Any]:
     """Returns the pod of a test whose stages may take so many minutes."""
     made: list[dict[str, Any]] = []
-    running = {"metadata": {}, "status": {"phase": "Running"}}
+    running = {"status": {"phase": "Running"}}
     monkeypatch.setattr(tests.api, "create_pod", lambda namespace, pod: made.append(pod))
-    monkeypatch.setattr(tests.api, "pod", lambda namespace, name: running if made else None)
+    monkeypatch.setattr(tests.api, "pod", lambda namespace, name: change(made[0]) | running if made else None)
     tests.begin("n0", "muster-test-1", minutes)
     return made[0]
+
+
+def _as_stored(pod: dict[str, Any], container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """As an API server, or a webhook that it asks, stores a pod."""
+    made: dict[str, Any] = copy.deepcopy(pod)
+    (first,) = made["spec"]["containers"]
+    first.update(container or {})
+    made["spec"] |= {"schedulerName": "default-scheduler", "priority": -1_000_000_000, **spec}
+    return made
+
+
+def _sidecar(pod: dict[str, Any]) -> dict[str, Any]:
+    return _as_stored(pod, containers=[{"name": "proxy"}, *_as_stored(pod)["spec"]["containers"]])
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (_as_stored, False),
+        (_sidecar, False),
+        (lambda pod: _as_stored(pod, {"resources": {"requests": {"cpu": "8", "memory": "64Gi"}}}), False),
+        (lambda pod: _as_stored(pod, {"resources": {"requests": {"cpu": "4", "memory": "64Gi"}}}), True),
+        (lambda pod: _as_stored(pod, {"resources": {}}), True),
+        (lambda pod: _as_stored(pod, priorityClassName="high"), True),
+        (lambda pod: _as_stored(pod, schedulerName="volcano"), True),
+        (lambda pod: _as_stored(pod, hostPID=False), True),
+    ],
+    ids=["as it is", "sidecar", "quantities", "fewer", "none", "priority", "scheduler", "host's processes"],
+)
+def test_a_pod_that_a_webhook_changes_so_that_it_does_not_hold_its_node_or_give_it_back_is_deleted(
+    tests: PodTests, kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch, change: Stored, refused: bool
+) -> None:
+    kubernetes.nodes["n0"]["status"]["allocatable"] = {"cpu": "8", "memory": str(64 * 2**30)}
+    ended: list[str] = []
+    monkeypatch.setattr(tests.api, "delete_pod", lambda namespace, name: ended.append(name))
+    with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
+        begun(tests, monkeypatch, 60, change)
+    assert bool(ended) is refused
 
 
 @pytest.mark.parametrize(("minutes", "lasts"), [(60, LIMIT_MINUTES), (LIMIT_MINUTES + 1, LIMIT_MINUTES + 1)])
