@@ -1,6 +1,7 @@
 """The path that all nodes of a block share: whether it works, on which node it does not, and how fast it is.
 
-It is no node's hardware: each finding is a warning, on the nodes on which it shows.
+It is no node's hardware: each finding is a warning, on the nodes on which it shows. A resume that differs may be a
+device's, or be explained by one that corrupts.
 """
 
 from __future__ import annotations
@@ -9,31 +10,50 @@ import statistics
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import (
+    CORRUPTION,
     OTHERS_MIN,
     TRAINING,
     BlockFindings,
     Earlier,
     Measurements,
+    fault_of,
     low_rates,
     of_limit,
     values_of,
 )
-from muster_criteria.model import Action, Extent, FaultClass, Finding, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import against
+from muster_criteria.words import against, listed
 
 
 def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Warns of each node on which the path does not work, and of a resume that differs."""
+    """Warns of each node on which the path does not work."""
     hung = _hung(members)
     for name, measured in members.items():
         for row in measured.rows(TRAINING, "shared_path"):
             if row.value == 0 and (not hung or name in hung or "answers" not in row.labels):
                 block.add(name, _broken("shared_path", row.note or "it cannot be used"))
-        for row in measured.rows(TRAINING, "resume_equal"):
-            if row.value == 0:
-                block.add(name, _broken("resume_equal", row.note or "the resumed training differs"))
+
+
+def judge_resume(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Warns of each resume that differs: of the path, if nothing else explains it.
+
+    A loss that differs though weights and moments are equal is its device's. What a member that corrupts saves, the
+    others load; and where the ranks' weights differ, a checkpoint holds those of one of them.
+    """
+    corrupt = block.with_rule(CORRUPTION)
+    for name, measured in members.items():
+        for row in (each for each in measured.rows(TRAINING, "resume_equal") if each.value == 0):
+            why, of_device = row.note or "the resumed training differs", row.device != "node"
+            if name in corrupt or (corrupt and not of_device):
+                block.note(f"Checkpoint on {name}: {why}, which what was found on {listed(corrupt)} explains.")
+            elif of_device:
+                block.add(name, _not_repeated(row.device, why))
+            elif any(gap.code is Lack.WRONG_SUM for gap in block.suspected.get(name, ())):
+                block.note(f"Checkpoint on {name}: {why}, which the wrong sums or weights of the block explain.")
+            else:
+                block.add(name, _broken("resume_equal", why))
 
 
 def judge_rates(
@@ -91,6 +111,21 @@ def _judge_saves(
     expected, extent = f"≤ {at_most}", Extent(seconds, "s", "higher")
     for name in saves:
         block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, expected, summary, extent=extent))
+
+
+def _not_repeated(device: str, why: str) -> Finding:
+    return Finding(
+        rule="resume_equal",
+        metric="resume_equal",
+        device=device,
+        severity=Severity.WARNING,
+        fault_class=fault_of(device),
+        action=Action.RETEST,
+        observed=why,
+        expected="the same loss",
+        source="by definition: one device, library, batch and set of weights give one answer",
+        summary=f"{device} may corrupt: {why}, with the same batch and weights.",
+    )
 
 
 def _broken(metric: str, why: str) -> Finding:
