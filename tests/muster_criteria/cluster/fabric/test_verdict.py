@@ -15,7 +15,7 @@ from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
-from muster_criteria.cluster.fabric.topology import Topology
+from muster_criteria.cluster.fabric.topology import Miscabled, Topology
 from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
@@ -345,3 +345,20 @@ def test_rails_that_were_compared_with_nothing_are_not_judged(nodes: int, compar
     gaps = {} if compared else dict.fromkeys(rounds.topology.nodes, [Lack.NOT_COMPARED] * 2)
     assert unjudged(rounds, found) == gaps
     assert unjudged(rounds, found, simulated=True) == {}
+
+
+def test_a_node_that_is_cabled_unlike_the_others_is_warned_of_and_charged_with_nothing() -> None:
+    world = Small(fabric(2, 6), {})
+    (name, *_), rail = world.topology.nodes, world.topology.rails[0]
+    world.topology = dataclasses.replace(world.topology, miscabled=(Miscabled(name, rail, "b (port 7)", "a"),))
+    found, block, _ = judged(world)
+    ((at, (finding,)),) = block.findings.items()
+    assert (at, finding.rule, finding.severity, finding.labels) == (
+        name,
+        "cabling",
+        Severity.WARNING,
+        (("rail", rail),),
+    )
+    assert ("b (port 7)" in finding.observed, finding.expected) == (True, f"rail {rail} on a")
+    assert found.parts == ()
+    assert block.suspected == {}
