@@ -197,15 +197,15 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
             seen[found.group(1), found.group(2)].add(found.group(3).strip())
         links[node] = {}
         for rail, interface in interfaces[node].items():
-            name, chassis, port = (seen[interface, key] for key in ("chassis.name", "chassis.mac", "port.ifname"))
-            if not name:
+            names, macs, ports = (seen[interface, key] for key in ("chassis.name", "chassis.mac", "port.ifname"))
+            if not names:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
                     "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
-            if len(name) > 1 or len(chassis) > 1:
+            if len(names) > 1 or len(macs) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-            links[node][rail] = min(name), min(chassis, default=""), min(port, default="")
+            links[node][rail] = min(names), min(macs, default=""), min(ports, default="")
     chassis_of: dict[str, set[str]] = defaultdict(set)
     for name, chassis, _ in (link for given in links.values() for link in given.values()):
         chassis_of[name].update({chassis} - {""})
