@@ -48,12 +48,10 @@ def judge_resume(members: Mapping[str, Measurements], block: BlockFindings) -> N
             why, of_device = row.note or "the resumed training differs", row.device != "node"
             if name in corrupt or (corrupt and not of_device):
                 block.note(f"Checkpoint on {name}: {why}, which what was found on {listed(corrupt)} explains.")
-            elif of_device:
-                block.add(name, _not_repeated(row.device, why))
-            elif any(gap.code is Lack.WRONG_SUM for gap in block.suspected.get(name, ())):
+            elif not of_device and any(gap.code is Lack.WRONG_SUM for gap in block.suspected.get(name, ())):
                 block.note(f"Checkpoint on {name}: {why}, which the wrong sums or weights of the block explain.")
             else:
-                block.add(name, _broken("resume_equal", why))
+                block.add(name, _broken("resume_equal", why, row.device))
 
 
 def judge_rates(
@@ -113,31 +111,17 @@ def _judge_saves(
         block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, expected, summary, extent=extent))
 
 
-def _not_repeated(device: str, why: str) -> Finding:
-    return Finding(
-        rule="resume_equal",
-        metric="resume_equal",
-        device=device,
-        severity=Severity.WARNING,
-        fault_class=fault_of(device),
-        action=Action.RETEST,
-        observed=why,
-        expected="the same loss",
-        source="by definition: one device, library, batch and set of weights give one answer",
-        summary=f"{device} may corrupt: {why}, with the same batch and weights.",
-    )
-
-
-def _broken(metric: str, why: str) -> Finding:
+def _broken(metric: str, why: str, device: str = "node") -> Finding:
+    of_path = device == "node"
     return Finding(
         rule=metric,
         metric=metric,
-        device="node",
+        device=device,
         severity=Severity.WARNING,
-        fault_class=FaultClass.FACILITY,
-        action=Action.INSPECT,
+        fault_class=FaultClass.FACILITY if of_path else fault_of(device),
+        action=Action.INSPECT if of_path else Action.RETEST,
         observed=why,
         expected="a checkpoint that is saved, loaded, and the same to the last bit",
         source="by definition: a checkpoint that cannot be resumed is none",
-        summary=f"Checkpoints: {why}.",
+        summary=f"Checkpoints: {why}{'' if of_path else f' on {device}, with the same weights and batch'}.",
     )

@@ -34,10 +34,10 @@ def switches(links: Mapping[str, Link], rails: Sequence[str]) -> tuple[str, ...]
 def miscabled_rails(on: Mapping[str, Mapping[str, Link]], rails: Sequence[str]) -> tuple[Miscabled, ...]:
     """Rails of a few nodes on another switch than ``OTHERS_MIN`` others with which they share most switches."""
     groups = {node: switches(links, rails) for node, links in on.items()}
-    usual = [group for group, nodes in Counter(groups.values()).items() if nodes >= OTHERS_MIN]
+    usual = {group for group, nodes in Counter(groups.values()).items() if nodes >= OTHERS_MIN}
     found = []
     for node, own in groups.items():
-        alike = [(same, group) for group in usual if (same := _same(own, group)) and own not in usual]
+        alike = [] if own in usual else [(same, group) for group in usual if (same := _same(own, group))]
         for rail, mine, theirs in zip(rails, own, max(alike)[1], strict=True) if alike else ():
             if mine and theirs and mine != theirs:
                 found.append(Miscabled(node, rail, str(on[node][rail]), theirs))
@@ -57,41 +57,32 @@ def miscabled_nodes(topology: Topology, racks: Mapping[str, str]) -> Iterator[Mi
 
     ``racks``: of each node, "" where it is not known.
     """
-    by_rack: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for node, leaf in zip(topology.nodes, topology.leaf_of, strict=True):
-        by_rack[racks.get(node, "")][leaf].append(node)
     told = {each.node for each in topology.miscabled}
-    for rack, on in by_rack.items():
-        usual = max(on, key=lambda leaf: len(on[leaf]))
-        for leaf, nodes in on.items():
-            if rack and len(nodes) == 1 and len(on[usual]) >= OTHERS_MIN and nodes[0] not in told:
-                yield Miscabled(nodes[0], "", topology.leaves[leaf], topology.leaves[usual])
+    by_rack: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for node, leaf in zip(topology.nodes, topology.leaf_of, strict=True):
+        by_rack[racks.get(node, "")].append((leaf, node))
+    for rack, placed in by_rack.items():
+        nodes = Counter(leaf for leaf, _ in placed)
+        ((usual, most),) = nodes.most_common(1)
+        for leaf, node in placed:
+            if rack and most >= OTHERS_MIN and nodes[leaf] == 1 and node not in told:
+                yield Miscabled(node, "", topology.leaves[leaf], topology.leaves[usual])
 
 
 def judge_cabling(topology: Topology, block: BlockFindings) -> None:
     """Warns of each node with such cables."""
-    by_node: dict[str, list[Miscabled]] = defaultdict(list)
-    for each in topology.miscabled:
-        by_node[each.node].append(each)
-    for node, found in by_node.items():
-        rails = [each.rail for each in found]
-        observed = listed([f"{_of(each)} on {each.seen}" for each in found], most=8)
-        expected = listed([f"{_of(each)} on {each.expected}" for each in found], most=8)
-        finding = Finding(
-            rule="cabling",
-            metric="topology",
-            device="node",
-            severity=Severity.WARNING,
-            fault_class=FaultClass.CABLE,
-            action=Action.INSPECT,
-            observed=observed,
-            expected=expected,
-            source="docs/science.md#isolation-in-the-fabric",
-            summary=f"Cabled unlike nodes {'around it' if rails[0] else 'of its rack'}: {observed}, not {expected}.",
-            labels=(("rail", " ".join(rails)),) if rails[0] else (),
+    for node in dict.fromkeys(each.node for each in topology.miscabled):
+        mine = [each for each in topology.miscabled if each.node == node]
+        observed, expected = (
+            listed([f"{f'rail {each.rail}' if each.rail else 'the node'} on {switch}" for each, switch in said], most=8)
+            for said in ([(each, each.seen) for each in mine], [(each, each.expected) for each in mine])
         )
+        around = "around it" if mine[0].rail else "of its rack"
+        finding = Finding(
+            rule="cabling", metric="topology", device="node", severity=Severity.WARNING, fault_class=FaultClass.CABLE,
+            action=Action.INSPECT, observed=observed, expected=expected,
+            source="docs/science.md#isolation-in-the-fabric",
+            summary=f"Cabled unlike nodes {around}: {observed}, not {expected}.",
+            labels=tuple(("rail", each.rail) for each in mine[:1] if each.rail and len(mine) == 1),
+        )  # fmt: skip
         block.add(node, finding)
-
-
-def _of(each: Miscabled) -> str:
-    return f"rail {each.rail}" if each.rail else "the node"
