@@ -298,10 +298,7 @@ FOUR = {f"r{rail}": f"eth{rail}" for rail in range(4)}
         ("abcd", []),
         ("abxd", [("r2", "x (port swp1)", "c")]),
         ("bacd", [("r0", "b (port swp1)", "a"), ("r1", "a (port swp1)", "b")]),
-        (
-            "dcba",
-            [(f"r{rail}", f"{seen} (port swp1)", own) for rail, (seen, own) in enumerate(["da", "cb", "bc", "ad"])],
-        ),
+        ("dcba", [(f"r{rail}", f"{'dcba'[rail]} (port swp1)", "abcd"[rail]) for rail in range(4)]),
         ("wxyz", []),
         ("abyz", []),
     ],
