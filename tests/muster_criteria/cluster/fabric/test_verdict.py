@@ -370,7 +370,6 @@ def uneven(*sizes: int) -> Topology:
 def test_a_block_too_small_to_compare_rates_names_the_port_over_which_nothing_right_arrives(
     topology: Topology, kind: PartKind, corrupt: bool
 ) -> None:
-    """Each of its partners sends over the same rail to others."""
     part = Part(kind, 1, rail=1 if kind is PartKind.NIC else -1)
     world = Small(topology, {part: 1.0 if corrupt else 0.0}, frozenset({part} if corrupt else ()))
     found, block, rounds = judged(world)
