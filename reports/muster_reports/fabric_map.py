@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERIES = "fabric"
-RAILS_MAX = 8
-"""Rails that are drawn, those with the lowest cells first."""
+MAPS_MAX = 9
+"""Maps that are drawn: all rails at once, then the rails with the lowest cells."""
 NAMED_MAX = 12
 """With more nodes, rows and columns have no names; with more than this, cells no figures."""
 COLUMNS = 4
@@ -30,7 +30,7 @@ LOWEST, HIGHEST = 0.5, 1.1
 @functools.lru_cache(maxsize=4)
 def draw(fabric: Fabric) -> Chart | None:
     """The map; None where nothing was measured, or where it cannot be drawn, which is logged."""
-    matrices = sorted((each for each in fabric.matrices if each.cells), key=_worst)[:RAILS_MAX]
+    matrices = sorted((each for each in fabric.matrices if each.cells), key=_order)[:MAPS_MAX]
     if not matrices:
         return None
     columns = min(COLUMNS, len(matrices))
@@ -48,8 +48,8 @@ def draw(fabric: Fabric) -> Chart | None:
     )
 
 
-def _worst(matrix: RailMatrix) -> tuple[float, str]:
-    return min((0.0 if cell.wrong else cell.share) for cell in matrix.cells), matrix.rail
+def _order(matrix: RailMatrix) -> tuple[bool, float, str]:
+    return bool(matrix.rail), min((0.0 if cell.wrong else cell.share) for cell in matrix.cells), matrix.rail
 
 
 def _summary(matrices: list[RailMatrix]) -> str:
@@ -57,9 +57,7 @@ def _summary(matrices: list[RailMatrix]) -> str:
     for each in matrices:
         worst = min(each.cells, key=lambda cell: (not cell.wrong, cell.share))
         what = "wrong bytes" if worst.wrong else f"{100 * worst.share:.0f} % of the usual rate"
-        said.append(
-            f"rail {each.rail}: {len(each.cells)} cells, the worst {worst.sender} to {worst.receiver} with {what}"
-        )
+        said.append(f"{each.title}: {len(each.cells)} cells, the worst {worst.sender} to {worst.receiver} with {what}")
     return "; ".join(said)
 
 
@@ -76,7 +74,7 @@ def _figure(matrices: list[RailMatrix], rows: int, columns: int, height: int) ->
             shares[at[cell.sender], at[cell.receiver]] = 0.0 if cell.wrong else cell.share
         image = axes.imshow(shares, vmin=LOWEST, vmax=HIGHEST, cmap="RdYlBu", interpolation="nearest")
         axes.set_facecolor("#e4e7eb")
-        axes.set_title(f"rail {matrix.rail}", fontsize=9)
+        axes.set_title(matrix.title, fontsize=9)
         if len(at) <= NAMED_MAX:
             axes.set_xticks(range(len(at)), matrix.nodes, rotation=60, ha="right", fontsize=7)
             axes.set_yticks(range(len(at)), matrix.nodes, fontsize=7)

@@ -91,7 +91,10 @@ def test_without_a_cell_there_is_no_picture() -> None:
 
 
 def test_the_low_rails_are_drawn_where_not_all_fit() -> None:
-    chart = fabric_map.draw(fabric(8, 12))
+    found = fabric(8, 12)
+    at_once = dataclasses.replace(found.matrices[0], rail="")
+    chart = fabric_map.draw(dataclasses.replace(found, matrices=(*found.matrices, at_once)))
     assert chart is not None
     assert "4 more rails" in chart.summary
     assert "rail r1:" in chart.summary
+    assert chart.summary.startswith("all rails at once:")

@@ -28,13 +28,13 @@ class Square:
 
 @dataclasses.dataclass(frozen=True)
 class HeatMap:
-    """One rail. ``size``: of a cell. ``names``: of rows and columns with their middle, empty where there are too many.
+    """One rail, or all at once. ``size``: of a cell.
 
-    ``low``: the words of the cells that are drawn as low. ``delay``: the round trips of small messages in words, ""
-    without any.
+    ``names``: of rows and columns with their middle, empty where there are too many. ``low``: the words of the cells
+    that are drawn as low. ``delay``: the round trips of small messages in words, "" without any.
     """
 
-    rail: str
+    title: str
     size: float
     squares: tuple[Square, ...]
     names: tuple[tuple[str, float], ...]
@@ -44,8 +44,8 @@ class HeatMap:
 
 
 def of(fabric: Fabric) -> tuple[HeatMap, ...]:
-    """The map of each rail, those with the most low cells first."""
-    return tuple(sorted(map(_map, fabric.matrices), key=lambda each: (-len(each.low), each.rail)))
+    """The maps, those with the most low cells first."""
+    return tuple(sorted(map(_map, fabric.matrices), key=lambda each: (-len(each.low), each.title)))
 
 
 def _map(matrix: RailMatrix) -> HeatMap:
@@ -62,7 +62,7 @@ def _map(matrix: RailMatrix) -> HeatMap:
     )  # fmt: skip
     names = tuple((name, round((place + 0.5) * size, 2)) for name, place in at.items()) if len(at) <= NAMED_MAX else ()
     low = tuple(each.title for each in squares if each.css == "bad")
-    return HeatMap(matrix.rail, round(size, 3), squares, names, len(at), low, _delays(matrix))
+    return HeatMap(matrix.title, round(size, 3), squares, names, len(at), low, _delays(matrix))
 
 
 def _delays(matrix: RailMatrix) -> str:

@@ -25,7 +25,7 @@ PATH = "/run?dag_id=cluster_qualification&run_id=block"
 def test_every_cell_is_a_square_within_the_map_and_its_title_names_both_ends() -> None:
     found = fabric(8, 2)
     for each in heat_map.of(found):
-        (matrix,) = (one for one in found.matrices if one.rail == each.rail)
+        (matrix,) = (one for one in found.matrices if one.title == each.title)
         assert len(each.squares) == len(matrix.cells)
         assert len({(square.x, square.y) for square in each.squares}) == len(matrix.cells)
         for square, cell in zip(each.squares, matrix.cells, strict=True):
@@ -37,7 +37,7 @@ def test_every_cell_is_a_square_within_the_map_and_its_title_names_both_ends() -
 
 def test_rails_with_low_cells_come_first() -> None:
     maps = heat_map.of(fabric(8, 4))
-    assert {maps[0].rail, maps[1].rail} == {"r0", "r1"}
+    assert {maps[0].title, maps[1].title} == {"rail r0", "rail r1"}
     assert [bool(each.low) for each in maps] == [True, True, False, False]
 
 
@@ -89,14 +89,15 @@ def test_the_page_of_a_block_shows_parts_notes_and_a_map_for_each_rail(client: T
     store.rounds.keep_parts(key, fabric().parts)
     text = page(client, PATH)
     assert "uplinks of leaf-2, rail r0" in text
-    assert text.count('<figure class="heat">') == 2
+    assert text.count('<figure class="heat">') == 3
+    assert "all rails at once <span" in text
     assert "n1 → n0: 40 Gb/s" in text
     assert "Nothing is known of leaves." in text
     named = re.findall(r"<li>([^<]+ → [^<]+)</li>", text)
     assert len(named) == 2
     assert all("n0" in each for each in named)
     labels = re.findall(r'<text class="label"[^>]*>([^<]+)</text>', text)
-    assert sorted(labels) == sorted(names * 4)
+    assert sorted(labels) == sorted(names * 6)
     assert text.index("rail r1 <b") < text.index("rail r0 <span")
 
 
@@ -116,8 +117,9 @@ def _figures(own: str, other: str) -> tuple[Measured, ...]:
     return tuple(
         Measured(
             probe="pair_rails", metric="pair_bandwidth", device=f"nic:{rail}", unit="Gb/s",
-            value=40.0 if rail == "r1" and "n0" in (own, other) else 100.0,
-            labels={"rail": rail, "mode": "alone", "variant": "0", "partner": other},
+            value=40.0 if (rail, mode) == ("r1", "alone") and "n0" in (own, other) else 100.0,
+            labels={"rail": rail, "mode": mode, "variant": "0", "partner": other},
         )
         for rail in ("r0", "r1")
+        for mode in ("alone", "together")
     )  # fmt: skip

@@ -31,12 +31,14 @@ def test_a_figure_below_its_gate_is_not_written_as_the_gate(scaling: float, show
     assert (found.value, found.gate, found.met) == (shown, "≥ 0.95", met)
 
 
-def test_a_training_that_does_not_resume_equal_is_named_by_its_members() -> None:
+@pytest.mark.parametrize("device", ["node", "gpu1"])
+def test_a_training_that_does_not_resume_equal_is_named_by_its_members(device: str) -> None:
     """Each member's mail has the line: one that passed is not the one that is meant."""
 
     def resumed(name: str, equal: float) -> Member:
         whole = member(name)
-        rows = [dataclasses.replace(each, value=equal) if each.metric == "resume_equal" else each
+        on = "node" if equal else device
+        rows = [dataclasses.replace(each, value=equal, device=on) if each.metric == "resume_equal" else each
                 for each in whole.observations]  # fmt: skip
         return dataclasses.replace(whole, observations=tuple(rows))
 

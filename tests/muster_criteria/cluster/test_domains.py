@@ -25,15 +25,18 @@ HERE, ELSEWHERE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.32766", "7d1f8f6a-55c1-4
 ZERO = "00000000-0000-0000-0000-000000000000.0"
 PARTITION = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.2"
 UNREGISTERED_CLIQUE = "5b0e2b7e-0f0b-4f4e-9a51-0c5b5f3c7a11.0"
-GOOD = {"domain": HERE, "state": "completed", "healthy": 1.0, "imex": "READY"}
+RATES = {"on": 838.07, "off": 191.4}
+GOOD = {"domain": HERE, "state": "completed", "healthy": 1.0, "imex": "READY", "rates": RATES}
 
 
 def _row(metric: str, device: str = "node", **keys: Any) -> Measured:
     return Measured.model_validate({"probe": COLLECTIVES, "metric": metric, "device": device, "unit": "text", **keys})
 
 
-def _member(name: str, names: list[str], said: Mapping[str, Any], rack: str, nodes: int | None) -> MemberResult:
-    member = Sent(name, names, GPUS).member(rack=rack, domain_nodes=nodes, devices=GPUS)
+def _member(
+    name: str, names: list[str], said: Mapping[str, Any], rack: str, nodes: int | None, level: str = "standard"
+) -> MemberResult:
+    member = Sent(name, names, GPUS).member(rack=rack, domain_nodes=nodes, devices=GPUS, level=level)
     assert member.result is not None
     rows = [_row("imex", text=said["imex"], note="" if said["imex"] else "not supported")]
     for gpu in range(GPUS):
@@ -191,7 +194,7 @@ def test_one_tray_of_a_partition_fails_alone() -> None:
 @pytest.mark.parametrize(("odd", "trouble"), [*ODD, ({"rates": {"on": 350.0, "off": 351.0}}, Trouble.NO_GAIN)])
 def test_two_trays_neither_fail_nor_hold_their_rack(odd: Mapping[str, Any], trouble: Trouble) -> None:
     """Eighteen nodes wait for a person in vain because one of two says something."""
-    judged = _judged(odd, at=1, count=2)
+    judged = _judged(odd, at=2 if trouble is Trouble.NO_GAIN else 1, count=2)
     assert judged.failed == {}
     assert [rack.troubles for rack in judged.racks] == [()]
     assert {gap.code for gap in judged.members["n00"].coverage.missing} == {Lack.UNDECIDED}
@@ -249,7 +252,7 @@ def test_a_small_all_reduce_has_only_to_be_faster_with_mnnvl(size: str, on: floa
 def test_a_tray_that_says_nothing_of_its_domain_cannot_pass() -> None:
     names = [f"n{number}" for number in range(4)]
     members = [_member(name, names, GOOD, "r1", NODES) for name in names]
-    members[0] = Sent("n0", names, GPUS).member(rack="r1", domain_nodes=NODES, devices=GPUS)
+    members[0] = Sent("n0", names, GPUS).member(rack="r1", domain_nodes=NODES, devices=GPUS, level="standard")
     judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
     assert judged.members["n0"].verdict is Verdict.INCONCLUSIVE
     assert judged.members["n1"].verdict is Verdict.PASS
@@ -270,3 +273,27 @@ def test_trays_without_a_rack_in_the_records_may_be_of_several_and_fail_for_none
 
 def test_trays_without_a_rack_that_share_one_healthy_domain_pass() -> None:
     assert {each.verdict for each in _judged(rack="").members.values()} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "held"),
+    [({}, "standard", False), ({"rates": {}}, "standard", True), ({"rates": {}}, "demo", False)],
+    ids=["measured", "not measured", "not of its programme"],
+)
+def test_a_tray_whose_domain_no_collective_went_over_cannot_pass(
+    said: Mapping[str, Any], level: str, held: bool
+) -> None:
+    names = [f"n{number}" for number in range(4)]
+    members = [_member(name, names, {**GOOD, **(said if name == "n0" else {})}, "r1", NODES, level) for name in names]
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert [gap.code for gap in judged.members["n0"].coverage.missing] == [Lack.NOT_REPORTED] * held
+    assert {judged.members[name].verdict for name in names[1:]} == {Verdict.PASS}
+    assert judged.failed == {}
+
+
+def test_the_only_tray_of_a_domain_in_a_block_has_no_collective_to_measure() -> None:
+    names = ["n0", "n1", "n2", "n3"]
+    said = {"n0": {**GOOD, "domain": PARTITION, "rates": {}}}
+    members = [_member(name, names, said.get(name, GOOD), "r1", NODES) for name in names]
+    judged = judge.judge_block(members, load_sku("gb200-nvl72").block)
+    assert Lack.NOT_REPORTED not in {gap.code for gap in judged.members["n0"].coverage.missing}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster_criteria.cluster.model import OTHERS_MIN, TRAINING, Earlier
-from muster_criteria.model import FaultClass, Severity
+from muster_criteria.model import FaultClass, Severity, Verdict
 from tests.muster_criteria.cluster.test_training import real, rules
 from tests.muster_criteria.cluster_results import Sent, block, row
 
@@ -82,3 +82,47 @@ def test_a_path_that_is_full_on_one_node_is_named_while_another_hangs() -> None:
     sent = late(block(3), n1="no", n2="yes")
     sent["n0"].shared_path = 0.0
     assert rules(real(sent)) == {"n0": ["shared_path"], "n1": ["shared_path"], "n2": []}
+
+
+def resumed(sent: dict[str, Sent], name: str, device: str = "node") -> dict[str, Sent]:
+    """A node whose training differs after a load: by the loss that a device computes, or in its weights or moments."""
+    sent[name].storage.append(row(TRAINING, "resume_equal", device, value=0.0, note="it differs"))
+    return sent
+
+
+def test_a_resume_that_nothing_explains_is_the_paths() -> None:
+    judgement = real(resumed(block(4), "n1"))
+    assert rules(judgement) == {"n0": [], "n1": ["resume_equal"], "n2": [], "n3": []}
+    (finding,) = judgement.members["n1"].findings
+    assert (finding.fault_class, finding.device, finding.severity) == (FaultClass.FACILITY, "node", Severity.WARNING)
+
+
+def test_a_loss_that_differs_with_equal_weights_is_its_devices() -> None:
+    (finding,) = real(resumed(block(4), "n1", "gpu1")).members["n1"].findings
+    assert (finding.fault_class, finding.device, finding.severity) == (FaultClass.GPU, "gpu1", Severity.WARNING)
+
+
+@pytest.mark.parametrize("erratic", [True, False])
+@pytest.mark.parametrize(("name", "device"), [("n1", "gpu0"), ("n1", "node"), ("n2", "node")])
+def test_a_resume_that_a_corrupting_gpu_explains_is_no_finding_of_the_path(
+    name: str, device: str, erratic: bool
+) -> None:
+    sent = resumed(block(4), name, device)
+    sent["n1"].flip("gpu0", erratic=erratic)
+    judgement = real(sent)
+    assert {each.fault_class for found in judgement.members.values() for each in found.findings} == {FaultClass.GPU}
+    assert any(name in note and "n1" in note for note in judgement.notes)
+
+
+def test_a_corrupting_gpu_does_not_explain_the_loss_of_another_node() -> None:
+    sent = resumed(block(4), "n2", "gpu1")
+    sent["n1"].flip("gpu0")
+    assert rules(real(sent))["n2"] == ["resume_equal"]
+
+
+def test_ranks_that_end_with_different_weights_explain_a_resume_that_differs() -> None:
+    sent = resumed(block(4), "n1")
+    sent["n2"].weights = "other"
+    judgement = real(sent)
+    assert rules(judgement) == {f"n{at}": [] for at in range(4)}
+    assert all(each.verdict is Verdict.INCONCLUSIVE for each in judgement.members.values())

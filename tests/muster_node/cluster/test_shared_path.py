@@ -227,6 +227,8 @@ def test_a_loss_that_differs_after_a_load_is_charged_to_the_node_that_computed_i
     bad: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Pair(Group):
+        device = SimpleNamespace(id="gpu0")
+
         def gather(self, payload: Any = None) -> list[Any]:
             return [payload if rank == self.rank else other for rank in range(2)]
 
@@ -235,12 +237,12 @@ def test_a_loss_that_differs_after_a_load_is_charged_to_the_node_that_computed_i
     monkeypatch.setattr(Checkpoints, "_digest", lambda self: "the same")
     found = []
     for rank in range(2):
-        losses, other = iter([4.0, 4.5 if rank == bad else 4.0]), "" if rank == bad else "the loss differs"
+        losses, other = iter([4.0, 4.5 if rank == bad else 4.0]), ["" if rank == bad else "the loss differs", "gpu0"]
         pair, trainer = Pair(rank), SimpleNamespace(loss_of=lambda number, losses=losses: next(losses))
         alone = lambda what, act, within_s=0.0: [act()] * 2  # noqa: E731
         run = Checkpoints(None, pair, trainer, str(tmp_path), "ab" * 16, alone).run(1, 100.0)  # type: ignore[arg-type]
-        found.append(bool(run.difference))
-    assert found == [rank == bad for rank in range(2)]
+        found.append((bool(run.difference), run.on))
+    assert found == [(rank == bad, "gpu0" if rank == bad else "node") for rank in range(2)]
 
 
 def test_the_removal_of_what_was_left_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

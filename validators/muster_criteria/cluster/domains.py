@@ -16,8 +16,10 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster_criteria.cluster.model import COLLECTIVES, BlockFindings, Measurements, MemberResult
+from muster_criteria.cluster.plan import domains_grow
 from muster_criteria.cluster.rack import RackState, Trouble
 from muster_criteria.model import Action, FaultClass, Finding, Lack, Severity
+from muster_criteria.sku_files.model import BlockProgramme
 from muster_criteria.words import figure, listed
 
 ZERO_UUID = "00000000-0000-0000-0000-000000000000"
@@ -61,19 +63,23 @@ class _Reading:
 
 
 def judge_domains(
-    members: Sequence[MemberResult], measured: Mapping[str, Measurements], block: BlockFindings
-) -> tuple[RackState, ...]:
+    members: Sequence[MemberResult], programme: BlockProgramme, measured: Mapping[str, Measurements],
+    block: BlockFindings,
+) -> tuple[RackState, ...]:  # fmt: skip
     """Adds findings on nodes that differ from their rack, and returns each rack with what is its own."""
     racks: dict[str, list[MemberResult]] = collections.defaultdict(list)
     for member in members:
         if member.domain_nodes and member.result is not None:
             racks[member.rack].append(member)
-    return tuple(_rack(rack, found, measured, block) for rack, found in sorted(racks.items()))
+    wanted = {member.name for member in members if member.domain_nodes and domains_grow(programme, member.level)}
+    return tuple(_rack(rack, found, wanted, measured, block) for rack, found in sorted(racks.items()))
 
 
 def _rack(
-    rack: str, members: Sequence[MemberResult], measured: Mapping[str, Measurements], block: BlockFindings
-) -> RackState:
+    rack: str, members: Sequence[MemberResult], wanted: Collection[str], measured: Mapping[str, Measurements],
+    block: BlockFindings,
+) -> RackState:  # fmt: skip
+    """``wanted``: nodes whose programme has collectives over their domain."""
     readings: dict[str, _Reading] = {}
     for member in members:
         if (reading := _reading(measured[member.name])) is not None:
@@ -119,6 +125,9 @@ def _rack(
             troubles.append((Trouble.NO_GAIN, what))
             held.update(*gains.values())
     partitions = {identity: names for identity, names in sorted(domains.items()) if len(names) > 1}
+    for name in () if elsewhere else sorted(set().union(*partitions.values()).intersection(wanted)):
+        if not readings[name].troubles and not _grew(measured[name]):
+            block.suspect([name], Lack.NOT_REPORTED, "no collective over its NVLink domain was measured (domain_busbw)")
     if rack and len(partitions) > 1:
         each = listed([f"{identity} with {len(names)} nodes" for identity, names in partitions.items()])
         block.note(f"Rack {rack} has {len(partitions)} NVLink domains, each judged alone: {each}.")
@@ -132,6 +141,10 @@ def _rack(
             "block, so its NVLink domain was not tested as a whole."
         )
     return state
+
+
+def _grew(rows: Measurements) -> bool:
+    return any(row.value is not None for row in rows.rows(COLLECTIVES, Trouble.NO_GAIN))
 
 
 def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings) -> None:

@@ -124,7 +124,7 @@ def _find(
         if rounds is not None:
             fabric = judge_fabric(rounds, block, {member.name: member.pair_limits for member in everyone})
     with guarded("NVLink domains"):
-        racks = judge_domains(here, measured, block)
+        racks = judge_domains(here, programme, measured, block)
     return fabric, racks
 
 

@@ -149,6 +149,10 @@ class BlockFindings:
         if len(self.notes) < REASONS_MAX and sentence not in self.notes:
             self.notes.append(sentence)
 
+    def with_rule(self, rules: Collection[str]) -> list[str]:
+        """Returns the members with a finding by one of these rules, in order."""
+        return sorted(name for name, found in self.findings.items() if any(each.rule in rules for each in found))
+
     def corrupting(self, rules: Collection[str] = CORRUPTION) -> set[str]:
         """Returns the members that fail so far because they corrupt data, by these rules."""
         return {

@@ -103,6 +103,11 @@ def together(block: BlockProgramme) -> dict[str, ProbeUse]:
     return {probe: use for probe, use in block.probes.items() if probe != PAIRS}
 
 
+def domains_grow(block: BlockProgramme, level: str) -> bool:
+    """Whether the programme has collectives over the NVLink domains that nodes share at this level."""
+    return COLLECTIVES in block.probes and block.probes[COLLECTIVES].params_at(level).get("grow") is not False
+
+
 def has_rounds(block: BlockProgramme, level: str) -> bool:
     """Whether the programme has rounds of pairs at this level."""
     return PAIRS in block.probes and level in block.probes[PAIRS].levels

@@ -1,6 +1,7 @@
 """The path that all nodes of a block share: whether it works, on which node it does not, and how fast it is.
 
-It is no node's hardware: each finding is a warning, on the nodes on which it shows.
+It is no node's hardware: each finding is a warning, on the nodes on which it shows. A resume that differs may be a
+device's, or be explained by one that corrupts.
 """
 
 from __future__ import annotations
@@ -9,31 +10,48 @@ import statistics
 from collections.abc import Mapping
 
 from muster_criteria.cluster.model import (
+    CORRUPTION,
     OTHERS_MIN,
     TRAINING,
     BlockFindings,
     Earlier,
     Measurements,
+    fault_of,
     low_rates,
     of_limit,
     values_of,
 )
-from muster_criteria.model import Action, Extent, FaultClass, Finding, Severity
+from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import BlockProgramme
-from muster_criteria.words import against
+from muster_criteria.words import against, listed
 
 
 def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Warns of each node on which the path does not work, and of a resume that differs."""
+    """Warns of each node on which the path does not work."""
     hung = _hung(members)
     for name, measured in members.items():
         for row in measured.rows(TRAINING, "shared_path"):
             if row.value == 0 and (not hung or name in hung or "answers" not in row.labels):
                 block.add(name, _broken("shared_path", row.note or "it cannot be used"))
-        for row in measured.rows(TRAINING, "resume_equal"):
-            if row.value == 0:
-                block.add(name, _broken("resume_equal", row.note or "the resumed training differs"))
+
+
+def judge_resume(members: Mapping[str, Measurements], block: BlockFindings) -> None:
+    """Warns of each resume that differs: of the path, if nothing else explains it.
+
+    A loss that differs though weights and moments are equal is its device's. What a member that corrupts saves, the
+    others load; and where the ranks' weights differ, a checkpoint holds those of one of them.
+    """
+    corrupt = block.with_rule(CORRUPTION)
+    for name, measured in members.items():
+        for row in (each for each in measured.rows(TRAINING, "resume_equal") if each.value == 0):
+            why, of_device = row.note or "the resumed training differs", row.device != "node"
+            if name in corrupt or (corrupt and not of_device):
+                block.note(f"Checkpoint on {name}: {why}, which what was found on {listed(corrupt)} explains.")
+            elif not of_device and any(gap.code is Lack.WRONG_SUM for gap in block.suspected.get(name, ())):
+                block.note(f"Checkpoint on {name}: {why}, which the wrong sums or weights of the block explain.")
+            else:
+                block.add(name, _broken("resume_equal", why, row.device))
 
 
 def judge_rates(
@@ -93,16 +111,17 @@ def _judge_saves(
         block.add(name, of_limit(limit, "slow_save", "checkpoint_save", observed, expected, summary, extent=extent))
 
 
-def _broken(metric: str, why: str) -> Finding:
+def _broken(metric: str, why: str, device: str = "node") -> Finding:
+    of_path = device == "node"
     return Finding(
         rule=metric,
         metric=metric,
-        device="node",
+        device=device,
         severity=Severity.WARNING,
-        fault_class=FaultClass.FACILITY,
-        action=Action.INSPECT,
+        fault_class=FaultClass.FACILITY if of_path else fault_of(device),
+        action=Action.INSPECT if of_path else Action.RETEST,
         observed=why,
         expected="a checkpoint that is saved, loaded, and the same to the last bit",
         source="by definition: a checkpoint that cannot be resumed is none",
-        summary=f"Checkpoints: {why}.",
+        summary=f"Checkpoints: {why}{'' if of_path else f' on {device}, with the same weights and batch'}.",
     )

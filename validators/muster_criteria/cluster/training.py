@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from muster_criteria.cluster.domains import domain_of
 from muster_criteria.cluster.model import (
@@ -20,7 +20,7 @@ from muster_criteria.cluster.model import (
     of_limit,
     values_of,
 )
-from muster_criteria.cluster.storage import judge_path, judge_rates
+from muster_criteria.cluster.storage import judge_path, judge_rates, judge_resume
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Extent, Lack, Observation
 from muster_criteria.sku_files.figures import in_base_units
@@ -49,6 +49,7 @@ def judge_training(
     if len(devices) == len(members):  # those of a member that sent no result are in the block's rate
         block.training_devices = sum(devices.values())
     judge_path(members, block)
+    judge_resume(members, block)
     if simulated:
         if any(measured.rows(TRAINING, "scaling") for measured in members.values()):
             block.note("Scaling, regularity and paths are not judged: with simulated GPUs, the network is this host's.")
@@ -114,16 +115,12 @@ def _explained(members: Mapping[str, Measurements], block: BlockFindings, times:
     slower than the others costs as much where a step is nothing but communication, and never more.
     """
     if times <= slow_path:
-        return listed(_with_rule(block, frozenset({"slow_path"})))
+        return listed(block.with_rule(frozenset({"slow_path"})))
     return listed(_slow(block)) if times <= _slowest(members) else ""
 
 
 def _slow(block: BlockFindings) -> list[str]:
-    return sorted({*_with_rule(block, EXPLAINING), *block.slower})
-
-
-def _with_rule(block: BlockFindings, rules: Collection[str]) -> list[str]:
-    return sorted(name for name, found in block.findings.items() if any(each.rule in rules for each in found))
+    return sorted({*block.with_rule(EXPLAINING), *block.slower})
 
 
 def _slowest(members: Mapping[str, Measurements]) -> float:

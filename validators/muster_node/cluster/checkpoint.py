@@ -48,8 +48,9 @@ _ROOM = 1.5
 @dataclasses.dataclass
 class Saved:
     """What was measured. Seconds are by the slowest rank; ``difference``: what came back other than it was saved on a
-    rank of this node, "" where weights, moments and loss are equal on all of them. ``own``: seconds of this rank's own
-    saves. ``wanted``: how many saves and loads there should have been.
+    rank of this node, "" where weights, moments and loss are equal on all of them; ``on``: the device that computed
+    another loss from equal weights, else "node". ``own``: seconds of this rank's own saves. ``wanted``: how many saves
+    and loads there should have been.
     """
 
     saves: list[float]
@@ -57,6 +58,7 @@ class Saved:
     size_bytes: int
     wanted: int
     difference: str = ""
+    on: str = "node"
     own: list[float] = dataclasses.field(default_factory=list)
 
 
@@ -229,7 +231,7 @@ class Checkpoints:
             spent.append(whole)
         last = self._target(len(saves) - 1)
         size = self._at_path("the size of a save", lambda: _bytes_of(last))[self._group.rank]
-        difference = ""
+        difference, on = "", "node"
         spent, limit_loads = [], limit_s - sum(spent)
         while len(loads) < times and _fits(spent, limit_loads):
             taken, whole = self._timed(f"load {len(loads)}", lambda: self._load(last), limit_loads - sum(spent))
@@ -240,10 +242,13 @@ class Checkpoints:
         after = self._trainer.loss_of(-1)
         if not difference and not same_loss(before, after):
             difference = f"the loss after the load differs by {abs(after - before):.2g} from the {before:.6g} before it"
-        # Each rank computes its own loss: where a GPU corrupts, the other nodes' are equal.
-        everywhere = enumerate(self._group.gather(difference))
-        wrong = [why for rank, why in everywhere if why and self._group.node_of(rank) == self._group.block.name]
-        return Saved(saves, loads, size, times, wrong[0] if wrong else "", own)
+            on = self._group.device.id
+        # Each rank computes its own loss: where a GPU corrupts, the other nodes' are equal. With FSDP it does so from
+        # all weights of its node: others that came back other than they were saved explain it.
+        everywhere = enumerate(self._group.gather((difference, on)))
+        wrong = [each for rank, each in everywhere if each[0] and self._group.node_of(rank) == self._group.block.name]
+        difference, on = min(wrong, key=lambda each: each[1] != "node", default=("", "node"))
+        return Saved(saves, loads, size, times, difference, on, own)
 
     def _timed(self, what: str, act: Callable[[], float], within_s: float) -> tuple[list[float], float]:
         """(what ``act`` gave in each rank, seconds that the slowest spent in all of it); else as ``_at_path``."""

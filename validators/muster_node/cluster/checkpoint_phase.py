@@ -90,5 +90,5 @@ def _emit_saved(group: RankGroup, saved: Saved, limit_s: float) -> None:
         group.emit("checkpoint_rate", "node", value=rate, labels={"direction": direction}, samples=count)
     group.emit("checkpoint_bytes", "node", value=saved.size_bytes)
     group.emit(
-        "resume_equal", "node", value=float(not saved.difference), samples=len(saved.loads), note=saved.difference
+        "resume_equal", saved.on, value=float(not saved.difference), samples=len(saved.loads), note=saved.difference
     )

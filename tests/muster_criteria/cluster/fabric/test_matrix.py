@@ -47,6 +47,33 @@ def test_the_round_trip_that_one_end_measures_stands_in_both_directions() -> Non
     }  # fmt: skip
 
 
+def both(partner: str, first: float, second: float, wrong: float = 0.0) -> list[Measured]:
+    """What arrives from a partner over both rails at once, each by the better of two flows, and over one alone."""
+    slower = [each.model_copy(update={"labels": {**each.labels, "variant": "1"}}) for each in
+              rows(partner, first / 2, mode="together")]  # fmt: skip
+    return [
+        *rows(partner, 100.0), *rows(partner, first, wrong=wrong, mode="together"), *slower,
+        *rows(partner, second, rail="r1", mode="together"),
+    ]  # fmt: skip
+
+
+def test_all_rails_at_once_are_one_matrix_more_the_sum_of_what_each_carried() -> None:
+    returned = {"a": both("b", 80.0, 20.0), "b": both("a", 80.0, 0.0, wrong=1.0), "c": both("d", 60.0, 40.0), "d": None}
+    *alone, at_once = matrices(TOPOLOGY, [returned])
+    assert [each.title for each in (*alone, at_once)] == ["rail r0", "rail r1", "all rails at once"]
+    assert {(each.sender, each.receiver): (each.rate, each.share, each.wrong) for each in at_once.cells} == {
+        ("b", "a"): (100.0, 1.0, False), ("a", "b"): (80.0, 0.8, True), ("d", "c"): (100.0, 1.0, False),
+    }  # fmt: skip
+    assert not any(each.wrong for matrix in alone for each in matrix.cells)
+
+
+def test_a_sum_that_lacks_a_rail_is_none() -> None:
+    part = rows("b", 100.0, mode="together")
+    assert [each.rail for each in matrices(TOPOLOGY, [{"a": [*rows("b", 100.0), *part], "b": rows("a", 100.0)}])] == [
+        "r0", "r1",
+    ]  # fmt: skip
+
+
 def test_what_does_not_belong_is_left_out() -> None:
     odd = [*rows("stranger", 1.0), *rows("b", 1.0, rail="r9"), *rows("b", 1.0, mode="together")]
     assert all(not each.cells for each in matrices(TOPOLOGY, [{"a": odd, "b": None}]))

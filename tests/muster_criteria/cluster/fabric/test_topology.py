@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 
 import pytest
 
-from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, unknown
+from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, from_records, unknown
 from muster_criteria.cluster.fabric.topology_files import (
     from_ibnetdiscover,
     from_lldp,
@@ -267,6 +269,67 @@ def test_lldp() -> None:
     assert {name: leaf for name, (leaf, _) in places(topology).items()} == {"n1": "a b", "n2": "a b", "n3": "c d"}
     with pytest.raises(BadTopology, match="n2 sees no switch on eth1"):
         from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, {"n1": ETH, "n2": ETH})
+
+
+def test_switches_of_one_name_are_told_apart_by_their_chassis() -> None:
+    def sees(chassis: str) -> str:
+        return "\n".join(f"{lldp('sonic', 'sonic')}\nlldp.eth{rail}.chassis.mac={chassis}:0{rail}" for rail in (0, 1))
+
+    given = {"n1": sees("aa"), "n2": sees("aa"), "n3": sees("bb")}
+    of = {name: leaf for name, (leaf, _) in places(from_lldp(given, dict.fromkeys(NODES, ETH))).items()}
+    assert of["n1"] == of["n2"] != of["n3"]
+    both = {"n1": sees("aa") + "\nlldp.eth0.chassis.mac=cc:00"}
+    with pytest.raises(BadTopology, match="two neighbours on eth0"):
+        from_lldp(both, {"n1": ETH})
+
+
+def test_a_name_that_one_switch_has_is_kept() -> None:
+    named = lldp("a", "b") + "\nlldp.eth0.chassis.mac=aa:00"
+    assert from_lldp({"n1": named, "n2": lldp("a", "b")}, dict.fromkeys(["n1", "n2"], ETH)).leaves == ("a b",)
+
+
+MANY = ["n1", "n2", "n3", "n4"]
+FOUR = {f"r{rail}": f"eth{rail}" for rail in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ("abcd", []),
+        ("abxd", [("r2", "x (port swp1)", "c")]),
+        ("bacd", [("r0", "b (port swp1)", "a"), ("r1", "a (port swp1)", "b")]),
+        ("dcba", [(f"r{rail}", f"{'dcba'[rail]} (port swp1)", "abcd"[rail]) for rail in range(4)]),
+        ("wxyz", []),
+        ("abyz", []),
+    ],
+    ids=["as the others", "another switch", "two swapped", "reversed", "another leaf", "half of another leaf"],
+)
+def test_a_node_that_is_cabled_unlike_the_others_is_named_with_rail_and_switch(
+    own: str, found: list[tuple[str, str, str]]
+) -> None:
+    outputs = {name: lldp(*(own if name == "n4" else "abcd")) for name in MANY}
+    topology = from_lldp(outputs, dict.fromkeys(MANY, FOUR))
+    assert [(each.rail, each.seen, each.expected) for each in topology.miscabled] == found
+    assert {each.node for each in topology.miscabled} <= {"n4"}
+    assert from_records(json.loads(json.dumps(dataclasses.asdict(topology)))) == topology
+
+
+def test_of_two_nodes_that_differ_neither_is_cabled_wrong() -> None:
+    outputs = {"n1": lldp("a", "b"), "n2": lldp("b", "a")}
+    assert from_lldp(outputs, dict.fromkeys(outputs, ETH)).miscabled == ()
+
+
+def test_an_adapter_on_another_switch_is_named_with_its_port() -> None:
+    lines = []
+    for rail in range(3):
+        lines += [f'Switch\t64 "S-{rail}a"\t# "MF0;x" lid 1']
+        nodes = [at for at in range(1, 5) if (at, rail) != (4, 0)] + [4] * (rail == 1)
+        for port, node in enumerate(nodes, 1):
+            adapter = 0 if (rail, port) == (1, 5) else rail
+            lines.append(f'[{port}]\t"H-{node}{rail}{port}"[1]({node}{rail}) \t# "n{node} mlx5_{adapter}" lid 2 4xNDR')
+    devices = {name: {f"r{rail}": f"mlx5_{rail}" for rail in range(3)} for name in MANY}
+    found = from_ibnetdiscover("\n".join(lines), MANY, devices).miscabled
+    assert [dataclasses.astuple(each) for each in found] == [("n4", "r0", "S-1a (port 5)", "S-0a")]
 
 
 def test_a_file_that_lacks_an_enrolled_node_is_refused() -> None:

@@ -140,7 +140,7 @@ def _saves(figures: Figures, compared: Comparisons) -> Iterator[Line]:
         note = f"{row.samples} times{varies}" + (f"; {figure((size or 0.0) / 1e9, 'GB')} each" if size else "")
         yield Line(f"checkpoint {direction}, p50 / p95", f"{figure(p50, 's')} / {figure(p95, 's')}{of}", "", None,
                    _earlier(compared, key, "s"), note)  # fmt: skip
-    equal = figures.rows("resume_equal")
+    equal = (*figures.rows("resume_equal"), *figures.rows("resume_equal", device=""))
     if equal:
         unlike = [name for name, row in equal if row.value != 1.0]
         yield Line(

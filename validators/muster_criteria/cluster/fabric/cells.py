@@ -18,8 +18,9 @@ class Cells:
 
     ``partner``: shape (rounds, nodes), -1 for a node without a partner; ``chosen``: it was chosen to confirm something,
     and is no reference. ``share``, ``low``, ``good``, ``wrong``: shape
-    (rounds, nodes, rails). ``explained``: low because of a part that was found already. The decoder changes it, and
-    calls good what reached all that a slow switch leaves to its nodes.
+    (rounds, nodes, rails). ``bare``: as of ``Level``. Where a bare cell of a rail is low, so that nothing arrived, the
+    rail's other bare cells are good: something did. ``explained``: low because of a part that was found already. The
+    decoder changes it, and calls good what reached all that a slow switch leaves to its nodes.
     """
 
     topology: Topology
@@ -30,6 +31,7 @@ class Cells:
     low: Flags
     good: Flags
     wrong: Flags
+    bare: Flags
     explained: Flags
 
     @property
@@ -69,10 +71,11 @@ def laid_out(topology: Topology, levels: Sequence[Level]) -> Cells:
     shape = (len(levels), len(topology.nodes), len(topology.rails))
     partner = np.full(shape[:2], -1, dtype=np.intp)
     share, chosen = np.full(shape, np.nan), np.zeros(shape[:2], dtype=bool)
-    wrong, low, good = (np.zeros(shape, dtype=bool) for _ in range(3))
+    wrong, low, good, bare = (np.zeros(shape, dtype=bool) for _ in range(4))
     for at, level in enumerate(levels):
         for own, other in ((level.a, level.b), (level.b, level.a)):
             partner[at, own], chosen[at, own] = other, level.confirms & level.chosen
             share[at, own], wrong[at, own] = level.share, level.wrong
-            low[at, own], good[at, own] = level.low, level.good
-    return Cells(topology, tuple(levels), partner, chosen, share, low, good, wrong, np.zeros(shape, dtype=bool))
+            low[at, own], good[at, own], bare[at, own] = level.low, level.good, level.bare
+    good |= bare & ~low & (bare & low).any(axis=(0, 1))
+    return Cells(topology, tuple(levels), partner, chosen, share, low, good, wrong, bare, np.zeros(shape, dtype=bool))

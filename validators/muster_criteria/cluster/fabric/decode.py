@@ -17,7 +17,7 @@ import numpy as np
 from muster_criteria.cluster.fabric import nodes, paths, shared, switches, together
 from muster_criteria.cluster.fabric.cells import Cells, laid_out
 from muster_criteria.cluster.fabric.levels import level
-from muster_criteria.cluster.fabric.parts import Diagnosis, Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 
@@ -59,13 +59,14 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
 
 def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, int]]:
     """(Node, rail) that was good once, or low because of a part that it goes over. One that was only low with nodes
-    that are charged with it may be as bad as they are."""
+    that are charged with it may be as bad as they are; and a bare cell says nothing of a node that is not charged."""
     low: Flags = np.any(cells.low, axis=0)
-    compared: Flags = np.any(cells.good, axis=0)
+    low_by_rate: Flags = np.any(cells.low & ~cells.bare, axis=0)
+    compared: Flags = np.any(cells.good & ~cells.bare, axis=0)
     for each in found:
         rail = slice(None) if each.part.rail < 0 else each.part.rail
         nodes = list(each.touches)
-        compared[nodes, rail] |= low[nodes, rail]
+        compared[nodes, rail] |= (low if each.part.kind in OF_THE_NODE else low_by_rate)[nodes, rail]
     return frozenset((int(node), int(rail)) for node, rail in np.argwhere(compared))
 
 

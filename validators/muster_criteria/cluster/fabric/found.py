@@ -92,11 +92,16 @@ class MatrixCell:
 
 @dataclasses.dataclass(frozen=True)
 class RailMatrix:
-    """One rail. ``nodes`` by leaf, so that a leaf's traffic within it forms a square on the diagonal."""
+    """One rail alone, or at "" the sum of all at once. ``nodes`` by leaf: a leaf's own traffic is a square."""
 
     rail: str
     nodes: tuple[str, ...]
     cells: tuple[MatrixCell, ...]
+
+    @property
+    def title(self) -> str:
+        """What it shows, in words."""
+        return f"rail {self.rail}" if self.rail else "all rails at once"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Nothing absolute is known of a cell, so it is compared with the others of its round and rail, of which there must be at
 least three. Pairs within leaves and pairs between them are compared with their own kind, since uplinks may be slower
 than leaves by design. With fewer than three of it, a pair between leaves is good if it is as fast as those within, one
-within is low if it is slower than those between, and nothing else is said. Where a rail is lower than the other rails
+within is low if it is slower than those between, and nothing else is said. A cell over which nothing could be sent, or
+wrong bytes, is low in any case. Where a rail is lower than the other rails
 in a round, they are what it is compared with: otherwise a fault that most of its cells share would hide itself.
 ``Level.lower`` says which rails are so in all of their cells.
 """
@@ -48,7 +49,8 @@ class Level:
     nothing can be said; ``a``, ``b``: nodes of each pair, ``chosen``: whether it is no reference. ``lower``: whether
     almost all cells of a rail are slower than the other rails alike; ``of_others``: its usual rate as a share of
     theirs; ``usual``: that rate, NaN with too few cells; shape (rails,). ``rate``: of each cell, shape (pairs, rails),
-    in the unit of ``usual``; rates of rounds with equal ``variants`` can be compared."""
+    in the unit of ``usual``; rates of rounds with equal ``variants`` can be compared. ``bare``: measured, and compared
+    with nothing, so that all that is known is whether something arrived, shape (pairs, rails)."""
 
     number: int
     confirms: bool
@@ -68,6 +70,7 @@ class Level:
     usual: Figures
     rate: Figures
     variants: int
+    bare: Flags
 
 
 def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()) -> Level:
@@ -82,8 +85,9 @@ def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()
     best = np.fmax.reduce(result.alone, axis=2)
     usual = kinds.usual(np.where(result.wrong, np.nan, best))
     share, borrowed = kinds.shares(best, usual)
+    bare: Flags = np.isnan(share) & ~np.isnan(best)
     # A wrong payload is no transfer at all, however fast.
-    share = np.where(result.wrong, 0.0, share)
+    share = np.where(result.wrong | (best == 0.0), 0.0, share)
     noise = _noise(share[~borrowed])
     threshold = min(1.0 - EFFECT_MIN + _CERTAIN * noise * (1.0 - EFFECT_MIN), 1.0 - _APART * noise)
     # However noisy a round is, a cell over which nothing could be sent, or wrong bytes, is low.
@@ -97,7 +101,7 @@ def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()
     return Level(
         result.round.number, result.round.kind == "confirm", a, b, chosen, share, low, good, result.wrong,
         kinds.own_shares(result.crossed), threshold, noise, unjudged, *_rails(usual, noise), best,
-        result.round.variants,
+        result.round.variants, bare,
     )  # fmt: skip
 
 

@@ -23,7 +23,8 @@ def low_nodes(cells: Cells) -> list[Evidence]:
     """
     open_low = cells.open_low().sum(axis=2)
     measured = open_low + cells.open_good().sum(axis=2)
-    low = (measured > 0) & (2 * open_low > measured)
+    carried = (cells.bare & ~cells.low & ~cells.good).sum(axis=2)
+    low = (measured > 0) & (2 * open_low > measured + carried)
     candidates = low.any(axis=0) & ~((measured > 0) & ~low).any(axis=0)
     candidates &= ~_of_a_leaf(cells, candidates, np.any(measured, axis=0))
     accepted = np.zeros(len(candidates), dtype=bool)

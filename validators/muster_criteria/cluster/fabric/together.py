@@ -44,8 +44,8 @@ def not_judged(cells: Cells, results: Sequence[RoundResult], alone: Cells) -> fr
             for row, pair in enumerate(each.round.pairs):
                 carried[list(pair)] |= each.together[row] > 0.0
     quiet = _quiet(cells)
-    judged = ((cells.low | cells.good | alone.explained) & quiet).any(axis=0)
-    found = np.argwhere(carried & (alone.low | alone.good).any(axis=0) & ~judged)
+    judged = ((cells.low | (cells.good & ~cells.bare) | alone.explained) & quiet).any(axis=0)
+    found = np.argwhere(carried & (alone.low | (alone.good & ~alone.bare)).any(axis=0) & ~judged)
     return frozenset((int(node), int(rail)) for node, rail in found)
 
 

@@ -29,11 +29,22 @@ class BadTopology(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
+class Miscabled:
+    """A node's rail ("": all) that sees another switch than the nodes around it: what it sees, and what they see."""
+
+    node: str
+    rail: str
+    seen: str
+    expected: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Topology:
     """Nodes by index, with the index of their leaf, and of each leaf's pod.
 
     Raises BadTopology unless names are unique and every index exists. ``known`` is false where nothing is known of
     leaves: all nodes then form one leaf, and neither leaves nor their uplinks can be told apart from paths.
+    ``miscabled``: what of it contradicts most nodes; the nodes are where their switches say.
     """
 
     nodes: tuple[str, ...]
@@ -43,6 +54,7 @@ class Topology:
     pod_of: tuple[int, ...]
     pods: tuple[str, ...]
     known: bool = True
+    miscabled: tuple[Miscabled, ...] = ()
 
     def __post_init__(self) -> None:
         for kind, names in (("node", self.nodes), ("rail", self.rails), ("leaf", self.leaves), ("pod", self.pods)):
@@ -95,7 +107,7 @@ class Topology:
 def from_records(kept: Mapping[str, Any]) -> Topology:
     """The topology of which ``kept`` is ``dataclasses.asdict``, after JSON."""
     fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in kept.items()}
-    return Topology(**fields)
+    return Topology(**{**fields, "miscabled": tuple(Miscabled(**each) for each in kept["miscabled"])})
 
 
 def unknown(nodes: Sequence[str], rails: Sequence[str]) -> Topology:

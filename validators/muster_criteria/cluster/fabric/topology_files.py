@@ -7,11 +7,13 @@ raises BadTopology that names what cannot be used, or for a node that the file l
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster_criteria.cluster.fabric.cabling import Link, miscabled_rails, switches
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, check_named, from_groups
 from muster_criteria.hostlist import expanded
 from muster_criteria.yaml_file import BadYaml, load
@@ -22,10 +24,10 @@ NODES_MAX = 100_000
 """Most names in a file: a range such as n[1-9999999999] must not fill the memory."""
 
 _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
-_PORT = re.compile(r'^\[\d+\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
+_PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
-_LLDP = re.compile(r"^lldp\.(.+?)\.chassis\.name=(.+)$")
+_LLDP = re.compile(r"^lldp\.(.+?)\.(chassis\.name|chassis\.mac|port\.ifname)=(.+)$")
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
 """As Slurm's own parser reads it: blanks around the sign, and quotes."""
 
@@ -135,7 +137,7 @@ def from_ibnetdiscover(
                     "rails, or bring the port up and write the file again" + (f"; {odd}" if odd else "")
                 )
         on = {name: {rail: adapters[name][device] for rail, device in devices[name].items()} for name in names}
-        return _by_switches(on, uplinks, list(devices[names[0]]))
+        return _checked(_by_switches(on, uplinks, list(devices[names[0]])), on)
     own = {name: adapters[name] for name in names if name in adapters}
     rails = sorted({rail for given in own.values() for rail in given})
     lacks = [name for name in names if len(own.get(name, ())) < max(len(rails), 1)]
@@ -145,12 +147,12 @@ def from_ibnetdiscover(
     return _by_switches(own, uplinks, rails)
 
 
-def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, str]], dict[str, set[str]], str]:
+def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, Link]], dict[str, set[str]], str]:
     """(switch of each adapter of each node, switches above each switch, the first description that names no node).
 
     Such a description may be of any node; of the block's own nodes it is refused at once.
     """
-    adapters: dict[str, dict[str, str]] = defaultdict(dict)
+    adapters: dict[str, dict[str, Link]] = defaultdict(dict)
     uplinks: dict[str, set[str]] = defaultdict(set)
     switch, odd, wanted = "", "", frozenset(names)
     for line, raw in enumerate(text.splitlines(), 1):
@@ -159,14 +161,15 @@ def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, str]
         elif not raw.startswith("["):
             switch = switch if not raw or raw[0].isspace() or raw.startswith("#") else ""
         elif switch and (port := _PORT.match(raw)):
-            if port.group(1) == "S":
-                uplinks[switch].add(f"S-{port.group(2)}")
+            number, kind, guid, at, described = port.groups()
+            if kind == "S":
+                uplinks[switch].add(f"S-{guid}")
                 continue
-            described = port.group(4).strip()
+            described = described.strip()
             node, _, adapter = described.partition(" ")
             if described.endswith(_AGGREGATION):
                 continue
-            adapter = adapter if port.group(3) == "1" else f"{adapter}/{port.group(3)}"
+            adapter = adapter if at == "1" else f"{adapter}/{at}"
             why = ""
             if described == node or (node not in wanted and " " in adapter):
                 why = f'line {line} describes an adapter as "{described}", not as "NODE ADAPTER": set its description'
@@ -175,7 +178,7 @@ def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, str]
             if why and node in wanted:
                 raise BadTopology(why)
             odd = odd or why
-            adapters[node][adapter] = switch
+            adapters[node][adapter] = Link(switch, number)
     if not adapters:
         raise BadTopology("there is no switch with an adapter on it: is this the output of ibnetdiscover?")
     return adapters, uplinks, odd
@@ -184,29 +187,46 @@ def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, str]
 def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]]) -> Topology:
     """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod.
 
-    ``interfaces``: by node and rail. All nodes have the same rails.
+    ``interfaces``: by node and rail. All nodes have the same rails. Switches of one name, as from the factory, are told
+    apart by the address of their chassis.
     """
-    switches: dict[str, dict[str, str]] = {}
+    links: dict[str, dict[str, tuple[str, str, str]]] = {}
     for node, text in outputs.items():
-        seen: dict[str, set[str]] = defaultdict(set)
+        seen: dict[tuple[str, str], set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
-            seen[found.group(1)].add(found.group(2).strip())
+            seen[found.group(1), found.group(2)].add(found.group(3).strip())
+        links[node] = {}
         for rail, interface in interfaces[node].items():
-            if not seen[interface]:
+            names, macs, ports = (seen[interface, key] for key in ("chassis.name", "chassis.mac", "port.ifname"))
+            if not names:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
                     "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
-            if len(seen[interface]) > 1:
+            if len(names) > 1 or len(macs) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-        switches[node] = {rail: min(seen[interface]) for rail, interface in interfaces[node].items()}
-    return _by_switches(switches, {}, list(next(iter(interfaces.values()))))
+            links[node][rail] = min(names), min(macs, default=""), min(ports, default="")
+    chassis_of: dict[str, set[str]] = defaultdict(set)
+    for name, chassis, _ in (link for given in links.values() for link in given.values()):
+        chassis_of[name].update({chassis} - {""})
+    on = {
+        node: {
+            rail: Link(f"{name} {chassis}".strip() if len(chassis_of[name]) > 1 else name, port)
+            for rail, (name, chassis, port) in given.items()
+        }
+        for node, given in links.items()
+    }
+    return _checked(_by_switches(on, {}, list(next(iter(interfaces.values())))), on)
+
+
+def _checked(topology: Topology, on: Mapping[str, Mapping[str, Link]]) -> Topology:
+    return dataclasses.replace(topology, miscabled=miscabled_rails(on, topology.rails))
 
 
 def _by_switches(
-    on: Mapping[str, Mapping[str, str]], uplinks: Mapping[str, set[str]], rails: Sequence[str]
+    on: Mapping[str, Mapping[str, Link]], uplinks: Mapping[str, set[str]], rails: Sequence[str]
 ) -> Topology:
-    groups = {node: tuple(given.get(rail, "") for rail in rails) for node, given in on.items()}
+    groups = {node: switches(given, rails) for node, given in on.items()}
     # A switch carries several rails where the fabric is not rail-optimised: its name once is enough.
     names = {group: " ".join(dict.fromkeys(filter(None, group))) for group in groups.values()}
     above = {group: ", ".join(sorted(set().union(*(uplinks.get(name, ()) for name in group)))) for group in names}

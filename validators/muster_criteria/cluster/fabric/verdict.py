@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from muster_criteria.cluster.fabric.cabling import judge_cabling
 from muster_criteria.cluster.fabric.causes import carries_nothing, goes_over, stops
 from muster_criteria.cluster.fabric.covered import notes, too_noisy
 from muster_criteria.cluster.fabric.decode import decode
@@ -55,6 +56,7 @@ def judge_fabric(
     that is either a switch or several nodes'. Faults of the fabric are no node's, but a rail over which nothing ever
     arrived but wrong bytes keeps its node from passing, and a cell that no part explains keeps both nodes from it.
     """
+    judge_cabling(rounds.topology, block)
     diagnosis = decode(rounds.topology, rounds.results)
     parts = [
         _in_names(rounds.topology, each, diagnosis.least(each), confirmed)
