@@ -110,8 +110,8 @@ class Threads:
         return any(thread.is_alive() for thread in self._threads)
 
     def overdue(self, late_s: float) -> bool:
-        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long, but for
-        ``takes_s``, which all take alike; or ``late_s`` longer than that from the latest start: the others may have
+        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long, but
+        for ``takes_s``, which all take alike; or ``late_s`` longer than that from the latest start: the others may have
         failed, or there are none. A probe's own time limit leaves less than twice ``takes_s``.
         """
         now, first, takes_s = time.monotonic(), min(self._done_at, default=math.inf), self._takes_s or 0.0
