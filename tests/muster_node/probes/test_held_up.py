@@ -1,4 +1,4 @@
-"""Another GPU's start holds up the work of one that has started: what that took is no measure of what it takes."""
+"""What holds up the work of a GPU: another's start is no measure of what it takes; what hangs is left behind."""
 
 import contextlib
 import threading
@@ -9,6 +9,7 @@ import pytest
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Compute, Device, Timing
 from muster_node.probes.gemm_rate import GemmRate
+from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.thermal_soak import ThermalSoak
 from muster_node.workloads.pulses import Pulsing
 
@@ -66,6 +67,8 @@ class Board(HostHardware):
         return GPUS if kind == "gpu" else super().devices(kind)
 
     def compute(self, device):
+        if device.kind != "gpu":
+            return super().compute(device)
         if device is GPUS[-1]:
             time.sleep(START_S)
             self.started.set()
@@ -100,3 +103,15 @@ def test_bursts_are_as_long_as_their_width(run_probe, tmp_path):
 
     board.at_once(GPUS, Pulsing(Context, "bf16", "in phase", work_of))
     assert bursts == {gpu: {10} for gpu in GPUS}
+
+
+def test_an_only_gpu_whose_copies_hang_is_left_behind(run_probe, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(Queue, "copy", lambda self, *_, **__: (released.wait(1.0), self._queue(1.0)))
+    board = Board()
+    board.devices = lambda kind: GPUS[:1] if kind == "gpu" else HostHardware.devices(board, kind)
+    board.start_limit_s = board.late_s = 0.3
+    run = run_probe(MemoryBandwidth, board, seconds=0.01, array_mib=1)
+    released.set()
+    assert "gpu0 hangs" in run.one("memory_bandwidth", "gpu0", op="copy").note
+    assert run.one("memory_bandwidth", "memory", op="copy").value > 0
