@@ -189,9 +189,9 @@ def _bursts(pattern: str, slot: int, widths: list[int], takes: float = 0.0) -> l
     )
     pulsed = pulsing(Worker(device, 0, 1, lambda: None))
     assert pulsed is not None
-    begins = collections.Counter(compute.given[2:])  # the first two lay out and size
+    begins = collections.Counter(compute.given[4:])  # the first four lay out and size
     assert pulsed.bursts == len(begins) or takes
-    start = 1000.0 + 2 * takes + 0.05  # after layout, sizing and the start signal
+    start = 1000.0 + 4 * takes + 0.05  # after layout, sizing and the start signal
     return [(round(1000 * (begin - start), 3), products) for begin, products in begins.items()]
 
 

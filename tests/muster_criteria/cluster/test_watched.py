@@ -40,6 +40,7 @@ def judged(
     ("read", "severity"),
     [
         (row("throttle_time", 12.0, **HEAT), Severity.CRITICAL),
+        (row("throttle_time", 0.01, **HEAT), Severity.WARNING),
         (row("throttle_time", 0.0, **HEAT), None),
         (row("throttle_time", None, note=NOT_SUPPORTED, **HEAT), None),
         (row("throttle_time", 900.0, reason="sw_power_cap"), None),  # usual under load

@@ -95,12 +95,13 @@ def test_what_the_driver_asked_for_is_over_when_it_asks_for_something_else() -> 
 
 
 JUDGED = {
-    "hw_thermal": Severity.CRITICAL, "hw_power_brake": Severity.CRITICAL, "hw_slowdown": Severity.CRITICAL,
+    "hw_thermal": Severity.CRITICAL, "hw_power_brake": Severity.CRITICAL, "hw_slowdown": Severity.WARNING,
     "sw_thermal": Severity.WARNING, "board_limit": Severity.WARNING, UNKNOWN: Severity.WARNING,
     "sw_power_cap": None, "reliability": None,
 }  # fmt: skip
-"""By reason, what it is at rest; under load, heat that the driver finds is as grave as the hardware's."""
-UNDER_LOAD = JUDGED | {"sw_thermal": Severity.CRITICAL}
+"""By reason, what it is at rest; under load, heat that the driver finds is as grave as the hardware's, and so is a
+slowdown that lasts."""
+UNDER_LOAD = JUDGED | dict.fromkeys(("sw_thermal", "hw_slowdown"), Severity.CRITICAL)
 
 
 @pytest.mark.parametrize("reason", [*(name for name, _ in HARMFUL_FIRST), UNKNOWN])
@@ -116,3 +117,16 @@ def test_each_throttle_reason_has_its_rule(reason: str) -> None:
     load.add("gpu_watch", "throttle_time", "gpu3", 100.0, "s", labels={"reason": reason})
     of_load = {each.severity for each in load.judge().findings if each.metric == "throttle_time"}
     assert of_load == {UNDER_LOAD[reason]} - {None}
+
+
+@pytest.mark.parametrize(("reason", "seconds"), [
+    ("hw_thermal", 0.04), ("sw_thermal", 0.04), ("thermal", 0.04), ("hw_slowdown", 2.0),
+])  # fmt: skip
+def test_what_sound_gpus_show_for_a_moment_warns(reason: str, seconds: float) -> None:
+    """DCGM prints such heat as 0.0 s; nvml.h: a slowdown "may be also reported during PState or clock change"."""
+    load = Case(shipped("h100-sxm-8"), healthy_raw(shipped("h100-sxm-8"), "burn_in"))
+    if any(load.rows("throttle_time", "gpu3", reason=reason)):
+        load.drop("throttle_time", "gpu3", reason=reason)
+    load.add("gpu_watch", "throttle_time", "gpu3", seconds, "s", labels={"reason": reason})
+    found = [each.severity for each in load.judge().findings if each.metric == "throttle_time"]
+    assert found == [Severity.WARNING]

@@ -14,13 +14,13 @@ from tests.muster_criteria.nodes import MakeCase
         ("integrity", ("gemm_mismatches", "gpu5"), 0.0, False, Verdict.INCONCLUSIVE),
         ("integrity", ("gemm_mismatches", "gpu5"), 4.0, True, Verdict.FAIL),
         ("performance", ("gemm_rate", "gpu5"), 9.0, True, Verdict.INCONCLUSIVE),
-        ("burn_in", ("throttle_time", "gpu5"), 40.0, True, Verdict.FAIL),
+        ("burn_in", ("ecc_uncorrected_delta", "gpu5"), 40.0, True, Verdict.FAIL),
     ],
 )
 def test_what_other_parameters_measured_fails_by_no_limit_of_these(
     case: MakeCase, stage: str, figure: tuple[str, str], value: float, fails: bool, verdict: Verdict
 ) -> None:
-    labels = {"reason": "hw_thermal"} if figure[0] == "throttle_time" else {"dtype": "bf16"}
+    labels = {"dtype": "bf16"} if figure[0].startswith("gemm") else {}
     made = case(stage).set(*figure, value=value, **labels)
     before = made.judge()
     assert (before.verdict is Verdict.FAIL) is fails

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import LEVELS
 from muster_node.hardware.host.cpu_workers import WorkerFailed
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device
-from muster_node.hardware.workers import NotEnded, Threads
+from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Threads
 from muster_node.probe import Skip
 from muster_node.probes.transfers import Found
 from muster_node.workloads.each_device import DeviceError
+from muster_node.workloads.pulses import PATTERNS
 
 GPUS = [Device(f"gpu{slot}", "gpu", slot) for slot in range(3)]
 
@@ -141,11 +144,30 @@ def test_known_work_that_hangs_is_left_behind_where_no_other_did_its_work(monkey
     threads = Threads([lambda ready: DeviceError("NVLink")] * failed + [lambda ready: never.wait()], 300.0, 600.0)
     for thread in threads._threads[:failed]:
         thread.join()
-    now[0] = 1500.0
+    now[0] = 1020.0
     assert not threads.overdue(120.0)
-    now[0] = 1501.0
+    now[0] = 1021.0
     assert threads.overdue(120.0)
-    assert threads.results() == [DeviceError("NVLink")] * failed + [NotEnded(1501.0)]
+    assert threads.results() == [DeviceError("NVLink")] * failed + [NotEnded(1021.0)]
+    never.set()
+
+
+@pytest.mark.parametrize("probe", ["gpu_burn", "thermal_soak"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_gpu_that_hangs_is_left_behind_before_the_time_limit_of_its_probe(monkeypatch, probe, level):
+    """The probe's limit would end what the other GPUs measured too."""
+    (use,) = (uses.probes[probe] for uses in load_sku("h100-sxm-8").programme.stages.values() if probe in uses.probes)
+    now, done, never = [0.0], threading.Event(), threading.Event()
+    monkeypatch.setattr("muster_node.hardware.workers.time", SimpleNamespace(monotonic=lambda: now[0]))
+    params = use.params_at(level)
+    jobs = [lambda ready: done.wait(), lambda ready: never.wait()]
+    threads = Threads(jobs, START_LIMIT_S, params["seconds"])
+    now[0] = params["seconds"] + 60.0
+    done.set()
+    threads._threads[0].join()
+    assert not threads.overdue(LATE_S)
+    now[0] = use.timeout_at(level) - len(PATTERNS) * params.get("pulse_s", 0) - params.get("cooldown_s", 0)
+    assert threads.overdue(LATE_S)
     never.set()
 
 

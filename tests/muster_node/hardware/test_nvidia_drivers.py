@@ -10,6 +10,7 @@ import pytest
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.nvidia.states import RECOVERY_ACTIONS
 from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, UNKNOWN, named
+from muster_node.hardware.seam import NOT_SUPPORTED
 from muster_node.workloads.under_load import RECOVERIES
 from tests.muster_node.hardware.nvml_standin import FakeNvml, facts_of, value_of
 
@@ -50,6 +51,16 @@ def test_what_driver_470_lacks_is_not_supported_and_does_not_hide_who_uses_a_gpu
     assert value_of(facts, "confidential_computing", "node") == 1.0
     use = gpus.processes()
     assert (use.processes, len(use.unknown)) == ((), 8)
+
+
+def test_what_a_driver_has_given_up_is_not_supported() -> None:
+    """As nvidia-smi has it: "Requested functionality has been deprecated"."""
+    new, names = FakeNvml(count=1), ("application_clock", "application_clock_default", "retired_pages_pending")
+    for call in ("ApplicationsClock", "DefaultApplicationsClock", "RetiredPagesPendingStatus"):
+        new.refuse[f"nvmlDeviceGet{call}"] = pynvml.NVML_ERROR_DEPRECATED
+    found = [fact for fact in NvidiaGpus(new).inventory() if fact.name in names]
+    assert {fact.name for fact in found} == set(names)
+    assert {(fact.value, fact.note) for fact in found} == {(None, NOT_SUPPORTED)}
 
 
 @pytest.mark.parametrize(("code", "known"), [

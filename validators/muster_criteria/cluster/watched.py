@@ -54,7 +54,7 @@ def judge_watched(
             else:
                 broken[limit.metric, *sorted(limit.labels.items())][name].append(_finding(limit, row))
     for found in broken.values():
-        (first, *_) = next(iter(found.values()))
+        first = min((each for findings in found.values() for each in findings), key=lambda each: each.severity.rank)
         shareable = first.fault_class in _SHARED and first.severity is Severity.CRITICAL
         alike = _alike(found, racks) if shareable else []
         if alike:
@@ -89,10 +89,14 @@ def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measure
 
 
 def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[Limit, Measured]]:
-    for limit in limits:
+    """One that breaks both what fails and what warns counts once, as failing."""
+    failing: set[tuple[object, ...]] = set()
+    for limit in sorted(limits, key=lambda each: each.breach != "fail"):
         for row in measured.rows(PROBE, limit.metric):
             over = limit.device == "gpu" and row.value is not None and row.value > number_of(limit)
-            if over and limit.applies_to(row.metric, kind_of(row.device), dict(row.labels)):
+            place = (row.metric, row.device, *sorted(row.labels.items()))
+            if over and limit.applies_to(row.metric, kind_of(row.device), dict(row.labels)) and place not in failing:
+                failing.update([place] if limit.breach == "fail" else ())
                 yield limit, row
 
 

@@ -110,13 +110,14 @@ class Threads:
         return any(thread.is_alive() for thread in self._threads)
 
     def overdue(self, late_s: float) -> bool:
-        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long; or
-        twice ``takes_s``, at least ``late_s``, from the latest start: the others may have failed, or there are none.
+        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long, but
+        for ``takes_s``, which all take alike; or ``late_s`` longer than that from the latest start: the others may have
+        failed, or there are none. A probe's own time limit leaves less than twice ``takes_s``.
         """
-        now, first = time.monotonic(), min(self._done_at, default=math.inf)
-        if self._takes_s is not None and now - self._begun > self._start_limit_s + max(late_s, 2 * self._takes_s):
+        now, first, takes_s = time.monotonic(), min(self._done_at, default=math.inf), self._takes_s or 0.0
+        if self._takes_s is not None and now - self._begun > self._start_limit_s + takes_s + late_s:
             return True
-        return now - first > max(late_s, first - self._begun)
+        return now - first > max(late_s, first - self._begun - takes_s)
 
     def join(self) -> None:
         """Wait a moment for one that is still at work."""

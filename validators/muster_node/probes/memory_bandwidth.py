@@ -68,8 +68,9 @@ def _measure(context: Context, torch: Any, devices: list[Device]) -> list[Any]:
         return []
     array_bytes = MIB * (context.params["array_mib"] or _array_mib(context, devices[0].kind))
     context.progress("copy and triad on {}".format(", ".join(device.id for device in devices)))
+    takes_s = len(_BYTES_PER_ELEMENT) * context.params["seconds"]
     with context.hardware.loading(devices):
-        return on_each(context.hardware, devices, _Streaming(torch, context, array_bytes))
+        return on_each(context.hardware, devices, _Streaming(torch, context, array_bytes), takes_s=takes_s)
 
 
 def _array_mib(context: Context, kind: str) -> float:

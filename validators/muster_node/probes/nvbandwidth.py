@@ -51,7 +51,7 @@ class Nvbandwidth(Probe):
             raise RuntimeError(f"nvbandwidth {error}") from error
         for test in found.tests:
             _emit(context, test, names, note)
-        for name in found.waived:  # as where no GPU reaches another directly
+        for name in _waived(context, found):  # as where no GPU reaches another directly
             for gpu in context.hardware.devices("gpu"):
                 context.emit("nvbandwidth_rate", gpu.id, labels={"test": name}, samples=0, note=_WAIVED)
         if found.corrupt:  # it ends at the first corrupt copy
@@ -61,16 +61,26 @@ class Nvbandwidth(Probe):
             raise RuntimeError("nvbandwidth measured nothing of {}".format("; ".join(missing)))
 
 
+def _left_out(context: Context, found: Bandwidths) -> list[str]:
+    """The tests to run that gave neither figures nor corrupt data."""
+    ran = {*found.corrupt, *(test.name for test in found.tests)}
+    return [name for name in context.params["tests"] if name not in ran]
+
+
+def _waived(context: Context, found: Bandwidths) -> list[str]:
+    """The tests that this machine has nothing for: those left out, where the tool says so of as many."""
+    left_out = _left_out(context, found)
+    return left_out if len(left_out) <= found.waived else []
+
+
 def _missing(context: Context, found: Bandwidths, names: dict[int, str]) -> list[str]:
     """What was to be measured and has no figure: whole tests, and GPUs in a test."""
     by_test = {test.name: {names[column] for _, column in test.cells} for test in found.tests}
     answering = [device.id for device in context.hardware.devices("gpu")]
-    missing = []
-    for name in context.params["tests"]:
-        without = [gpu for gpu in answering if gpu not in by_test.get(name, ())]
-        if name not in by_test and name not in found.waived:
-            missing.append(name)
-        elif name in by_test and without:
+    missing = [] if _waived(context, found) else _left_out(context, found)
+    for name in by_test:
+        without = [gpu for gpu in answering if gpu not in by_test[name]]
+        if without:
             missing.append("{} in {}".format(", ".join(without), name))
     return missing
 

@@ -19,7 +19,7 @@ from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
 from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, normal_operands, products_in
+from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, least_s, normal_operands, products_in
 from muster_node.workloads.sensor_record import STEADY_SERIES, Record, Series, frozen
 from muster_node.workloads.under_load import throttled
 
@@ -289,17 +289,20 @@ def _soak(torch: Any, context: Context, worker: Worker) -> _Soaked:
     shape = (size, size, size)
     a, b = normal_operands(torch, compute, _DTYPES[kind], shape, seed)
 
+    def product() -> None:
+        compute.matmul(a, b, nominal=shape)
+
     def block(products: int) -> float:
         with compute.timer() as timing:
             for _ in range(products):
-                compute.matmul(a, b, nominal=shape)
+                product()
         return timing.seconds
 
     block(1)  # the first product allocates and plans
-    per_block = products_in(_BLOCKS_S[kind], block(1))
+    worker.ready()  # what another GPU's start held up would make short blocks, with a rest after each
+    per_block = products_in(_BLOCKS_S[kind], least_s(compute, product))
     window = max(_WINDOW_MIN_S, seconds / _WINDOWS)
     rates: list[float] = []
-    worker.ready()
     began, total = clock.now(), 0.0
     end = began + seconds
     while not rates or clock.now() < end:

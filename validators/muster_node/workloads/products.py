@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute, Timing
 from muster_node.workloads.common import FORMATS, MIB, right_operand
@@ -12,6 +12,7 @@ BLOCK_S = {"cpu": 0.02, "gpu": 0.05}
 BUSY_BLOCK_S = 0.1
 """Seconds of a block that keeps a GPU busy between two synchronisations, and is short enough to show a dip."""
 _FLUSHES = 8
+_TIMINGS = 3
 _TINY_S = 1e-9
 
 Shape = tuple[int, int, int]
@@ -22,7 +23,7 @@ class Products:
     """Products of normal random matrices of a fixed seed.
 
     ``flush_mib``: what is overwritten before each product, so that no operand is still in a cache; how long that takes
-    is measured by itself and taken off.
+    is measured by itself before each series of blocks, and taken off.
     """
 
     def __init__(self, torch: Any, compute: Compute, dtype: str, shape: Shape, seed: int, flush_mib: float) -> None:
@@ -34,26 +35,15 @@ class Products:
             self._flushed = torch.empty(
                 compute.physical(self._flush_bytes), dtype=torch.int8, device=compute.torch_device
             )
-        self._warm_up()
+        self._product()  # the first product and flush plan and allocate
+        self._flush()
+        self.per_block = 1
 
     @property
     def flop(self) -> float:
         """Floating-point operations of one product, 2·m·n·k."""
         m, n, k = self._shape
         return 2.0 * m * n * k
-
-    def _warm_up(self) -> None:
-        """The first product and flush plan and allocate; the next ones are timed."""
-        self._product()
-        self._flush()
-        if self._flushed is not None:
-            with self._compute.timer() as timing:
-                for _ in range(_FLUSHES):
-                    self._flush()
-            self._flush_s = timing.seconds / _FLUSHES
-        with self._compute.timer() as timing:
-            self._product()
-        self.per_block = products_in(BLOCK_S[self._compute.device.kind], timing.seconds)
 
     def block(self) -> Timing:
         """``per_block`` products, one after another; the seconds are those of the products alone."""
@@ -65,7 +55,10 @@ class Products:
         return timing
 
     def blocks(self, seconds: float, at_least: int) -> list[Timing]:
-        """Blocks until they come to ``seconds`` of products."""
+        """Blocks until they come to ``seconds`` of products. To be called when all devices have started."""
+        if self._flushed is not None:
+            self._flush_s = least_s(self._compute, self._flush, _FLUSHES)
+        self.per_block = products_in(BLOCK_S[self._compute.device.kind], least_s(self._compute, self._product))
         timings: list[Timing] = []
         while len(timings) < at_least or sum(timing.seconds for timing in timings) < seconds:
             timings.append(self.block())
@@ -78,6 +71,19 @@ class Products:
         if self._flushed is not None:
             self._flushed.zero_()
             self._compute.touch(self._flushed, nominal_bytes=self._flush_bytes)
+
+
+def least_s(compute: Compute, work: Callable[[], Any], times: int = 1) -> float:
+    """Device seconds of ``work``, by the least of several timings of so many: whatever another device's start or a busy
+    host holds up only lengthens one.
+    """
+    seconds = []
+    for _ in range(_TIMINGS):
+        with compute.timer() as timing:
+            for _ in range(times):
+                work()
+        seconds.append(timing.seconds / times)
+    return min(seconds)
 
 
 def products_in(seconds: float, each_s: float) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Callable
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param
 from muster_node.workloads.exact_vector import Finding, hung
-from muster_node.workloads.products import products_in
+from muster_node.workloads.products import least_s, products_in
 
 PATTERNS = ("in phase", "anti-phase")
 PARAMS = {
@@ -96,12 +96,11 @@ class Pulsing:
             return None
         with finding.keeping_errors():
             give, burst = self._work_of(compute, finding)
-            with compute.timer() as once:
-                give(1)
-            finding.product_s = once.seconds
+            worker.ready()
+            finding.product_s = least_s(compute, functools.partial(give, 1))
             worker.ready()
             for width, places in self.rhythm.widths(worker.device):
-                products = products_in(width, once.seconds)
+                products = products_in(width, finding.product_s)
                 with compute.timer():
                     for _ in places:
                         burst(products)

@@ -191,6 +191,7 @@ class Nvml:
         unsupported = code in (
             self.constant("NVML_ERROR_NOT_SUPPORTED"),
             self.constant("NVML_ERROR_FUNCTION_NOT_FOUND"),
+            self.constant("NVML_ERROR_DEPRECATED"),  # as of application clocks, from driver 580 on
         )
         error = self._binding.NVMLError(code)
         return Answer(note=NOT_SUPPORTED if unsupported else f"NVML: {error} (error {code})", code=code)
