@@ -35,8 +35,8 @@ class NodeRow(Base):
     reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage (``StageRow.id``)
     that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept it in service,
     whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or None;
-    ``repaired``: before its last repair, or before this machine. ``machine_event``: the last event (``EventRow.id``)
-    before this machine. ``spell``: how often the name has entered service, or was verified in it. ``placed`` and
+    ``repaired``: before its last repair, or before this machine; ``sku_after``: before it became one of another SKU.
+    ``machine_event``: the last event (``EventRow.id``) before this machine. ``spell``: how often the name has entered service, or was verified in it. ``placed`` and
     ``remarked``: how many parts its reports have put into this machine, and how often they contradicted another node's.
     """
 
@@ -78,6 +78,7 @@ class NodeRow(Base):
     accepted: Mapped[int] = mapped_column(BigInteger, default=0)
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
     repaired: Mapped[int] = mapped_column(BigInteger, default=0)
+    sku_after: Mapped[int] = mapped_column(BigInteger, default=0)
     machine_event: Mapped[int] = mapped_column(BigInteger, default=0)
     spell: Mapped[int] = mapped_column(default=0)
     placed: Mapped[int] = mapped_column(default=0)
