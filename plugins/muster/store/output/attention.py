@@ -22,10 +22,11 @@ from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, NodeRow
+from muster.store.database.models import EventRow, NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.repairs import IncidentRow
 from muster.store.decisions import questions, replacing
+from muster.store.decisions.current import PRESENT, superseded
 from muster.store.fleet import repairs, signs
 from muster.store.fleet.measured import NOT_PEERS
 from muster.store.machines import leases, racks
@@ -60,7 +61,7 @@ def collect(
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
-            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved),
+            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved), NodeRow.shadow,
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     broken = {row.node for row in rows if row.state in REPAIRABLE}
@@ -77,8 +78,17 @@ def collect(
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
         incidents=incidents, obstacles=runs.obstacles(),
         untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
+        failing=_failing(),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())
+
+
+def _failing() -> dict[str, str]:
+    """{node in shadow mode: a verdict on it that is a FAIL by what is known now, and why}."""
+    failed = NodeRow.shadow, StageRow.current, StageRow.verdict == Verdict.FAIL, ~superseded(StageRow)
+    query = select(StageRow.node, StageRow.stage, StageRow.reason).join(NodeRow, PRESENT).where(*failed)
+    with reading() as session:
+        return {row.node: f"{row.stage} failed: {row.reason}" for row in session.execute(query.order_by(StageRow.id))}
 
 
 def _members() -> dict[tuple[str, bool], int]:
