@@ -65,8 +65,8 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, of which a
     verdict is current or on which a suspicion rests, parts and suspicions of them by when they were last in a node,
     events by their own age, but for each node's adoption, its last move, and its and its present machine's first
-    entry into production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU
-    revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
+    entry into production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and
+    SKU revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
     certificates until a year after they expired, and the newest of each machine.
     """
     moment = now or agreed_now()

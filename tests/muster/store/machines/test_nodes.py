@@ -131,7 +131,9 @@ class TestEnrolment:
         [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"work_dir": "/scratch"},
          {"launch": {"kind": "venv", "path": "/opt/torch"}}, {"sku": "h100-sxm-8"}],
     )  # fmt: skip
-    def test_what_a_run_finds_its_job_and_judges_its_node_by_stays_until_it_is_over(self, change: dict[str, object]) -> None:
+    def test_what_a_run_finds_its_job_and_judges_its_node_by_stays_until_it_is_over(
+        self, change: dict[str, object]
+    ) -> None:
         run = RunKey("dag", "run")
         store.nodes.add(fleet.new_node())
         store.leases.acquire("gpu-0001", run)

@@ -41,16 +41,21 @@ def test_a_repair_that_has_just_begun_is_shown_before_it_asks_or_waits() -> None
     assert [each.cause for each in store.attention.collect()] == [Cause.IN_REPAIR]
 
 
-def test_a_fail_in_shadow_mode_is_a_persons_until_its_stage_passes_again() -> None:
+def test_a_fail_in_shadow_mode_is_a_persons_until_it_is_waived_or_its_stage_passes() -> None:
     store.nodes.add(fleet.new_node(NODE))
     store.adoption.adopt([NODE], "Ada", "it serves already")
     assert [(each.cause, each.listed) for each in store.attention.collect()] == [(Cause.UNVERIFIED, False)]
-    fleet.fail(NODE)
+    failed = fleet.fail(NODE)
     inconclusive = fleet.begin(NODE, "inconclusive")
     store.runs.finish(inconclusive.key, Verdict.INCONCLUSIVE, "it did not answer")
     store.leases.release(inconclusive.key, "over")
     (found,) = store.attention.collect()
     assert (found.cause, found.turn, found.serving) == (Cause.UNVERIFIED, Turn.PERSON, True)
+    (finding,) = store.reporting.run(failed.key).stages[0].judgement.findings
+    waiver = store.waivers.give(finding.id, store.waivers.end_of("2999-12-31"), "Ada", "a spare is ordered")
+    assert [each.listed for each in store.attention.collect()] == [False]
+    store.waivers.revoke(waiver.id, "Ada", "it fails jobs")
+    assert [each.listed for each in store.attention.collect()] == [True]
     fleet.qualify(NODE, "again", stages=STAGES)
     assert [(each.cause, each.listed) for each in store.attention.collect()] == [(Cause.UNVERIFIED, False)]
 
