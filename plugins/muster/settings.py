@@ -260,8 +260,8 @@ class _Retention(pydantic.BaseModel):
     retention_events_days: int = pydantic.Field(
         default=0,
         ge=0,
-        description="days the history of nodes and leases is kept, 365 at least; 0: forever. Adoptions, and the first "
-        "entries into production of each node and of its present machine, are kept for good",
+        description="days the history of nodes and leases is kept, 365 at least; 0: forever. Adoptions, the last move "
+        "of each node, and the first entries into production of it and of its present machine, are kept for good",
     )
 
 

@@ -35,6 +35,8 @@ class Cause(enum.StrEnum):
     """In production, and closed or out of order in its scheduler."""
     LEAVES = "to leave service"
     """It serves, and leaves with the next sweep, or once the circuit breaker lets it."""
+    UNVERIFIED = "unverified"
+    """It was adopted in service, and no test has verified it: in shadow mode it serves whatever is found."""
     FALLEN = "fallen"
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"

@@ -146,7 +146,8 @@ class FleetRow(OfRun):
     stands, by the labels ``pod`` and ``slot``. ``moved_for``: why the node came into its state, and ``moved_by`` who
     moved it; empty if a test moved it, or one has ended since. ``came_from``: the state before this one, None if the
     node had none other. ``spare``: kept out of production to replace another node (label ``spare``).
-    ``paused_until``: the end of the pause of its tests; None, or a moment that is over, without one.
+    ``paused_until``: the end of the pause of its tests; None, or a moment that is over, without one. ``held_for``: the
+    verdict that is held, and why; "" without one. ``shadow``: adopted in service, and not verified.
     """
 
     node: str
@@ -170,6 +171,8 @@ class FleetRow(OfRun):
     spare: bool = False
     paused_until: datetime.datetime | None = None
     moved_by: str = ""
+    held_for: str = ""
+    shadow: bool = False
 
     @property
     def latest(self) -> str:

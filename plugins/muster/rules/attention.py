@@ -50,7 +50,7 @@ class Known:
     ``obstacles``: why its run, which tries again, could not reach it. ``untestable``: when tests of it were refused,
     though no one else used it, in order. ``leaving``: of a node in service, the observation for which it is to leave.
     ``members``: how many nodes may be peers, by SKU and by whether they are simulated. ``uncompared``: SKUs that
-    compare nothing with other nodes.
+    compare nothing with other nodes. ``failing``: of a node in shadow mode, the FAIL that stands on it, and why.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
@@ -66,6 +66,7 @@ class Known:
     leaving: Mapping[str, Observation] = dataclasses.field(default_factory=dict)
     members: Mapping[tuple[str, bool], int] = dataclasses.field(default_factory=dict)
     uncompared: Collection[str] = ()
+    failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) -> list[Attention]:
@@ -109,10 +110,10 @@ class _Seen:
         self.replaces, self.rack = known.replacements.get(node), known.racks.get((row.rack, row.simulated))
         self.obstacle, self.leaves = known.obstacles.get(node, ""), known.leaving.get(node)
         self.others = max(0, known.members.get((row.sku, row.simulated), 0) - 1)
-        self.compared = row.sku not in known.uncompared
+        self.compared, self.failing = row.sku not in known.uncompared, known.failing.get(node, "")
         self.refused = why if counts(at) else ""
         self.refusals = [each for each in known.untestable.get(node, ()) if counts(each)]
-        self.why = row.moved_for or self.refused or row.headline or "it was not tested yet"
+        self.why = row.held_for or row.moved_for or self.refused or row.headline or "it was not tested yet"
         self.paused = row.paused_until if row.paused_until and row.paused_until > now else None
 
     def item(
@@ -164,6 +165,12 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
             why = f"it is to leave service ({seen.leaves.action}): {seen.leaves.sentence}"
             item = seen.item(Cause.LEAVES, Turn.MUSTER, f"muster node move {name} quarantine --reason …", why)
             return dataclasses.replace(item, since=seen.leaves.first_seen)
+        case State.PRODUCTION if row.shadow and seen.failing:
+            why = f"it serves in shadow mode, and {seen.failing}"
+            return seen.item(Cause.UNVERIFIED, Turn.PERSON, f"muster node move {name} quarantine --reason …", why)
+        case State.PRODUCTION if row.shadow:
+            why = "it serves in shadow mode, and no whole test of it has passed"
+            return seen.item(Cause.UNVERIFIED, Turn.MUSTER, f"muster revalidate {name} --reason …", why)
         case State.REVALIDATION:
             return seen.item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …")
         case State.QUARANTINE | State.TRIAGE | State.REPAIR:

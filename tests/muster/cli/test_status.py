@@ -54,7 +54,7 @@ def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     _, out, _ = muster("status")
     assert "production\t1" in out
     assert "registered\t1" in out
-    assert out.count("circuit breaker") == 1, "only what is open"
+    assert out.count("\ncircuit breaker") == 1, "only what is open"
     assert [line.split("\t")[0] for line in out.splitlines() if "muster node move a quarantine --reason …" in line] == [
         "a"
     ]

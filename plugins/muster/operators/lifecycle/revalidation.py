@@ -105,7 +105,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
-            store.signs.note_refusal(name, str(error), busy=True)
+            store.signs.note_refusal(name, str(error), busy=not node.shadow)  # which its scheduler may keep for ever
         _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}

@@ -192,17 +192,16 @@ class RemoteJobOperator(BaseOperator):
         """Raise AirflowFailException for errors that a person has to resolve, or at the last of the attempts;
         Inconclusive (retried) for other ones.
 
-        A fault of the controller is noted for the run's end: the node is not charged with it.
+        A fault of the controller, such as a SKU file that is being edited, is noted for the run's end: the node is not
+        charged with it.
         """
         try:
             yield
-        except (
-            DifferentMachine, IllegalMove, JobEnded, LeaseLost, Preempted, SkuError, UnknownRun, launch.BadLaunch,
-        ) as error:  # fmt: skip
+        except (DifferentMachine, IllegalMove, JobEnded, LeaseLost, Preempted, UnknownRun) as error:
             raise AirflowFailException(str(error)) from error
         except Overtaken as error:  # no attempt at the node
             raise Inconclusive(str(error)) from error
-        except ControllerFault as error:
+        except (ControllerFault, SkuError, launch.BadLaunch) as error:
             ti: Any = context["ti"]
             faults.note(RunKey.of(ti), self.stage, str(error), node=self.member)
             raise self._without_verdict(context, f"a fault of the controller, not of the node: {error}") from error
@@ -290,7 +289,13 @@ class RemoteJobOperator(BaseOperator):
             attempt.task.try_number,
             given.chassis.to_json().encode() if given.chassis else None,
         )
-        recorded = verdict.record(attempt.task.key, given.stage, sent, node=self.member)
+        try:
+            recorded = verdict.record(attempt.task.key, given.stage, sent, node=self.member)
+        except DifferentMachine as error:  # its sentence has the way out: the run, and so `muster status`, show it
+            refused = self._to_judge(attempt, finished.end, None, str(error))
+            nothing = store.stages.Sent(attempts=attempt.task.try_number)
+            verdict.record(attempt.task.key, refused.stage, nothing, node=self.member)
+            raise
         for sentence in recorded.swapped:
             self.log.warning("%s", sentence)
         repeat = recorded.judgement.repeat

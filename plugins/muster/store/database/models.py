@@ -27,17 +27,17 @@ from muster.store.database.base import BigId
 class NodeRow(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
-    ``machine``: how many machines have had the name, which separates records of another one from its own, whatever
-    the clocks say; ``machine_since`` shows since when. ``environment``: what it reported last. ``shadow``: adopted
-    while it served, unverified.
-    ``held_run``: "dag_id/run_id" of the run whose verdict is held, until a person or another test decides. ``bmc``:
-    address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by`` gave it for the
-    reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage (``StageRow.id``)
-    that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept it in service,
-    whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or None;
-    ``repaired``: before its last repair, or before this machine. ``machine_event``: the last event (``EventRow.id``)
-    before this machine. ``spell``: how often the name has entered service, or was verified in it. ``placed`` and
-    ``remarked``: how many parts its reports have put into this machine, and how often they contradicted another node's.
+    ``machine``: how many machines have had the name, which separates records of another one from its own, whatever the
+    clocks say; ``machine_since`` shows since when. ``environment``: what it reported last. ``shadow``: adopted while it
+    served, unverified. ``held_run``: "dag_id/run_id" of the run whose verdict is held, until a person or another test
+    decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
+    gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
+    (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
+    it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
+    None; ``repaired``: before its last repair, or before this machine; ``sku_after``: before its SKU became another
+    one. ``machine_event``: the last event (``EventRow.id``) before this machine. ``spell``: how often the name entered
+    service, or was verified in it. ``placed``, ``remarked``: how many parts its reports put into this machine or took
+    to be another node's.
     """
 
     __tablename__ = "nodes"
@@ -78,6 +78,7 @@ class NodeRow(Base):
     accepted: Mapped[int] = mapped_column(BigInteger, default=0)
     kept: Mapped[int] = mapped_column(BigInteger, default=0)
     repaired: Mapped[int] = mapped_column(BigInteger, default=0)
+    sku_after: Mapped[int] = mapped_column(BigInteger, default=0)
     machine_event: Mapped[int] = mapped_column(BigInteger, default=0)
     spell: Mapped[int] = mapped_column(default=0)
     placed: Mapped[int] = mapped_column(default=0)

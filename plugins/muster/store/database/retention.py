@@ -64,9 +64,9 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
     by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, of which a
     verdict is current or on which a suspicion rests, parts and suspicions of them by when they were last in a node,
-    events by their own age, but for each node's adoption, and its and its present machine's first entry into
-    production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and SKU
-    revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
+    events by their own age, but for each node's adoption, its last move, and its and its present machine's first
+    entry into production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and
+    SKU revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
     certificates until a year after they expired, and the newest of each machine.
     """
     moment = now or agreed_now()
@@ -205,8 +205,8 @@ def _over_certificates(before: datetime.datetime) -> Select[str]:
 
 
 def _over_events(before: datetime.datetime) -> Select[int]:
-    """Events from before then, without those that say since when a node and its present machine have served, and
-    whether it was adopted.
+    """Events from before then, without those that say since when a node and its present machine have served, whether
+    it was adopted, and how it came into its state: a node may be at its vendor's, or serve, for longer.
     """
     earlier, production = aliased(EventRow), State.PRODUCTION
     entered = select(earlier.id).join(NodeRow, NodeRow.name == earlier.node).where(
@@ -215,7 +215,10 @@ def _over_events(before: datetime.datetime) -> Select[int]:
     )  # fmt: skip
     first = (EventRow.from_state != production) & (EventRow.to_state == production) & ~entered.exists()
     adopted = EventRow.evidence["adopted"].as_boolean().is_(True)
-    return select(EventRow.id).where(EventRow.at < before, ~first, ~adopted)
+    later = aliased(EventRow)
+    moved_on = select(later.id).where(later.node == EventRow.node, later.from_state != later.to_state)
+    last = (EventRow.from_state != EventRow.to_state) & ~moved_on.where(later.id > EventRow.id).exists()
+    return select(EventRow.id).where(EventRow.at < before, ~first, ~adopted, ~last)
 
 
 def _count(column: Any, ids: Select[Any]) -> int:

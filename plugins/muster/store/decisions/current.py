@@ -10,6 +10,7 @@ from muster.model.stages import LEVELS
 from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database import access
 from muster.store.database.models import NodeRow, RunRow, StageRow
+from muster_criteria.model import Verdict
 
 PRESENT = (StageRow.node == NodeRow.name) & (StageRow.machine == NodeRow.machine)
 """Joins stages to nodes: those of present machines."""
@@ -51,8 +52,13 @@ def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
 
 
 def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
-    """Which stages are of the node's present machine."""
-    return StageRow.node == node.name, StageRow.machine == node.machine
+    """Which stages are of the node's present machine.
+
+    What passed by the limits of another SKU proves nothing; a FAIL stays until its stage is measured again.
+    """
+    mine = StageRow.node == node.name, StageRow.machine == node.machine
+    of_sku = or_(StageRow.id > node.sku_after, StageRow.verdict == Verdict.FAIL)
+    return (*mine, of_sku) if node.sku_after else mine
 
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:

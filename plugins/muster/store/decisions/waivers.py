@@ -133,13 +133,16 @@ def recheck_expired() -> None:
 
 
 def _recheck_machines(session: Session, row: WaiverRow, why: str) -> None:
-    """Lock the nodes that a locked waiver is about, where it was given and where its part sits now, and ask about them.
+    """Lock the nodes that a locked waiver is about, where it was given and where its part, or the chassis of its place,
+    sits now, and ask about them.
 
     One that is not locked could enter production by the waiver at this moment.
     """
-    kind, _, serial = row.subject.partition(" ")
-    place = sits_now(session, kind, serial)
-    for name in sorted({row.node, *((place[0],) if place else ())}):
+    names = {row.node}
+    for part in (row.subject, row.subject.partition(" of ")[2]):  # "gpu SERIAL", or "gpu3 of system SERIAL"
+        kind, _, serial = part.partition(" ")
+        names |= {place[0] for place in [sits_now(session, kind, serial)] if place}
+    for name in sorted(names):
         access.node_row(session, name, lock=True)
         access.recheck(session, name, why)
 

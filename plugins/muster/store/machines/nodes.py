@@ -41,8 +41,8 @@ from muster.store.testing.runs import attested
 
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
-_OF_JOB = frozenset({"host", "port", "user", "launch", "work_dir"})
-"""That by which a running test's job is reached, stopped and read."""
+_OF_RUN = frozenset({"host", "port", "user", "launch", "work_dir", "sku"})
+"""That by which a run's job is reached, stopped and read, and its node judged."""
 LEFT_OUT = "left out"
 
 
@@ -51,8 +51,9 @@ def add(node: NewNode) -> str:
 
     Raises DifferentMachine if the name is known with another host key or other serials, or as simulated and the machine
     is real, or the other way round; SameMachine if the host key is known under another name, BadNode if the description
-    is malformed, NodeLeased if a run holds the node and its job would not be found any more, IllegalMove if the node is
-    retired, or the SKU of a tested node or a rack that is held would change; then nothing is changed.
+    is malformed, NodeLeased if a run holds the node and its job would not be found any more, or its SKU would change,
+    IllegalMove if the node is retired, or the SKU of a tested node or a rack that is held would change; then nothing is
+    changed.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -280,7 +281,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             "without it, or change it first by `muster node add` or `muster node import`",
             Refusal.BY_EVENT,
         )
-    if _OF_JOB & {*changed}:
+    if _OF_RUN & {*changed}:
         access.refuse_leased(session, row)
     if "sku" in changed and State(row.state) is not State.REGISTERED:
         raise IllegalMove(
@@ -294,6 +295,8 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
             f"`muster racks release {shlex.quote(row.rack)} --reason …`",
             Refusal.RACK_HELD,
         )
+    if "sku" in changed:
+        row.sku_after = access.last_stage(session, row)
     before = {name: getattr(row, name) for name in changed}
     for name in changed:
         value = getattr(new, name)

@@ -16,16 +16,18 @@ from muster.model.health import Observation
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
+from muster.rules.gate import Refuse
 from muster.rules.repair import REPAIRABLE
 from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster.store.database import access
-from muster.store.database.decisions import QuestionRow
+from muster.store.database.decisions import QuestionRow, WaiverRow
 from muster.store.database.engine import reading
-from muster.store.database.models import EventRow, NodeRow
+from muster.store.database.models import EventRow, NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from muster.store.database.repairs import IncidentRow
-from muster.store.decisions import questions, replacing
+from muster.store.decisions import admission, questions, replacing
+from muster.store.decisions.current import PRESENT, superseded
 from muster.store.fleet import repairs, signs
 from muster.store.fleet.measured import NOT_PEERS
 from muster.store.machines import leases, racks
@@ -60,7 +62,7 @@ def collect(
         rows = overview.rows(or_(
             ~quiet, NodeRow.held_run != "", NodeRow.inconclusive > 0, NodeRow.name.in_(asked),
             NodeRow.name.in_(select(PlaceRow.node).where(odd)), NodeRow.name.in_(_refused_often()),
-            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved),
+            NodeRow.name.in_(leaving), NodeRow.name.in_(unproved), NodeRow.shadow,
         ))  # fmt: skip
     held = {(each.rack, each.simulated): each for each in racks.held()}
     broken = {row.node for row in rows if row.state in REPAIRABLE}
@@ -77,8 +79,21 @@ def collect(
         replacements={each.spare: each for each in replacing.proposals()}, racks=held,
         incidents=incidents, obstacles=runs.obstacles(),
         untestable=_untestable(), leaving=leaving, members=_members(), uncompared=_uncompared(rows),
+        failing=_failing(),
     )  # fmt: skip
     return attention.attention(rows, known, access.now())
+
+
+def _failing() -> dict[str, str]:
+    """{node in shadow mode: a verdict on it that is a FAIL by what is known now, and why}, without what is waived."""
+    failed = NodeRow.shadow, StageRow.current, StageRow.verdict == Verdict.FAIL, ~superseded(StageRow)
+    query = select(StageRow.node, StageRow.stage, StageRow.reason).join(NodeRow, PRESENT).where(*failed)
+    in_force = select(WaiverRow.node).where(WaiverRow.until > access.now(), WaiverRow.revoked_at.is_(None))
+    with reading() as session:
+        found = {row.node: f"{row.stage} failed: {row.reason}" for row in session.execute(query.order_by(StageRow.id))}
+        waived = found.keys() & set(session.scalars(in_force))  # of a whole fleet, the gate would take seconds
+    accepted = {name for name in waived if not isinstance(admission.decision(name), Refuse)}
+    return {name: why for name, why in found.items() if name not in accepted}
 
 
 def _members() -> dict[tuple[str, bool], int]:

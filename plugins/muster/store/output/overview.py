@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from muster.model.events import Event
@@ -59,13 +59,17 @@ def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
     """All nodes by name, or those of which ``where`` holds."""
     moved = aliased(EventRow)
     last_move = select(func.max(moved.id)).where(moved.node == NodeRow.name, moved.from_state != moved.to_state)
+    held = aliased(RunRow)
+    of_held = held.node == NodeRow.name, held.dag_id + "/" + held.run_id == NodeRow.held_run
+    held_for = select(held.verdict + ": " + held.headline + " It is held: " + held.why_held + ".").where(*of_held)
     query = (
         select(
             NodeRow.name, NodeRow.state, NodeRow.sku, NodeRow.rack, NodeRow.simulated, NodeRow.held_run,
             NodeRow.contact_at, RunRow.dag_id, RunRow.run_id, RunRow.verdict, RunRow.headline, RunRow.ended_at,
             func.coalesce(EventRow.at, NodeRow.added_at).label("state_since"),
             NodeRow.inconclusive, NodeRow.labels, EventRow.reason, EventRow.actor, EventRow.from_state,
-            NodeRow.paused_until,
+            NodeRow.paused_until, NodeRow.shadow,
+            case((NodeRow.held_run != "", held_for.correlate(NodeRow).scalar_subquery())).label("held_for"),
             and_(EventRow.evidence["run"].as_string().is_not(None), EventRow.evidence["person"].as_string().is_(None))
             .label("tested"),
         )
@@ -91,6 +95,7 @@ def _to_row(found: Any) -> FleetRow:
         pod=str(found.labels.get("pod", "")), slot=str(found.labels.get("slot", "")),
         spare=bool(found.labels.get(SPARE_LABEL)), came_from=State(found.from_state) if found.from_state else None,
         moved_for="" if over else found.reason or "", moved_by="" if over else found.actor or "",
+        held_for=found.held_for or "", shadow=found.shadow,
     )  # fmt: skip
 
 

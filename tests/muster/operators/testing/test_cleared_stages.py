@@ -13,7 +13,7 @@ from muster import store
 from muster.model.runs import Job, RunKey
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification, remote_job, stage
-from muster.remote import outcome, ssh
+from muster.remote import launch, outcome, ssh
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.stages import STAGES
@@ -67,23 +67,31 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_job, "log_in", raising(ssh.Unreachable("no route to it")))
 
 
-@pytest.mark.parametrize("prevented", ["the node is away", "its SKU file is wrong"])
+@pytest.mark.parametrize(
+    ("prevented", "ends", "charged"),
+    [
+        (None, Verdict.INCONCLUSIVE, 1),
+        (SkuError("it is being edited"), Verdict.SKIPPED, 0),
+        (launch.BadLaunch("no kind"), Verdict.SKIPPED, 0),
+    ],
+)
 def test_a_cleared_stage_that_is_not_measured_again_ends_the_run_without_a_pass(
-    prevented: str, monkeypatch: pytest.MonkeyPatch
+    prevented: Exception | None, ends: Verdict, charged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And files of the controller that cannot be read are no fault of the node."""
     whole_pass()
     before = store.certificates.of_node(NODE)
     revalidation.claim(RUN, PARAMS)
     with monkeypatch.context() as broken:
-        if prevented != "the node is away":
-            broken.setattr(remote_job, "current_sku", raising(SkuError("no such SKU")))
-        with pytest.raises((remote_job.Inconclusive, AirflowFailException)):
+        if prevented is not None:
+            broken.setattr(remote_job, "current_sku", raising(prevented))
+        with pytest.raises(remote_job.Inconclusive):
             execute("burn_in", TRIES + 1)
     with pytest.raises(AirflowSkipException):
         execute("integrity", TRIES + 1)
     with pytest.raises(AirflowFailException):
         revalidation.conclude(RUN)
-    assert store.runs.get(RUN).verdict is Verdict.INCONCLUSIVE
+    assert (store.runs.get(RUN).verdict, store.nodes.get(NODE).inconclusive) == (ends, charged)
     assert store.certificates.of_node(NODE) == before
 
 

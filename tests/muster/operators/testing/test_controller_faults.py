@@ -24,6 +24,7 @@ from muster.remote import jobs, outcome, ssh
 from muster.remote.attempt import Finished
 from muster.remote.outcome import Ended, Kind
 from muster.settings import settings
+from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence, Verdict
 from muster_criteria.stages import STAGES
 from tests.muster import copied, fleet
@@ -195,6 +196,36 @@ def test_of_a_block_only_the_member_that_did_not_respond_is_charged() -> None:
     assert charged == {NODE: 0, "gpu-0002": 1}
 
 
+def returned(result: StageResult, raw: bytes, monkeypatch: pytest.MonkeyPatch, work: str = "") -> None:
+    """The task of the stage intake finds this result, of a job that was planned as ``work``."""
+    store.runs.record_job(Job(RUN.dag_id, RUN.run_id, "intake", "8.0", outcome.RUNNING, "", fence=1, work=work))
+    left = Finished(Ended(Kind.DONE, "it ended"), jobs.Collected(raw, None))
+    monkeypatch.setattr(remote_job.remote, "collected", lambda *_, **__: contextlib.nullcontext(left))
+    monkeypatch.setattr(remote_job.remote, "checked_result", lambda *_: (result, ""))
+    named = {"dag_id": RUN.dag_id, "run_id": RUN.run_id}
+    instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8)
+    context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
+    MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
+
+
+def test_why_a_result_is_another_machines_stands_in_the_run_and_nothing_that_it_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied.in_service()
+    store.nodes.add(fleet.new_node(NODE, serials={"system": "S-1", "board": "B-1"}))
+    revalidation.claim(RUN, PARAMS)
+    store.runs.begin_stage(RUN, "intake")
+    with pytest.raises(AirflowFailException):
+        returned(*fleet.result("intake", serials={"system": "S-1", "board": "B-2"}), monkeypatch)
+    with pytest.raises(AirflowFailException):
+        revalidation.conclude(RUN)
+    run = store.runs.get(RUN)
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert f"muster node confirm {NODE} B-2 --board" in run.headline
+    kept = store.raw.stage_bytes(RUN, "intake")
+    assert kept is None or not kept.result
+
+
 @pytest.mark.parametrize(
     ("changed", "corrupt", "ends", "inconclusive", "state"),
     [
@@ -211,19 +242,11 @@ def test_a_sku_file_that_changed_while_its_probes_ran_is_no_fault_of_the_node(
     copied.in_service()
     revalidation.claim(RUN, PARAMS)
     store.runs.begin_stage(RUN, "intake")
-    work = "of another revision" if changed else ""
-    store.runs.record_job(Job(RUN.dag_id, RUN.run_id, "intake", "8.0", outcome.RUNNING, "", fence=1, work=work))
     result, raw = fleet.result("intake")
-    left = Finished(Ended(Kind.DONE, "it ended"), jobs.Collected(raw, None))
-    monkeypatch.setattr(remote_job.remote, "collected", lambda *_, **__: contextlib.nullcontext(left))
-    monkeypatch.setattr(remote_job.remote, "checked_result", lambda *_: (result, ""))
     found = (Evidence("corrupt", "It corrupts data."),) if corrupt else ()
     monkeypatch.setattr(MusterStageOperator, "_evidence", lambda *_: found)
-    named = {"dag_id": RUN.dag_id, "run_id": RUN.run_id}
-    instance = types.SimpleNamespace(**named, task_id="intake", try_number=1, max_tries=8)
-    context: Any = {"ti": instance, "dag_run": types.SimpleNamespace(**named)}
     with pytest.raises(ends):
-        MusterStageOperator(task_id="intake", stage="intake").execute_complete(context, {"kind": "done"})
+        returned(result, raw, monkeypatch, work="of another revision" if changed else "")
     kept = store.raw.stage_bytes(RUN, "intake")
     assert kept
     assert kept.result == raw

@@ -256,6 +256,21 @@ def test_since_when_a_replaced_machine_serves_is_kept(monkeypatch: pytest.Monkey
     assert entries == [State.PRODUCTION, State.PRODUCTION]
 
 
+@pytest.mark.both_dialects
+def test_how_a_node_came_into_its_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", "365")
+    store.nodes.add(fleet.new_node())
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(access, "now", lambda: days(-800))
+        fleet.qualify()
+        store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "tested")
+        store.nodes.move("gpu-0001", State.RMA, "Ada", "its HBM fails")
+    before = store.overview.rows()
+    assert store.retention.apply(NOW)["events"] > 0
+    assert store.overview.rows() == before
+    assert before[0].moved_for == "its HBM fails"
+
+
 @pytest.mark.parametrize("days_kept", ["30", "364", "-1"])
 def test_events_are_kept_for_a_year_at_least(days_kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", days_kept)

@@ -184,6 +184,18 @@ def test_without_a_serial_it_ends_with_the_machine() -> None:
     assert store.waivers.find(node=NODE) == []
 
 
+@pytest.mark.both_dialects
+def test_its_end_asks_about_the_chassis_also_under_another_name() -> None:
+    waiver = store.waivers.give(found(system="S-1"), days(30), "Ada", "known")
+    assert waiver.subject == "gpu3 of system S-1"
+    store.nodes.move(NODE, State.RETIRED, "Ada", "renamed")
+    store.nodes.add(fleet.new_node("gpu-0002", host_key=fleet.host_key(NODE), serials={"system": "S-1"}))
+    assert again("renamed", "gpu-0002").verdict is Verdict.WARN
+    store.nodes.move("gpu-0002", State.PRODUCTION, "Ada", "good enough")
+    store.waivers.revoke(waiver.id, "Ada", "it fails jobs")
+    assert store.nodes.get("gpu-0002").held_run == RunKey(fleet.DAG, "renamed")
+
+
 def test_what_cannot_be_waived() -> None:
     finding = found()
     for who, why in (("airflow", "known"), ("Ada", " ")):

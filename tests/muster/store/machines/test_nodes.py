@@ -17,6 +17,7 @@ from muster.enrolment import inventory
 from muster.errors import BadInventory, BadNode, DifferentMachine, NodeLeased, Refusal, SameMachine, UnknownNode
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
+from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
@@ -114,12 +115,25 @@ class TestEnrolment:
         with illegal(Refusal.STATE):
             store.nodes.add(fleet.new_node(sku="cpu-generic"))
 
+    def test_what_passed_as_another_sku_does_not_count_and_a_fail_does(self) -> None:
+        store.nodes.add(fleet.new_node())
+        fleet.qualify(level="standard")
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "it is another model")
+        fleet.fail(run_id="standard", level="standard")
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "it is another model")
+        store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
+        fleet.qualify(run_id="short", level="short")
+        known = {(each.stage, each.level, each.verdict) for each in store.verdicts.latest("gpu-0001")}
+        assert known == {("intake", "standard", Verdict.FAIL), *((stage, "short", Verdict.PASS) for stage in STAGES)}
+
     @pytest.mark.parametrize(
         "change",
         [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"work_dir": "/scratch"},
-         {"launch": {"kind": "venv", "path": "/opt/torch"}}],
+         {"launch": {"kind": "venv", "path": "/opt/torch"}}, {"sku": "h100-sxm-8"}],
     )  # fmt: skip
-    def test_what_a_running_tests_job_is_found_by_stays_until_its_run_is_over(self, change: dict[str, object]) -> None:
+    def test_what_a_run_finds_its_job_and_judges_its_node_by_stays_until_it_is_over(
+        self, change: dict[str, object]
+    ) -> None:
         run = RunKey("dag", "run")
         store.nodes.add(fleet.new_node())
         store.leases.acquire("gpu-0001", run)

@@ -66,6 +66,7 @@ CREATE TABLE nodes (
 	accepted BIGINT NOT NULL,
 	kept BIGINT NOT NULL,
 	repaired BIGINT NOT NULL,
+	sku_after BIGINT NOT NULL,
 	machine_event BIGINT NOT NULL,
 	spell INTEGER NOT NULL,
 	placed INTEGER NOT NULL,
