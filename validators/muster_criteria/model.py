@@ -242,7 +242,7 @@ class Lack(enum.StrEnum):
     """The rack whose NVLink domain the node is part of needs a person."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Gap:
     """Something required that was not measured or not judged: ``what`` on ``device``, and ``why`` in words."""
 
@@ -284,7 +284,7 @@ class PartJudgement:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Observation:
     """One judged row: a measurement with its limits, for reports. ``share`` is value / floor (or ceiling / value)."""
 

@@ -30,7 +30,7 @@ EXTRA_MAX = 8
 NOT_COUNTED = "not counted by the SKU"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """One measurement as it is judged. ``note``: the reason where there is neither value nor text. ``refused``:
     reported, but not used: contradictory, a text for a number or the reverse, or of a GPU that the SKU does not count.
@@ -61,11 +61,14 @@ class Row:
 
 def rows_of(result: StageResult, sku: Sku) -> list[Row]:
     """All rows of a result, presence included, sorted by probe, metric, labels and device."""
-    by_key: dict[tuple[str, str, str, Labels], list[Row]] = {}
+    by_key: dict[tuple[str, str, str, Labels], Row] = {}
+    again: dict[tuple[str, str, str, Labels], list[Row]] = {}
     for row in map(_row, result.measurements):
-        by_key.setdefault(row.key, []).append(row)
+        if (first := by_key.setdefault(row.key, row)) is not row:
+            again.setdefault(row.key, [first]).append(row)
+    by_key |= {key: _only(group) for key, group in again.items()}
     counted = counted_gpus(result, sku) if isinstance(sku.devices.get("gpu"), int) else None
-    rows = [_known(_only(group), counted) for group in by_key.values()] + _presence(result, counted)
+    rows = [_known(row, counted) for row in by_key.values()] + _presence(result, counted)
     if _number_of_gpus(result, sku) == 1:  # where the only GPU sits is no question, whatever its module id
         rows = [row for row in rows if row.metric != SLOT_KNOWN]
     return sorted(rows, key=lambda row: (row.probe, row.metric, row.labels, natural(row.device)))
@@ -94,8 +97,6 @@ def _refused(row: Row, why: str) -> Row:
 
 
 def _only(group: list[Row]) -> Row:
-    if len(group) == 1:
-        return group[0]
     values = {(row.unit, row.value, row.text, row.spread, row.refused) for row in group}
     if len(values) == 1:
         return min(group, key=lambda row: (row.samples, row.note))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from muster_criteria.fleet.peers.snapshot import build_snapshot
 from muster_criteria.fleet.series.keyed import keyed
 from muster_criteria.fleet.series.readings import as_readings, group_of, together
 from muster_criteria.fleet.thresholds import Thresholds
+from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.model import Severity
 from tests.muster_criteria.fleet_readings import DAY, Fleet, scaled
 from tests.muster_criteria.frozen_fleet import (
@@ -40,6 +43,16 @@ def threshold(frozen: Frozen, rule: str, metric: str, repeats: int = 1, *, has_p
     limits = Thresholds(frozen.snapshot, [SKU], catalogue).critical(rule, repeats, has_past=has_past)
     limit = float(limits[0, [each.key[1] for each in catalogue].index(metric)])
     return max(EFFECT_MIN, limit * (UNCERTAIN if rule == "peers" else 1.0))
+
+
+def test_the_snapshot_that_was_judged_by_is_freed(frozen: Frozen) -> None:
+    snapshot = dataclasses.replace(frozen.snapshot)
+    judge_readings(frozen.of_node(), FLEET.comparisons, snapshot, None)
+    kept = weakref.ref(snapshot)
+    del snapshot
+    gc.collect()
+
+    assert kept() is None
 
 
 def test_a_healthy_fleet_is_not_failed(frozen: Frozen) -> None:

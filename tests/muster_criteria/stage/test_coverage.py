@@ -11,6 +11,7 @@ from muster_criteria.model import Gap, Judgement, Lack, Verdict
 from muster_criteria.sku_files.figures import Absent
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Requirement
+from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stages import LEVELS
 from muster_node.workloads.under_load import AT_REST
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
@@ -33,6 +34,16 @@ def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str
 
     assert {(Lack.PROBE_ENDED, "burn_rate", "gpu3"), (Lack.PROBE_ENDED, "xid_delta", "node")} <= gaps
     assert "gpu_burn" not in {what for _, what, _ in gaps}
+
+
+def test_probes_that_did_not_complete_are_named_in_the_order_of_the_programme(case: MakeCase) -> None:
+    spoilt = case("burn_in")
+    for end in spoilt.raw["probes"]:
+        end["status"] = "crashed"
+    probes = stage_probes(spoilt.sku, "burn_in", spoilt.raw["level"])
+    named = [gap.what for gap in spoilt.judge().coverage.missing if gap.what in probes]
+
+    assert named == list(probes)
 
 
 def test_a_probe_that_never_ran_is_the_reason(case: MakeCase) -> None:

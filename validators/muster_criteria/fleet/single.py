@@ -119,13 +119,14 @@ def _readings(rows: Sequence[Row], case: Codes, subjects: Sequence[Subject]) -> 
         number = {name: at for at, name in enumerate(names)}
         return _coded(np.array([number[each] for each in values], dtype=np.int64)[case], names)
 
+    texts = {labels: labels_text(labels) for labels in {row.labels for row in rows}}
     columns = {
         "node": of_case([each.node for each in subjects]),
         "device": _category([row.device for row in rows]),
         "group": of_case([group_of(each.sku, each.environment, each.references.zone) for each in subjects]),
         "sku": of_case([each.sku for each in subjects]),
         "metric": _category([row.metric for row in rows]),
-        "labels": _category([labels_text(row.labels) for row in rows]),
+        "labels": _category([texts[row.labels] for row in rows]),
         "unit": _category([row.unit for row in rows]),
         "value": np.array([row.value for row in rows], dtype=np.float64),
         "at": np.zeros(len(rows)),
@@ -135,9 +136,8 @@ def _readings(rows: Sequence[Row], case: Codes, subjects: Sequence[Subject]) -> 
 
 
 def _category(names: Sequence[str]) -> pd.Categorical:
-    number: dict[str, int] = {}
-    codes = np.fromiter((number.setdefault(name, len(number)) for name in names), dtype=np.int64, count=len(names))
-    return _coded(codes, list(number))
+    number = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    return _coded(np.fromiter(map(number.__getitem__, names), dtype=np.int64, count=len(names)), list(number))
 
 
 def _coded(codes: Codes, names: list[str]) -> pd.Categorical:

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from muster_criteria.fleet import budget
 from muster_criteria.fleet.peers.snapshot import Snapshot
-from muster_criteria.fleet.peers.tails import PROBABILITIES, threshold
+from muster_criteria.fleet.peers.tails import threshold
 from muster_criteria.fleet.series.keyed import Codes, Numbers, Series
 
 MAD_EFFICIENCY = 0.37
@@ -33,7 +33,6 @@ class Thresholds:
     skus: Sequence[str]
     catalogue: Sequence[Series]
 
-    @functools.cache  # noqa: B019  (lives as long as one pass)
     def probability(self, rule: str, *, confirmed: bool = False, has_past: bool = True) -> Numbers:
         """Returns the rule's budget for each series, by single or by confirmed readings; see ``budget.part``."""
         together = {"low": self.snapshot.low, "varied": self.snapshot.varied}
@@ -46,26 +45,12 @@ class Thresholds:
             ]
         )
 
-    @functools.cached_property
-    def _scales(self) -> dict[tuple[str, ...], tuple[float, int]]:
-        columns = ("rule", "sku", "kind", "metric", "labels", "unit", "scale", "size")
-        rows = zip(*(self.snapshot.scales[name] for name in columns), strict=True)
-        return {tuple(row[:-2]): (float(row[-2]), int(row[-1])) for row in rows}
-
     def _estimated(self, rule: str, at: int) -> Numbers:
         """One figure of the rule's scales for each (SKU, series); NaN where none was estimated."""
-        nothing = (np.nan, np.nan)
+        known, nothing = self.snapshot.scale_of, (np.nan, np.nan)
         return np.array(
-            [[self._scales.get((rule, sku, *each.key), nothing)[at] for each in self.catalogue] for sku in self.skus]
+            [[known.get((rule, sku, *each.key), nothing)[at] for each in self.catalogue] for sku in self.skus]
         ).reshape(len(self.skus), len(self.catalogue))
-
-    @functools.cached_property
-    def _tails(self) -> dict[tuple[str, int, str, str, str], Numbers]:
-        frame = self.snapshot.tails
-        columns = ("rule", "repeats", "sku", "kind", "metric")
-        keys = zip(*(frame[name] for name in columns), strict=True)
-        tables = frame[[f"q{at}" for at in range(len(PROBABILITIES))]].to_numpy(dtype=np.float64)
-        return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
 
     def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
         """The tail of this metric's pool, else that of its kind; None where neither was estimated.
@@ -73,32 +58,30 @@ class Thresholds:
         The milder of two readings is no further off than either, whatever a small sample shows.
         """
         kind, metric = series.key[:2]
-        pools = ([self._tails.get((rule, count, sku, kind, pool)) for pool in (metric, "")] for count in (1, repeats))
+        known = self.snapshot.tail_of
+        pools = ([known.get((rule, count, sku, kind, pool)) for pool in (metric, "")] for count in {1, repeats})
         found = [next((tail for tail in pool if tail is not None), None) for pool in pools]
-        known = [tail for tail in found if tail is not None]
-        return np.min(known, axis=0) if known else None
+        tails = [tail for tail in found if tail is not None]
+        return functools.reduce(np.minimum, tails) if tails else None
 
-    @functools.cache  # noqa: B019
     def scale(self, rule: str) -> Numbers:
         """The rule's scale for each (SKU, series), as a share; NaN where none was estimated."""
         return self._estimated(rule, 0)
 
-    @functools.cache  # noqa: B019
     def critical(self, rule: str, repeats: int = 1, *, has_past: bool = True) -> Numbers:
         """Returns the distance that healthy parts exceed as rarely as the budget allows.
 
         With ``repeats`` ≥ 2: the distance that the second worst reading exceeds.
         """
         pairs = repeats * (repeats - 1) // 2 if repeats > 1 else 1
+        spend = (self.probability(rule, confirmed=repeats > 1, has_past=has_past) / pairs).tolist()
         found = np.full((len(self.skus), len(self.catalogue)), np.nan)
         for row, sku in enumerate(self.skus):
             for column, series in enumerate(self.catalogue):
                 tail = self.tail(rule, min(repeats, 2), sku, series)
-                spend = float(self.probability(rule, confirmed=repeats > 1, has_past=has_past)[column]) / pairs
-                found[row, column] = np.inf if tail is None or not spend else threshold(tail, spend)
+                found[row, column] = threshold(tail, spend[column]) if tail is not None and spend[column] else np.inf
         return np.asarray(self.scale(rule) * found)
 
-    @functools.cache  # noqa: B019
     def outlier(self, rule: str) -> Numbers:
         """The distance from which a reading is an outlier: a robust z of ``budget.RETEST_Z`` or more.
 
@@ -106,7 +89,8 @@ class Thresholds:
         variation whose scale is known from few values (a MAD of n values is as uncertain as a standard deviation of
         ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
         """
-        found = np.asarray(self.scale(rule) * budget.RETEST_Z)
+        scale = self.scale(rule)
+        found = np.asarray(scale * budget.RETEST_Z)
         if not self.snapshot.varied:
             return found
         sizes = self._estimated(rule, 1)
@@ -117,7 +101,7 @@ class Thresholds:
                     tail = self.tail(rule, 1, sku, series)
                     freedom = MAD_EFFICIENCY * sizes[row, column]
                     rare = stdtrit(freedom, 1.0 - spend) if tail is None else threshold(tail, spend)
-                    found[row, column] = max(found[row, column], self.scale(rule)[row, column] * rare)
+                    found[row, column] = max(found[row, column], scale[row, column] * rare)
         return found
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:

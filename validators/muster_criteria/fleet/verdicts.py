@@ -18,7 +18,7 @@ from muster_criteria.fleet.peers.distances import Distances, distances, own_chan
 from muster_criteria.fleet.peers.history import History, Past
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.fleet.series.comparisons import Comparison
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, keyed
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, firsts, keyed
 from muster_criteria.fleet.thresholds import Thresholds
 
 
@@ -107,7 +107,7 @@ def _enough(past: Past) -> Past:
 def _first_of(groups: Codes, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
     """The position of the first reading of each group that is ``known``."""
     where = np.flatnonzero(known)
-    return where[~pd.Series(groups[where]).duplicated().to_numpy()]
+    return where[firsts(groups[where])]
 
 
 class _Rules:
@@ -172,7 +172,7 @@ class _Rules:
     def _worst(self, distance: Numbers, only: Codes | None) -> tuple[Codes, Numbers, Numbers, Codes]:
         """(position, distance) of the worst reading of each item, the second worst distance, and how many there are."""
         if only is not None or not self._readings.repeated:
-            known = np.arange(len(distance)) if only is None else only
+            known = np.flatnonzero(distance >= self._at_least) if only is None else only
             known = known[distance[known] >= self._at_least]
             return known, distance[known], np.full(len(known), np.nan), np.ones(len(known), dtype=np.int64)
         known = np.flatnonzero(np.isfinite(distance))

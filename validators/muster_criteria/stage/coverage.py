@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from muster_criteria.devices import kind_of, natural
-from muster_criteria.labels import Labels, labelled
+from muster_criteria.labels import labelled
 from muster_criteria.measured import NOT_SUPPORTED, ProbeEnd, StageResult
 from muster_criteria.model import UNJUDGED, Coverage, Gap, Lack
 from muster_criteria.rows import (
@@ -96,8 +96,8 @@ def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku
     if not counted.required:
         why = "the programme requires nothing here, so the stage cannot pass"
         counted.miss(Gap(Lack.NOTHING_REQUIRED, why, "everything"))
-    for probe in probes.keys() - requirements.missed_by:
-        if not _completed(ends.get(probe)):
+    for probe in probes:
+        if probe not in requirements.missed_by and not _completed(ends.get(probe)):
             _unfinished_probe(probe, ends.get(probe), requires(sku, probe, probes[probe]), counted)
     return counted
 
@@ -178,13 +178,12 @@ class _Requirements:
         self.missed_by: set[str] = set()
         self.seen: set[int] = set()
         self._frame, self._invalid, self._ends, self._sku, self._counted = frame, invalid, ends, sku, counted
-        self._gpus = gpus
+        self._gpus = None if gpus is None else sorted(gpus, key=natural)
         self._rows: dict[tuple[str, str], dict[str, list[tuple[frozenset[tuple[str, str]], int]]]] = {}
         columns = zip(*(frame[name].tolist() for name in ("probe", "metric", "device", "labels")), strict=True)
-        sets: dict[Labels, frozenset[tuple[str, str]]] = {}
+        sets = {labels: frozenset(labels) for labels in set(frame["labels"].tolist())}
         for position, (probe, metric, device, labels) in enumerate(columns):
-            of = sets.setdefault(labels, frozenset(labels))
-            self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((of, position))
+            self._rows.setdefault((probe, metric), {}).setdefault(device, []).append((sets[labels], position))
         judged = np.zeros(len(frame), dtype=np.bool_)
         for rule in RULES:
             if rule.judges and rule.column in frame.columns:
@@ -201,26 +200,27 @@ class _Requirements:
         if isinstance(devices, str):
             self._miss(need, Gap(Lack.UNCOUNTED, devices, name, need.requirement.devices))
             return
-        wanted = frozenset(need.labels)
+        wanted, rows = frozenset(need.labels), self._rows.get((need.probe, need.requirement.metric), {})
         for device in devices:
-            self._on(need, name, device, wanted)
+            positions = [position for labels, position in rows.get(device, ()) if labels >= wanted]
+            if positions:
+                self._on(need, name, device, positions)
+            else:
+                self._miss(need, Gap(*self._unreported(need, device), name, device))
 
     def finish(self) -> None:
         """Add a note per reason for what could not be read on this machine."""
         for (name, why), devices in sorted(self._unreadable.items()):
             self._counted.notes.append(f"{name} on {listed(devices)}: {why}")
 
-    def _on(self, need: Need, name: str, device: str, wanted: frozenset[tuple[str, str]]) -> None:
-        found = self._rows.get((need.probe, need.requirement.metric), {}).get(device, [])
-        positions = [position for labels, position in found if labels >= wanted]
+    def _on(self, need: Need, name: str, device: str, positions: Sequence[int]) -> None:
+        """Count one need on a device with rows at these positions."""
         self.seen.update(positions)
         empty = [at for at in positions if not self._usable[at]]
         notes = sorted({str(self._frame["note"][at]) or "no value and no reason given" for at in empty})
         honest = all(self._frame["note"][at] and not self._frame["refused"][at] for at in empty)
         invalid = [self._invalid[at].why for at in positions if at in self._invalid]
-        if not positions:
-            self._miss(need, Gap(*self._unreported(need, device), name, device))
-        elif invalid:
+        if invalid:
             self._miss(need, Gap(Lack.INVALID, invalid[0], name, device))
         elif notes and honest and _excused(need, notes) and _completed(self._ends.get(need.probe)):
             if shown := self._shown_by_others(need, device, empty):
@@ -297,7 +297,7 @@ class _Requirements:
         if isinstance(number, str):
             return number
         if kind == "gpu":
-            return sorted(self._gpus or first_gpus(number), key=natural)
+            return self._gpus or sorted(first_gpus(number), key=natural)
         seen = self._cpus
         if kind == "core":
             reported = self._rows.get((need.probe, need.requirement.metric), {})

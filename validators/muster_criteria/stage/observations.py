@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ def _showing(side: str) -> tuple[str, ...]:
 
 LOWER, UPPER = _showing("lower"), _showing("upper")
 
-_COLUMNS = ("probe", "metric", "device", "unit", "value", "text", "labels", "samples", "spread", "usable", "note")
+_COLUMNS = ("probe", "metric", "device", "unit", "text", "labels", "samples", "note")
 
 
 def observations_of(frame: Frame, broken_rows: Collection[int], sku: Sku) -> tuple[Observation, ...]:
@@ -39,19 +40,19 @@ def observations_of(frame: Frame, broken_rows: Collection[int], sku: Sku) -> tup
     for more in (ceiling_by, _text_limits(frame, sku)):
         sources = {**more, **sources}
     broken = set(broken_rows)
-    rows = zip(*(frame[column].tolist() for column in _COLUMNS), floors.tolist(), ceilings.tolist(), strict=True)
-    return tuple(
-        Observation(
-            probe, metric, device, unit, _number(value), text, labels, samples, _number(spread), _number(floor),
-            _number(ceiling), sources.get(at, ""), usable and at not in broken, note,
-        )
-        for at, (probe, metric, device, unit, value, text, labels, samples, spread, usable, note, floor, ceiling)
-        in enumerate(rows)
-    )  # fmt: skip
+    columns: dict[str, list[Any]] = {name: frame[name].tolist() for name in _COLUMNS}
+    numbers = {"value": frame["value"], "spread": frame["spread"], "floor": floors, "ceiling": ceilings}
+    columns |= {name: _numbers(column) for name, column in numbers.items()}
+    columns["source"] = [sources.get(at, "") for at in range(len(frame))]
+    columns["ok"] = [usable and at not in broken for at, usable in enumerate(frame["usable"].tolist())]
+    return tuple(map(Observation, *(columns[field.name] for field in dataclasses.fields(Observation))))
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _numbers(column: npt.NDArray[np.float64]) -> list[float | None]:
+    """The numbers of a column, None where there is none."""
+    found = column.astype(object)
+    found[~np.isfinite(column)] = None
+    return list(found.tolist())
 
 
 def _shown(

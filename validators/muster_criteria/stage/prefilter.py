@@ -216,7 +216,7 @@ def _by_limits(block: pd.DataFrame, sku: Sku, stage: str) -> Codes:
     for limit in sku.all_limits:
         if limit.kind.looks_at(limit) != "row" and (not limit.stages or stage in limit.stages):
             limits.setdefault(limit.metric, []).append(limit)
-    order = np.argsort(series, kind="stable")
+    order = np.argsort(series.astype(np.min_scalar_type(len(keys))), kind="stable")  # 16 bits are sorted by radix
     starts = np.searchsorted(series[order], np.arange(len(keys) + 1))
     of_series = {
         (kind, metric, labels_of(labels), unit): order[starts[at] : starts[at + 1]]

@@ -10,7 +10,17 @@ import pandas as pd
 
 from muster_criteria.fleet.budget import PEERS_MIN
 from muster_criteria.fleet.peers.bands import ANY_SLOT, COLUMNS, HIGH, LOW, SEVERAL, sku_wide
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, Places, SeriesKey, mapping, medians, quantiles
+from muster_criteria.fleet.series.keyed import (
+    Codes,
+    Keyed,
+    Numbers,
+    Places,
+    SeriesKey,
+    mapping,
+    medians,
+    numbered,
+    quantiles,
+)
 from muster_criteria.fleet.series.readings import stack_of
 
 
@@ -62,7 +72,8 @@ class Cells:
         slots = int(readings.slot.max(initial=0)) + 3
         combined = readings.series * len(readings.groups) + readings.group
         combined = (combined * len(readings.skus) + readings.sku) * slots + readings.slot + 2
-        which, distinct = pd.factorize(combined)
+        size = max(len(readings.catalogue) * len(readings.groups) * len(readings.skus), 1) * slots
+        which, distinct = numbered(combined, size)
         rest, slot = np.divmod(distinct, slots)
         rest, sku_code = np.divmod(rest, max(len(readings.skus), 1))
         series_code, group_code = np.divmod(rest, max(len(readings.groups), 1))

@@ -14,7 +14,7 @@ import pandas as pd
 from muster_criteria.fleet.budget import SIBLINGS_MIN
 from muster_criteria.fleet.peers.cells import Cells
 from muster_criteria.fleet.peers.explained import Slopes, without_given
-from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, medians, together
+from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, firsts, medians, together
 
 MEMBERS_MIN = 2
 """Readings of a family that make an index."""
@@ -105,7 +105,7 @@ def _all_foreign(
     """Whether all ``known`` readings of each reading's siblings have ``foreign`` peers."""
     of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
     near = np.bincount(of[known & ~foreign], minlength=size)
-    return np.asarray(near[of] == 0)
+    return np.asarray((near == 0)[of])
 
 
 def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:
@@ -129,15 +129,12 @@ def family_indices(readings: Keyed, ratio: Numbers) -> Keyed:
     members = np.flatnonzero((of >= 0) & np.isfinite(ratio))
     if not members.size:
         return readings.take(members)
-    chosen = readings.take(members)
-    runs = int(readings.run.max()) + 1
-    group = ((chosen.visit * len(readings.devices) + chosen.device) * runs + chosen.run) * len(readings.catalogue)
-    group += of[members]
-    which, distinct = pd.factorize(group)
-    value, count = medians(1.0 - chosen.sign * (ratio[members] - 1.0), which.astype(np.int64), len(distinct))
-    first: npt.NDArray[np.int64] = np.full(len(distinct), -1, dtype=np.int64)
-    first[which[::-1]] = np.arange(len(which))[::-1]
-    made = chosen.take(first).replace(
-        row=np.full(len(distinct), -1, dtype=np.int64), series=of[members][first].astype(np.int64), value=value
+    runs, families = int(readings.run.max()) + 1, len(readings.catalogue)
+    group = (readings.visit[members] * len(readings.devices) + readings.device[members]) * runs + readings.run[members]
+    which, distinct = pd.factorize(group * families + of[members])
+    value, count = medians(1.0 - readings.sign[members] * (ratio[members] - 1.0), which, len(distinct))
+    enough = count >= MEMBERS_MIN
+    first = members[firsts(which)][enough]
+    return readings.take(first).replace(
+        row=np.full(len(first), -1, dtype=np.int64), series=of[first].astype(np.int64), value=value[enough]
     )
-    return made.take(count >= MEMBERS_MIN)

@@ -60,8 +60,11 @@ class History:
         """The history of these nodes alone, without the names of others."""
         node = self._categories["node"]
         wanted = node.categories.isin(nodes)
-        codes = node.codes.to_numpy()
-        kept = np.flatnonzero(wanted[codes])
+        codes, numbers = node.codes.to_numpy(), np.flatnonzero(wanted)
+        # Numbers of a block's nodes follow one another: comparing rules most rows out, faster than looking each up.
+        first, last = (numbers[0], numbers[-1]) if len(numbers) else (0, -1)
+        near = np.flatnonzero((codes >= first) & (codes <= last))
+        kept = near[wanted[codes[near]]]
         own = pd.Categorical.from_codes((np.cumsum(wanted) - 1)[codes[kept]], node.categories[wanted])
         return History(self.series.take(kept).assign(node=own))
 

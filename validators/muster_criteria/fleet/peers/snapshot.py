@@ -15,6 +15,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from muster_criteria.fleet.peers import cells as cells_module
@@ -23,6 +24,7 @@ from muster_criteria.fleet.peers.cells import Cells
 from muster_criteria.fleet.peers.explained import Slopes
 from muster_criteria.fleet.peers.outliers import SCALES, TAILS, Estimated, estimate
 from muster_criteria.fleet.series.comparisons import Comparison
+from muster_criteria.fleet.series.keyed import Numbers
 from muster_criteria.text import one_line
 
 SCHEMA = "muster.snapshot/9"
@@ -49,6 +51,19 @@ class Snapshot(Estimated):
     def slope_of(self) -> Slopes:
         """The slopes as a mapping."""
         return explained.slopes_of(self.slopes)
+
+    @functools.cached_property
+    def scale_of(self) -> dict[tuple[str, ...], tuple[float, int]]:
+        """The scales and their sizes as a mapping, by rule, SKU and series."""
+        rows = zip(*(self.scales[name].tolist() for name in SCALES), strict=True)
+        return {tuple(row[:-2]): (float(row[-2]), int(row[-1])) for row in rows}
+
+    @functools.cached_property
+    def tail_of(self) -> dict[tuple[str, int, str, str, str], Numbers]:
+        """The tails as a mapping, by rule, repeats, SKU, kind and metric."""
+        keys = zip(*(self.tails[name].tolist() for name in TAILS[:5]), strict=True)
+        tables = self.tails[list(TAILS[6:])].to_numpy(dtype=np.float64)
+        return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
 
     def without(self, metrics: Collection[str]) -> Snapshot:
         """The same snapshot, by its version too, without what is usual for these metrics."""

@@ -35,6 +35,7 @@ PROBABILITIES: Numbers = np.array(
     [0.5, 0.3, 0.16, 0.1, 0.05, 0.02, 0.01, *(m * 10.0**-e for e in range(3, 11) for m in (5.0, 2.0, 1.0))]
 )
 """Probabilities at which tails are tabulated; between them, thresholds are interpolated over the logarithm."""
+_RARITY: Numbers = -np.log(PROBABILITIES)
 
 CAUTION = 0.6
 """Factor by which a probability is reduced where fewer than one value of the sample is expected to be that rare.
@@ -111,8 +112,7 @@ def _fits(kept: Numbers, prior: Numbers | None = None) -> _Fits | None:
 
 def threshold(tail: Numbers, probability: float) -> float:
     """The distance that healthy parts exceed with this probability. ``tail``: of ``tails_of``."""
-    at = -np.log(probability)
-    return float(np.interp(at, -np.log(PROBABILITIES), tail))
+    return float(np.interp(-np.log(probability), _RARITY, tail))
 
 
 def _window(size: int) -> int:

@@ -101,7 +101,7 @@ class Keyed:
         """The sign of each reading's series."""
         return np.array([series.sign for series in self.catalogue] or [0.0])[self.series]
 
-    @property
+    @functools.cached_property
     def siblings_of(self) -> Codes:
         """Number of the (visit, series) that each reading belongs to."""
         return self.visit * len(self.catalogue) + self.series
@@ -220,7 +220,8 @@ def series_of(columns: Sequence[Any], rows: int) -> tuple[Codes, list[SeriesKey]
     sizes = [max(len(each.categories), 1) for each in columns]
     combined = np.zeros(rows, dtype=np.int64)
     for each, size in zip(columns, sizes, strict=True):
-        combined = combined * size + each.codes.to_numpy()
+        if size > 1:
+            combined = combined * size + each.codes.to_numpy()
     which, distinct = numbered(combined, math.prod(sizes))
     names = [each.categories.astype(str).tolist() for each in columns]
     parts = np.unravel_index(distinct, sizes)
@@ -250,6 +251,16 @@ def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
     known = np.zeros(size, dtype=np.bool_)  # a table of all codes is faster than sorting
     known[codes] = True
     return (np.cumsum(known) - 1)[codes], np.flatnonzero(known)
+
+
+def firsts(codes: Codes) -> Codes:
+    """The position at which each code stands first, in their order."""
+    size = int(codes.max(initial=-1)) + 1
+    if size > 4 * len(codes) + 1_000_000:
+        return np.sort(np.unique(codes, return_index=True)[1])
+    table = np.full(size, -1, dtype=np.int64)  # faster than sorting all codes
+    table[codes[::-1]] = np.arange(len(codes))[::-1]
+    return np.sort(table[table >= 0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -288,12 +299,17 @@ def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
 
 def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1, without NaN values."""
-    known = np.isfinite(values)
-    values, groups = values[known], groups[known]
-    # As categories, since pandas numbers plain groups by hashing each, which takes as long as the medians.
-    of = pd.CategoricalIndex(pd.Categorical.from_codes(groups, pd.RangeIndex(size)))
-    found = pd.Series(values).groupby(of, observed=False).median()
-    return np.asarray(found, dtype=np.float64), np.bincount(groups, minlength=size)
+    values = np.where(np.isfinite(values), values, np.nan)
+    among = np.bincount(groups, minlength=size)
+    count = among - np.bincount(groups[np.isnan(values)], minlength=size)
+    order, starts = np.argsort(groups, kind="stable"), np.cumsum(among) - among
+    found = np.full(size, np.nan)
+    for each in np.flatnonzero(np.bincount(among)[1:]) + 1:  # groups of one size at a time: most fleets have few sizes
+        of = np.flatnonzero(among == each)
+        rows = np.sort(values[order[starts[of][:, None] + np.arange(each)]], axis=1)  # NaN last
+        at = np.arange(len(of))
+        found[of] = (rows[at, (count[of] - 1) // 2] + rows[at, count[of] // 2]) / 2.0
+    return found, count
 
 
 def others_medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:

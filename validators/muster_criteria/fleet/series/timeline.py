@@ -16,8 +16,8 @@ VISITS_MAX = 8
 """Earlier visits that are kept of each series: enough for a median, and 32 bytes a series."""
 
 
-_BLOCK = 500_000
-"""Rows processed at a time."""
+_BLOCK = 50_000
+"""Rows processed at a time: few enough for a processor's cache."""
 _FAR = 1e30
 """Largest distance from a reference, to which others are cut: larger ones overflow numbers of 32 bits."""
 
