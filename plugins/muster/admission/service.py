@@ -59,10 +59,7 @@ def in_use(node: Node) -> str:
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
-    leases = {lease.node: lease for lease in store.leases.live()}
-    wanted = set(nodes)
-    states = {node.name: node.state for node in store.nodes.find() if node.name in wanted}
-    places = {place.node: place for place in store.schedulers.places()}
+    leases, states, places = store.leases.holding(nodes), store.nodes.states(nodes), store.schedulers.places_of(nodes)
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)
     for node in nodes:
@@ -91,10 +88,10 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None, *, j
 
     A cluster that does not answer, or cannot be read, raises, or its nodes go into ``unanswered``.
     """
-    places = {place.node: (place.cluster, place.name) for place in store.schedulers.places()}
+    places = store.schedulers.places_of(nodes)
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for node in nodes:
-        cluster, name = places.get(node, ("", node))
+        cluster, name = (places[node].cluster, places[node].name) if node in places else ("", node)
         by_cluster[cluster][name] = node
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():

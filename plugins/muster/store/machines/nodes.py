@@ -90,6 +90,14 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         return [access.to_node(row) for row in session.scalars(query)]
 
 
+def states(names: Collection[str]) -> dict[str, State]:
+    """{name: state} of those of these nodes that are enrolled."""
+    query = select(NodeRow.name, NodeRow.state)
+    with reading() as session:
+        rows = (row for some in batches(names) for row in session.execute(query.where(NodeRow.name.in_(some))))
+        return {row.name: State(row.state) for row in rows}
+
+
 def lacking(labels: Mapping[str, str]) -> set[str]:
     """The names of the nodes that do not have all of these labels, and in lower case what else a text may call them.
 
