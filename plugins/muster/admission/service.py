@@ -59,14 +59,15 @@ def in_use(node: Node) -> str:
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
-    leases, states, places = store.leases.holding(nodes), store.nodes.states(nodes), store.schedulers.places_of(nodes)
+    leases, known, places = store.leases.holding(nodes), store.nodes.named(nodes), store.schedulers.places_of(nodes)
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)
     for node in nodes:
         if node in answers:
             continue
-        if states.get(node) is not State.PRODUCTION:
-            answers[node] = Idle(False, f"it is in {states.get(node)}")
+        state = known[node].state if node in known else None
+        if state is not State.PRODUCTION:
+            answers[node] = Idle(False, f"it is in {state}")
         elif node in places and places[node].waits and not _waits_for_test(places[node], seen.get(node)):
             answers[node] = Idle(False, f"its scheduler has not carried out yet: {places[node].wanted}")
         elif node in leases:

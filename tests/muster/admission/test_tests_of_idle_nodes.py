@@ -14,6 +14,7 @@ from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.idle_fleet import known
+from muster.admission.records_only import RecordsOnly
 from muster.admission.startable import startable
 from muster.errors import BadScheduler, LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
@@ -345,6 +346,7 @@ def test_what_is_asked_about_one_node_or_run_reads_no_other(nodes: Path) -> None
             event.listen(mapped, "load", note)
             listening.callback(event.remove, mapped, "load", note)
         assert service.idle([NODE])[NODE].idle
+        assert RecordsOnly().look([NODE])[NODE].open
         assert qualification.release(RunKey("node_revalidation", "another")) == []
     assert read == {NODE}
     assert store.leases.live(other.key) == store.leases.live() == [other]

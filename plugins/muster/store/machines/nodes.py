@@ -90,12 +90,11 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         return [access.to_node(row) for row in session.scalars(query)]
 
 
-def states(names: Collection[str]) -> dict[str, State]:
-    """{name: state} of those of these nodes that are enrolled."""
-    query = select(NodeRow.name, NodeRow.state)
+def named(names: Collection[str]) -> dict[str, Node]:
+    """{name: node} of those of these nodes that are enrolled."""
     with reading() as session:
-        rows = (row for some in batches(names) for row in session.execute(query.where(NodeRow.name.in_(some))))
-        return {row.name: State(row.state) for row in rows}
+        found = (session.scalars(select(NodeRow).where(NodeRow.name.in_(some))) for some in batches(names))
+        return {row.name: access.to_node(row) for rows in found for row in rows}
 
 
 def lacking(labels: Mapping[str, str]) -> set[str]:
