@@ -31,9 +31,7 @@ class RecordsOnly(AdmissionBackend):
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
         """From the nodes' states and labels."""
-        wanted = set(names)
-        nodes = {node.name: node for node in store.nodes.find() if node.name in wanted}
-        return {name: seen(node, node.state is State.PRODUCTION) for name, node in nodes.items()}
+        return {name: seen(node, node.state is State.PRODUCTION) for name, node in store.nodes.named(names).items()}
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Does nothing."""

@@ -59,17 +59,15 @@ def in_use(node: Node) -> str:
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
     """Whether each node in service is unused. A scheduler that does not answer makes all of its nodes not idle."""
-    leases = {lease.node: lease for lease in store.leases.live()}
-    wanted = set(nodes)
-    states = {node.name: node.state for node in store.nodes.find() if node.name in wanted}
-    places = {place.node: place for place in store.schedulers.places()}
+    leases, known, places = store.leases.holding(nodes), store.nodes.named(nodes), store.schedulers.places_of(nodes)
     answers: dict[str, Idle] = {}
     seen = look(nodes, unanswered=answers)
     for node in nodes:
         if node in answers:
             continue
-        if states.get(node) is not State.PRODUCTION:
-            answers[node] = Idle(False, f"it is in {states.get(node)}")
+        state = known[node].state if node in known else None
+        if state is not State.PRODUCTION:
+            answers[node] = Idle(False, f"it is in {state}")
         elif node in places and places[node].waits and not _waits_for_test(places[node], seen.get(node)):
             answers[node] = Idle(False, f"its scheduler has not carried out yet: {places[node].wanted}")
         elif node in leases:
@@ -91,10 +89,10 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None, *, j
 
     A cluster that does not answer, or cannot be read, raises, or its nodes go into ``unanswered``.
     """
-    places = {place.node: (place.cluster, place.name) for place in store.schedulers.places()}
+    places = store.schedulers.places_of(nodes)
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
     for node in nodes:
-        cluster, name = places.get(node, ("", node))
+        cluster, name = (places[node].cluster, places[node].name) if node in places else ("", node)
         by_cluster[cluster][name] = node
     found: dict[str, Seen] = {}
     for cluster, names in by_cluster.items():

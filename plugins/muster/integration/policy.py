@@ -36,6 +36,7 @@ PRELOAD = (
     "pyarrow.pandas_compat",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
+    "jinja2.ext",  # of Airflow's templates: each task process imported it
     "paramiko",
     "asyncssh",
     "muster.store",

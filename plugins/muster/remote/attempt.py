@@ -169,7 +169,8 @@ def begin(
         log.info("sent the node side %s", agent.sha256)
     for other in jobs.stop_others(client, seen.work, attempt.plan, node.launch):
         log.warning("stopped job %s, which belonged to an attempt or a run that is over", other)
-    before = redfish.ask(node.bmc, attempt.task.stage, serial=store.parts.system_serial(node.name))
+    serial = store.parts.system_serial(node.name) if node.bmc else ""
+    before = redfish.ask(node.bmc, attempt.task.stage, serial=serial)
     words = step()
     job = dataclasses.replace(
         attempt.job,
@@ -217,7 +218,7 @@ def wait(attempt: Attempt, seen: jobs.Look, grace_s: float) -> Wait:
         deadline_at=_deadline_at(attempt),
         grace_s=grace_s,
         poll_s=settings().poll_seconds,
-        watch=BmcWatch.of(job, node.bmc, store.parts.system_serial(node.name)),
+        watch=BmcWatch.of(job, node.bmc, store.parts.system_serial(node.name) if node.bmc else ""),
     )
 
 
@@ -240,15 +241,15 @@ class NoVerdict(ssh.RemoteError):
 
 @contextlib.contextmanager
 def collected(
-    attempt: Attempt, connect: Connect, hint: Kind, *, grace_s: float, last: bool
+    attempt: Attempt, connect: Connect, hint: Kind, *, grace_s: float, last: Callable[[], bool]
 ) -> Iterator[Finished | jobs.Look | None]:
     """Yields what the attempt's job left, the node's state if the job still runs; removes the job's folder once the
     body, which records the verdict, has ended.
 
     ``hint``: how the waiting ended; the node's current state decides. ``grace_s``: as of ``wait``; whether the job is
-    overdue, the records say: a trigger that fails gives no hint. ``last``: no other attempt follows. Yields None where
-    its result is recorded already, and the node cannot be reached or no longer has it. Raises NoVerdict if the
-    attempt is to be retried.
+    overdue, the records say: a trigger that fails gives no hint. ``last``: whether no other attempt follows. Yields
+    None where its result is recorded already, and the node cannot be reached or no longer has it. Raises NoVerdict if
+    the attempt is to be retried.
     """
     with contextlib.ExitStack() as connection:
         found: Finished | jobs.Look | None
@@ -267,7 +268,7 @@ def collected(
             _tidy(attempt, client, seen)
 
 
-def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: bool) -> Finished | None:
+def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: Callable[[], bool]) -> Finished | None:
     """Returns the end of an attempt on a node that cannot be reached: only of a lost node, or of the last attempt.
 
     Returns None if the attempt's result is recorded already, which "no result" never supersedes. Raises NoVerdict if
@@ -276,7 +277,7 @@ def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: b
     if attempt.recorded_end() is not None:
         return None
     lost = hint is Kind.LOST and isinstance(error, (ssh.Unreachable, ssh.CommandTimedOut))
-    if not lost and not last:
+    if not lost and not last():
         _note(attempt, str(error))
         raise NoVerdict(str(error)) from error
     return Finished(Ended(Kind.LOST if lost else Kind.REFUSED, str(error)), jobs.Collected(None, None))
@@ -324,9 +325,8 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
 
 def read_bmc(attempt: Attempt) -> Chassis | None:
     """Returns the worst of the BMC's readings before, during and directly after the load; None without a BMC."""
-    node = attempt.node
-    serial = store.parts.system_serial(node.name)
-    if (now := redfish.ask(node.bmc, attempt.task.stage, serial=serial, limit_s=redfish.LAST_LIMIT_S)) is None:
+    serial = store.parts.system_serial(attempt.node.name) if attempt.node.bmc else ""
+    if (now := redfish.ask(attempt.node.bmc, attempt.task.stage, serial=serial, limit_s=redfish.LAST_LIMIT_S)) is None:
         return None
     worst = with_earlier(attempt.job.chassis, now)
     if worst.trouble:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from sqlalchemy import event
 
 from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
 from muster.admission.idle_fleet import known
+from muster.admission.records_only import RecordsOnly
 from muster.admission.startable import startable
 from muster.errors import BadScheduler, LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
@@ -22,6 +24,8 @@ from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
 from muster.rules.idle.selection import choose
+from muster.store.database.models import LeaseRow, NodeRow
+from muster.store.database.outgoing import PlaceRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate
@@ -328,3 +332,21 @@ def test_a_preemption_costs_nothing_also_where_the_run_was_not_concluded(nodes: 
     node = store.nodes.get(NODE)
     assert (node.state, node.inconclusive) == (State.PRODUCTION, 0)
     assert store.runs.get(RunKey(DAG, "r1")).verdict is Verdict.SKIPPED
+
+
+def test_what_is_asked_about_one_node_or_run_reads_no_other(nodes: Path) -> None:
+    """Else each test of a fleet of thousands would read all of them, several times."""
+    in_production()
+    placed("gpu-0002", "r1n2")
+    other, read = fleet.begin("gpu-0002"), set[str]()
+    rows = [(PlaceRow, "node"), (LeaseRow, "node"), (NodeRow, "name")]
+    notes = [lambda row, _context, name=name: read.add(getattr(row, name)) for _, name in rows]
+    with contextlib.ExitStack() as listening:
+        for (mapped, _), note in zip(rows, notes, strict=True):
+            event.listen(mapped, "load", note)
+            listening.callback(event.remove, mapped, "load", note)
+        assert service.idle([NODE])[NODE].idle
+        assert RecordsOnly().look([NODE])[NODE].open
+        assert qualification.release(RunKey("node_revalidation", "another")) == []
+    assert read == {NODE}
+    assert store.leases.live(other.key) == store.leases.live() == [other]

@@ -77,7 +77,7 @@ class Bench:
 
     def settle(self, attempt: Attempt, hint: Kind = Kind.DONE, *, last: bool = False, grace_s: float = 5.0) -> Any:
         """As an operator does, with a FAIL for whatever came, and INCONCLUSIVE for nothing."""
-        with remote.collected(attempt, self.connect, hint, grace_s=grace_s, last=last) as found:
+        with remote.collected(attempt, self.connect, hint, grace_s=grace_s, last=lambda: last) as found:
             if not isinstance(found, Finished):
                 return found
             self.ended.append(found.end)
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_leaves_the_verdict(bench: Bench, monkey
 
 def test_the_folder_stays_until_the_verdict_is_recorded(bench: Bench) -> None:
     attempt = bench.until_done(bench.begin()[0])
-    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, grace_s=5.0, last=True):
+    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, grace_s=5.0, last=bool):
         raise MusterError("the records are down")
     assert bench.folder(attempt).exists()
     assert bench.settle(attempt) is Verdict.FAIL
@@ -318,7 +318,7 @@ def test_a_job_that_began_as_its_connection_broke_is_stopped_with_its_run(
     monkeypatch.setattr(jobs, "start", breaks)
     with bench.connect() as client, pytest.raises(ssh.Unreachable) as broke:
         remote.begin(attempt, client, bench.agent)
-    finished = remote.unreachable(attempt, Kind.REFUSED, broke.value, last=True)
+    finished = remote.unreachable(attempt, Kind.REFUSED, broke.value, last=lambda: True)
     assert finished is not None
     remote.record_end(attempt, finished.end, outcome.state_after(finished.end.kind, Verdict.INCONCLUSIVE))
     kept = bench.claim(begin=False).job

@@ -126,12 +126,12 @@ class Webhook(AdmissionBackend):
         if self._chosen.state_url:
             wanted = set(names)
             return {name: node for name, node in self._state().items() if name in wanted}
-        nodes = {node.name: node for node in store.nodes.find()}
-        places = {place.name: place for place in store.schedulers.places() if place.cluster == self._chosen.cluster}
+        ours = store.schedulers.named(self._chosen.cluster, names)
+        nodes, places = store.nodes.named(ours.values()), store.schedulers.places_of(ours.values())
         # A receiver without state knows any name: the first change shows whether it accepts this one.
         return {
-            name: records_only.seen(nodes[places[name].node], places[name].admitted)
-            if name in places
+            name: records_only.seen(nodes[ours[name]], places[ours[name]].admitted)
+            if name in ours
             else Seen(open=False, ours=True)
             for name in names
         }

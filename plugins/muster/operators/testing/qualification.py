@@ -95,7 +95,7 @@ def report(key: RunKey) -> str:
 def release(key: RunKey) -> list[str]:
     """Stop this run's jobs on its nodes, release these, and carry out what that queues in their schedulers."""
     leftovers.stop(key)
-    held = [lease.node for lease in store.leases.live() if lease.key == key]
+    held = [lease.node for lease in store.leases.live(key)]
     # Before the release: a run that takes a node afterwards has another job.
     test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}
     freed = closing.release(key, "the run is over")

@@ -232,7 +232,7 @@ class RemoteJobOperator(BaseOperator):
                 attempt, seen = remote.begin(attempt, client, agent, step)
         except ssh.RemoteError as error:
             self._starting = None
-            finished = remote.unreachable(attempt, Kind.REFUSED, error, last=self._is_last(context))
+            finished = remote.unreachable(attempt, Kind.REFUSED, error, last=functools.partial(self._is_last, context))
             return self._finish(context, attempt, *self._record(attempt, finished))
         self._starting = None
         if seen.state in (jobs.State.ABSENT, jobs.State.RUNNING):
@@ -268,7 +268,8 @@ class RemoteJobOperator(BaseOperator):
         raise AssertionError("defer does not return")
 
     def _settle(self, context: Context, attempt: Attempt, hint: Kind) -> Any:
-        with remote.collected(attempt, log_in, hint, grace_s=self.grace_s, last=self._is_last(context)) as found:
+        last = functools.partial(self._is_last, context)
+        with remote.collected(attempt, log_in, hint, grace_s=self.grace_s, last=last) as found:
             if isinstance(found, jobs.Look):
                 self._defer(attempt, found)
             judgement, job_end = self._record(attempt, _explained(attempt, found))

@@ -110,9 +110,10 @@ class MusterStageOperator(RemoteJobOperator):
             self.log.warning("finding (%s): %s", finding.severity, finding.summary)
         for missing in recorded.coverage.missing:
             self.log.warning("not measured: %s", missing)
-        last = self._is_last(context)
-        if recorded.verdict is Verdict.INCONCLUSIVE and not last and not attempt.run.forced:
-            last = service.preempted(attempt.node.name)  # the node is a user's by now: no further attempt
+        last = recorded.verdict is Verdict.INCONCLUSIVE and (
+            self._is_last(context)
+            or (not attempt.run.forced and service.preempted(attempt.node.name))  # a user's by now: no further attempt
+        )
         then = outcome.whats_next(recorded.verdict, job_end, last, repeat=bool(recorded.repeat))
         if then is Next.REPEAT:
             # A repeat is no failure, so it uses up none of Airflow's retries.

@@ -259,10 +259,10 @@ def _revoke(session: Session, node: NodeRow, rows: Sequence[CertificateRow], why
 
 def _unrevoked(session: Session, node: NodeRow) -> Sequence[CertificateRow]:
     """Those of the present machine, the newest first; an earlier one that expired is over for good."""
-    query = select(CertificateRow).where(CertificateRow.node == node.name, CertificateRow.machine == node.machine)
-    query = query.where(unrevoked(), CertificateRow.expires_at > access.now() - OVER)
-    rows, last = list(session.scalars(query.order_by(CertificateRow.number.desc()))), _newest(session, node)
-    return rows if last is None or last.revoked or last in rows else [last, *rows]
+    here = CertificateRow.node == node.name, CertificateRow.machine == node.machine
+    newest = CertificateRow.number == select(func.max(CertificateRow.number)).where(*here).scalar_subquery()
+    query = select(CertificateRow).where(*here, unrevoked(), newest | (CertificateRow.expires_at > access.now() - OVER))
+    return session.scalars(query.order_by(CertificateRow.number.desc())).all()
 
 
 def _key(session: Session) -> Any:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 
 def serials_elsewhere(node: str, result: StageResult | None) -> tuple[Evidence, ...]:
-    """A warning for each part that the result reports while another node has it. Raises UnknownNode."""
+    """A warning for each part that the result reports while another node has it."""
     with reading() as session:
-        access.node_row(session, node)
         reported = as_known(_reported(result), current_serials(session, node))
         found = elsewhere(session, node, without_chassis(session, node, reported))
     return tuple(

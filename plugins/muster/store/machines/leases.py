@@ -17,6 +17,7 @@ from muster.model.runs import RunKey
 from muster.model.states import IN_FLIGHT, State
 from muster.rules.decisions import check_decision
 from muster.store.database import access
+from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import JobRow, LeaseRow, NodeRow, RunRow, StageRow
 from muster.store.database.wanted import follow_state
@@ -150,11 +151,21 @@ def of_another(key: RunKey, run_after: datetime.datetime | None) -> bool:
         return any(access.is_another(row, run_after) for row in rows)
 
 
-def live() -> list[Lease]:
-    """Every lease that holds a node now, by node."""
+def live(run: RunKey | None = None) -> list[Lease]:
+    """Every lease that holds a node now, of ``run`` if one is named, by node."""
+    query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
+    if run:
+        query = query.where(LeaseRow.dag_id == run.dag_id, LeaseRow.run_id == run.run_id)
     with reading() as session:
-        query = select(LeaseRow).where(LeaseRow.released_at.is_(None)).order_by(LeaseRow.node)
         return [access.to_lease(row) for row in session.scalars(query)]
+
+
+def holding(nodes: Collection[str]) -> dict[str, Lease]:
+    """{node: the lease that holds it} of those of these nodes that a run holds."""
+    query = select(LeaseRow).where(LeaseRow.released_at.is_(None))
+    with reading() as session:
+        rows = (row for some in batches(nodes) for row in session.scalars(query.where(LeaseRow.node.in_(some))))
+        return {row.node: access.to_lease(row) for row in rows}
 
 
 def queued() -> set[str]:

@@ -91,6 +91,13 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         return [access.to_node(row) for row in session.scalars(query)]
 
 
+def named(names: Collection[str]) -> dict[str, Node]:
+    """{name: node} of those of these nodes that are enrolled."""
+    with reading() as session:
+        found = (session.scalars(select(NodeRow).where(NodeRow.name.in_(some))) for some in batches(names))
+        return {row.name: access.to_node(row) for rows in found for row in rows}
+
+
 def lacking(labels: Mapping[str, str]) -> set[str]:
     """The names of the nodes that do not have all of these labels, and in lower case what else a text may call them.
 

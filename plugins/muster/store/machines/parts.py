@@ -52,7 +52,8 @@ def of_node(node: str, limit: int | None = None) -> list[Placement]:
 
 def system_serial(node: str) -> str:
     """The serial of the node's machine, by which its BMC is recognised; "" if the records have none."""
-    return next((each.serial for each in of_node(node) if each.slot == SYSTEM and each.until is None), "")
+    with reading() as session:
+        return current_serials(session, node).get(SYSTEM, "")
 
 
 def runs_of(serial: str) -> list[Run]:

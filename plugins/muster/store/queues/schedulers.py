@@ -7,7 +7,7 @@ same node supersedes one that still waits.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -110,6 +110,13 @@ def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -
     if not waiting:
         return found
     return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
+
+
+def places_of(nodes: Collection[str]) -> dict[str, Place]:
+    """{node: its place} of those of these nodes that have one."""
+    with reading() as session:
+        found = (each for some in batches(nodes) for each in _places(session, PlaceRow.node.in_(some)))
+        return {each.node: each for each in found}
 
 
 def named(cluster: str, names: Iterable[str]) -> dict[str, str]:

@@ -259,10 +259,9 @@ def _row(stage: int, figure: Any, note: str, judged: tuple[int, Observation] | N
 
 
 def _store_bytes(session: Session, stage: StageRow, sent: Sent) -> None:
-    for kind, data in ((RESULT, sent.raw), (TELEMETRY, sent.telemetry), (CHASSIS, sent.chassis)):
-        if data:
-            session.add(ArtifactRow(stage=stage.id, kind=kind, created_at=access.now(), data=data))
-    session.flush()
+    parts, now = ((RESULT, sent.raw), (TELEMETRY, sent.telemetry), (CHASSIS, sent.chassis)), access.now()
+    if rows := [{"stage": stage.id, "kind": kind, "created_at": now, "data": data} for kind, data in parts if data]:
+        session.execute(insert(ArtifactRow), rows)
 
 
 def _moment(epoch: float) -> datetime.datetime:
