@@ -243,6 +243,20 @@ def test_a_run_that_is_cleared_after_its_node_was_replaced_takes_no_node(ready: 
 
 
 @each_test
+@pytest.mark.parametrize("state", [State.QUARANTINE, State.RETIRED])
+def test_a_run_that_is_cleared_takes_no_node_that_is_out_of_service(ready: None, dag: Holder, state: State) -> None:
+    """No stage of it could begin: what they passed with would be lost, and the node reported as INCONCLUSIVE."""
+    dag.claim("first")
+    dag.release("first")
+    store.nodes.move("n1", state, "Ada", "its chassis is open")
+    ended = store.runs.get(RunKey(dag.dag_id, "first"), node="n1")
+    with pytest.raises(AirflowFailException):
+        dag.claim("first")
+    assert holders() == set()
+    assert store.runs.get(RunKey(dag.dag_id, "first"), node="n1") == ended
+
+
+@each_test
 def test_a_claim_that_fails_half_way_holds_nothing(ready: None, dag: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise MusterError("it cannot be begun")
