@@ -146,6 +146,28 @@ def test_the_story_in_order(parsed: dict) -> None:
         assert then in tasks[task]["then"]
 
 
+JUDGED = {*STAGES, "gather", "train", *(f"{what}_{n}" for what in ("plan", "pairs") for n in range(1, 10))}
+"""Tasks of a test whose failure is no failure of the run by itself: ``conclude`` decides by what the records hold."""
+
+
+def test_no_run_is_green_in_which_a_task_failed(parsed: dict) -> None:
+    """Airflow asks only the last tasks, and who watches the DAGs asks the run: a sweep that reads no node for days."""
+    green = set()
+    for dag, tasks in parsed["tasks"].items():
+        work = {name: task for name, task in tasks.items() if not task["teardown"]}
+        setups = {name for name, task in work.items() if task["setup"]}  # of one that fails all of its tasks do
+        for name in work.keys() - JUDGED - setups:
+            failed = [name]
+            for each in failed:
+                failed += [
+                    then for then in work[each]["then"]
+                    if then in work and then not in failed and work[then]["rule"] in ("all_success", "none_failed")
+                ]  # fmt: skip
+            if not any(work.keys().isdisjoint(work[each]["then"]) for each in failed):
+                green.add(f"{dag}.{name}")
+    assert green == set()
+
+
 def test_new_nodes_wait_in_the_burn_pool_and_nodes_that_serve_do_not(parsed: dict) -> None:
     pooled = {
         (dag_id, name) for dag_id, tasks in parsed["tasks"].items()
