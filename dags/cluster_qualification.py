@@ -133,4 +133,5 @@ with DAG(
     train >> judged >> entered >> asked
     judged >> concluded
     ask >> concluded
+    forms.all_succeed(ask)
     concluded >> released >> report().as_teardown(setups=taken)

@@ -50,6 +50,8 @@ with DAG(
 
     wanted = repairs()
     nodes_read = read()
-    nodes_read >> act() >> wanted
+    acted = act()
+    nodes_read >> acted >> wanted
     nodes_read >> read_bmcs()
+    forms.all_succeed(nodes_read, acted)
     forms.starting("repair", dags.REPAIR).expand_kwargs(wanted)

@@ -58,6 +58,7 @@ with DAG(
     taken: Any = claim().as_setup()
     concluded = conclude()
     # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
-    reported, released = stage.report().as_teardown(setups=taken), stage.release().as_teardown(setups=taken)
+    # Reported last: how a run ends that was not concluded is settled only when its node is released.
+    released, reported = stage.release().as_teardown(setups=taken), stage.report().as_teardown(setups=taken)
 
-    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded >> reported >> released
+    taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded >> released >> reported

@@ -41,5 +41,7 @@ with DAG(
         """Count what managers ask for of the last 30 days: pages, metrics and the CLI only read it."""
         return statistics.count()
 
-    recompute() >> reevaluate_provisional()
+    recomputed = recompute()
+    recomputed >> reevaluate_provisional()
+    forms.all_succeed(recomputed)
     count()

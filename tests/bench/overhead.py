@@ -41,7 +41,7 @@ from tests.support import standin  # noqa: E402
 from tests.support.servers import sshd  # noqa: E402
 
 FILES = Path(__file__).parent / "overhead_files"
-STEPS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release")
+STEPS = ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "release", "report")
 IDLE_S = 20.0
 TURNS = 2
 WAITING = 100

@@ -121,10 +121,16 @@ def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, 
     assert store.leases.live() == []
 
 
+@pytest.mark.parametrize("marked", [False, True])
 def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
-    fleet: Path, monkeypatch: pytest.MonkeyPatch
+    failed_node: str, monkeypatch: pytest.MonkeyPatch, marked: bool
 ) -> None:
-    """Its question is closed, and housekeeping starts no second run for the same verdict."""
+    """Its question is closed, and housekeeping starts no second run for the same verdict; nor does the run itself where
+    a person marked the task that asks: there is no answer.
+    """
+    put("n1", DAG_ID, "r")
+    if not marked:
+        admission.record_answer(RunKey(DAG_ID, "r"), answer(held.KEEP))
     monkeypatch.setenv("MUSTER_MAIL_TO", "oncall@example.org")
     with DAG(DAG_ID, schedule=None) as dag:
         admission.decision(held.look, held.carry_out, whether="x", options=held.OPTIONS, retest="node_revalidation")
@@ -133,8 +139,9 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
     callbacks = dag.get_task("carry_out").on_failure_callback
     for each in callbacks if isinstance(callbacks, list) else [callbacks]:
         each(context)
-    (waiting,) = store.outbox.pending()
-    assert waiting.key.startswith(f"notice/answer lost/{DAG_ID}/r/")
+    (waiting,) = [each for each in store.outbox.pending() if each.key.startswith(f"notice/answer lost/{DAG_ID}/r/")]
+    said = " ".join(store.outbox.message(waiting.id).decode().split())
+    assert (f"start the DAG {DAG_ID}" in said) == marked == (admission.asked_again(RunKey(DAG_ID, "r"), {}) == [])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from muster import store
 from muster.integration import listeners, policy
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
+from muster.settings import settings
 from tests.support import airflow_home
 from tests.support.servers import postgresql
 
@@ -233,6 +234,25 @@ def test_a_pool_that_a_run_names_is_there_before_its_tasks_wait_in_it(
         assert pools(session)["rack-8"] == (5, True), "the slots that an operator gave it stay"
         session.rollback()
     assert [each.args for each in caplog.records] == [("rack-8", 1)]
+
+
+def test_the_burn_pool_that_somebody_deleted_is_back_before_a_new_node_waits_in_it(airflow_db: None) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+    from airflow.utils.sqlalchemy import prohibit_commit
+    from sqlalchemy import delete, select
+
+    with create_session() as session:
+        dag_run = DagRun(dag_id="node_qualification", run_id="n1__new", run_type="manual")
+        dag_run.conf = {}
+        session.add(dag_run)
+        session.execute(delete(Pool).where(Pool.pool == "muster_burn"))
+        with prohibit_commit(session):
+            listeners.on_dag_run_running(dag_run, "")
+        made = session.scalar(select(Pool).where(Pool.pool == "muster_burn"))
+        assert (made.slots, made.include_deferred) == (settings().burn_slots, True)
+        session.rollback()
 
 
 @pytest.mark.needs_postgresql

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
 from muster.errors import MusterError, UnknownNode
@@ -110,6 +111,26 @@ def test_a_good_node_is_qualified_reported_and_let_go(node: sshd.Sshd, mailbox: 
     assert [event.to_state for event in store.nodes.events(NODE)][1:] == [
         State.INTAKE, State.BURN_IN, State.VALIDATION, State.QUALIFIED,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.FAIL])
+def test_a_run_that_is_not_concluded_ends_and_is_reported_by_its_stages(
+    node: sshd.Sshd, decree: Decree, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+) -> None:
+    """A person marked it, or cleared a stage alone; or each try of the task ``conclude`` met the records away."""
+
+    def lost(_: RunKey) -> None:
+        raise AirflowFailException("the records are away")
+
+    monkeypatch.setattr(qualification, "conclude", lost)
+    decree.verdicts["performance"] = verdict
+    _, run_id = qualify()
+    run = store.runs.get(RunKey(DAG_ID, run_id))
+    state = State.QUALIFIED if verdict is Verdict.PASS else State.QUARANTINE
+    assert (run.verdict, store.nodes.get(NODE).state) == (verdict, state)
+    (mail,) = mailbox.mails
+    assert mail["Subject"].startswith(f"[Muster] {verdict} this-node ")
+    assert upkeep.report_ended(lambda *_: 0) == []
 
 
 def test_a_blocking_fail_stops_the_burn_and_still_reports(node: sshd.Sshd, decree: Decree, mailbox: Mailbox) -> None:

@@ -44,17 +44,15 @@ def on_starting(component: Any) -> None:
     try:
         from airflow.utils.session import create_session
 
-        from muster.settings import settings
-
         with create_session() as session:
-            _make_pool(session, BURN_POOL, settings().burn_slots, "how many new nodes Muster tests at once")
+            _make_burn_pool(session)
     except Exception:
         log.exception("Muster's pool %s could not be made; make it by hand, with deferred tasks included", BURN_POOL)
 
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Give a qualification that names no pool its node's, and create that pool: in a missing one tasks wait forever."""
+    """Give a qualification that names no pool its node's, and create its pool: in a missing one tasks wait forever."""
     if dag_run.dag_id != NODE_QUALIFICATION:
         return
     try:
@@ -67,6 +65,8 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
         _take_own_pool(session, dag_run)
         if name := policy.pool_of(dag_run):
             _make_pool(session, name, 1, f"made for run {dag_run.run_id}, which needs it: give it its real slots")
+        else:
+            _make_burn_pool(session)
     except Exception:
         log.exception("the pool of run %s could not be looked at", dag_run.run_id)
 
@@ -86,6 +86,12 @@ def _take_own_pool(session: Session, dag_run: DagRun) -> None:
         dag_run.conf = {**conf, "pool": own}
         for task in dag_run.get_task_instances(session=session):
             policy.task_instance_mutation_hook(task, dag_run)
+
+
+def _make_burn_pool(session: Session) -> None:
+    from muster.settings import settings
+
+    _make_pool(session, BURN_POOL, settings().burn_slots, "how many new nodes Muster tests at once")
 
 
 def _make_pool(session: Session, name: str, slots: int, description: str) -> None:

@@ -43,6 +43,16 @@ def starting(task_id: str, dag_id: str, **more: Any) -> Any:
     )
 
 
+def all_succeed(*tasks: Any) -> None:
+    """The run fails if one of these tasks does, although others go on after it: Airflow asks only a run's last tasks.
+
+    What watches the DAGs (`muster doctor`, the alert about a DAG that stopped) asks the run. Takes no worker.
+    """
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    EmptyOperator(task_id="all_succeed").set_upstream([*tasks])
+
+
 AT_ONCE = 16_384
 """Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
 while others are in their burn-in, and the 17th question unasked while 16 wait for a person. A number below the fleet's

@@ -28,7 +28,7 @@ HOLDING = (NODE_QUALIFICATION, NODE_REVALIDATION, REPAIR, CLUSTER_QUALIFICATION)
 TASKS = {
     **dict.fromkeys(
         (NODE_QUALIFICATION, NODE_REVALIDATION),
-        ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "report", "release"),
+        ("claim", "intake", "burn_in", "integrity", "performance", "thermal", "conclude", "release", "report"),
     ),
     REPAIR: ("claim", "evidence", "act", "returned", "release", "proofs", "prove"),
     CLUSTER_QUALIFICATION: (

@@ -155,10 +155,16 @@ def tests(key: RunKey, level: str) -> list[dict[str, Any]]:
 
 
 def lost(context: Context) -> None:
-    """Notify people that an answer was not carried out: its question is closed, and asked again by another run."""
+    """Notify people that an answer was not carried out: its question is closed, and asked again by another run.
+
+    Of a task that was marked there is no answer; then no run asks again.
+    """
     node, key = _asked(context)
+    asked = store.questions.find(key)
     why = f"the answer in run {key.run_id} of {key.dag_id} was not carried out: {context.get('exception')}"
-    again = "the question is asked again, unless it is settled"
+    again = f"no question is open any more: start the DAG {key.dag_id} again to ask it"
+    if asked is not None and asked.answered_at is not None:
+        again = "the question is asked again, unless it is settled"
     notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`", of=node, each=True)
 
 

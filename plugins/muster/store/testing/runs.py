@@ -58,14 +58,14 @@ def begin(
         row = access.node_row(session, node)
         state = State(row.state)
         run = _begun(session, key, row, run_after)
+        if state in (*BROKEN, State.RETIRED):  # a run that was cleared would lose there what it passed with
+            when = "if it comes back" if state is State.RETIRED else "after a repair"
+            raise IllegalMove(
+                f"{node} is in {state} and is not tested there; {when}, "
+                f"`muster node move {node} registered --reason …`",
+                Refusal.STATE,
+            )
         if run is None:
-            if state in (*BROKEN, State.RETIRED):
-                when = "if it comes back" if state is State.RETIRED else "after a repair"
-                raise IllegalMove(
-                    f"{node} is in {state} and is not tested there; {when}, "
-                    f"`muster node move {node} registered --reason …`",
-                    Refusal.STATE,
-                )
             run = RunRow(
                 dag_id=key.dag_id, run_id=key.run_id, node=node, sku=row.sku, level=level, reason=reason, forced=forced,
                 started_by=started_by, required_stages=list(required_stages), state_before=state, machine=row.machine,

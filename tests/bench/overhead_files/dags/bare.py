@@ -32,7 +32,7 @@ with DAG(dag_id="bare", schedule=None, is_paused_upon_creation=False):
     chain = [
         nothing.override(task_id="claim")(),
         *(Waiting(task_id=name) for name in ("intake", "burn_in", "integrity", "performance", "thermal")),
-        *(nothing.override(task_id=name)() for name in ("conclude", "report", "release")),
+        *(nothing.override(task_id=name)() for name in ("conclude", "release", "report")),
     ]
     for before, after in itertools.pairwise(chain):
         before >> after
