@@ -45,7 +45,8 @@ def status(json: AsJson = False) -> None:
         show.as_json({
             "nodes": nodes_of, "simulated": simulated, "attention": attention, "breakers": shown,
             "paused": paused, "racks": racks, "uncertified": uncertified,
-            "mails": {"waiting": waiting, "parked": parked}, "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
+            "mails": {"waiting": waiting, "parked": parked}, "audit": lags,
+            "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
         })  # fmt: skip
         return
     rows = [[state, states[state, False], states[state, True]] for state in State]
@@ -65,8 +66,8 @@ def status(json: AsJson = False) -> None:
         typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     if uncertified:
         name, why = next(iter(uncertified.items()))
-        simulated = len({node.name for node in nodes if node.simulated} & uncertified.keys())
-        count = f"{len(uncertified)}{f' ({simulated} simulated)' if simulated else ''}"
+        apart = sum(node.simulated and node.name in uncertified for node in nodes)
+        count = f"{len(uncertified)}{f' ({apart} simulated)' if apart else ''}"
         of = f"{count} serve without a valid certificate, first {name} ({why})"
         typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
     _show_queues(waiting, parked, lags)
