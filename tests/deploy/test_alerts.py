@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ CHANGES = "muster_scheduler_changes_oldest_timestamp_seconds"
 ANOTHER = f"{OLD}+{STEP_H * 3600}"
 """Of an oldest time: whenever it is read, it is another node's, which has just come."""
 CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
-    "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5}),
+    "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5, 'up{job="muster"}': 1, 'up{job="node"}': 0}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
     "MusterVerdictHeld": (
         {f"{HELD}{REAL}": NOW - 2 * 3600}, {f"{HELD}{REAL}": ANOTHER, f"{HELD}{SIMULATED}": OLD},
@@ -125,6 +127,60 @@ def test_each_alert_has_a_paragraph() -> None:
         assert rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.muster_docs }}}}/alerts.md#{name.lower()}"
 
 
+def test_a_rule_with_a_time_survives_a_scrape_that_failed() -> None:
+    """A series ends with a scrape that fails, and the time of ``for`` begins again with each value that is missing."""
+    lasting = {name: rule["expr"] for name, rule in RULES.items() if rule["for"] != "0m"}
+    assert set(lasting) == {
+        "MusterMetricsAbsent", "MusterNothingTested", "MusterDagStopped", "MusterNodesStale", "MusterNodesUnswept",
+    }  # fmt: skip
+    del lasting["MusterMetricsAbsent"]
+    assert [name for name, expr in lasting.items() if re.search(r"muster_\w+(\{[^}]*\})?(?![\w{\[])", expr)] == []
+
+
+FAILS = 'muster_run_duration_seconds_gcount{dag="node_qualification",verdict="FAIL",simulated="false"'
+PASSES = 'muster_run_duration_seconds_gcount{dag="node_revalidation",verdict="PASS",simulated="false"'
+DUE = 'muster_nodes_test_due{simulated="false"'
+
+
+@pytest.mark.needs_prometheus
+@pytest.mark.parametrize(
+    ("name", "seen", "firing"),
+    [
+        ("MusterNothingTested", {f"{DUE}}}": "5x100 stale 5x130 stale 5x100 stale 5x100"}, [""]),
+        ("MusterDagStopped", {f'{ENDED}{{dag="housekeeping"}}': " ".join(["0x4 stale"] * 72)}, [""]),
+        ("MusterNodesStale", {f"muster_nodes_stale{REAL}": " ".join(["1x4 stale"] * 72)}, [""]),
+        ("MusterNodesUnswept", {f"{UNSWEPT}{REAL}": " ".join(["1 stale"] * 216)}, [""]),
+        ("MusterNothingTested", {f'{DUE},instance="a"}}': "5x432", f'{PASSES},instance="b"}}': "5x432"}, ["a"]),
+        ("MusterManyFail", {f'{FAILS},instance="a"}}': "10x432", f'{PASSES},instance="b"}}': "90x432"}, ["a"]),
+        ("MusterManyFail", {f'{FAILS},instance="a"}}': "5x432", f'{FAILS},instance="b"}}': "5x432"}, []),
+        ("MusterMetricsAbsent", {
+            'up{job="muster",instance="a"}': "1x30 0x400", 'muster_read_timestamp_seconds{instance="a"}': "1x30 stale",
+            'up{job="muster",instance="b"}': "1x432", 'muster_read_timestamp_seconds{instance="b"}': "1x432",
+        }, ["a"]),
+    ],
+)  # fmt: skip
+def test_neither_a_gap_nor_a_second_controller_silences_an_alert(
+    tmp_path: Path, name: str, seen: dict[str, str], firing: list[str]
+) -> None:
+    tests = [{
+        "interval": "5m",
+        "input_series": [{"series": series, "values": values} for series, values in seen.items()],
+        "promql_expr_test": [{
+            "expr": f'count by (instance) (ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "35h",
+            "exp_samples": [{"labels": f'{{instance="{each}"}}' if each else "{}", "value": 1} for each in firing],
+        }],
+    }]  # fmt: skip
+    promtool(tmp_path, tests, "5m")
+
+
+def promtool(folder: Path, tests: Sequence[Mapping[str, object]], every: str) -> None:
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": every, "tests": list(tests)}))
+    for words in (["check", "rules", str(FILE)], ["test", "rules", str(path)]):
+        done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.needs_prometheus
 def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
     assert set(CASES) == set(RULES)
@@ -168,8 +224,4 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
         ],
     }
     tests.append(parked)
-    path = tmp_path / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": f"{STEP_H}h", "tests": tests}))
-    for words in (["check", "rules", str(FILE)], ["test", "rules", str(path)]):
-        done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    promtool(tmp_path, tests, f"{STEP_H}h")

@@ -81,9 +81,9 @@ class Fleet:
             _gauge("muster_nodes_unswept_oldest_timestamp_seconds", "since when the health sweep has not read the node "
                    "in service that it did not read for longest, without those that a run holds or whose tests are "
                    "paused; 0: none", ("simulated",), _by_kind(seen.unswept_since.get)),
-            _gauge("muster_nodes_test_due", "nodes in production of which a test is due when they are idle, without "
-                   "those whose tests are paused", ("simulated",), _number_of(
-                       node for node in tested if node.state == State.PRODUCTION and not self._rests(node))),
+            _gauge("muster_nodes_test_due", "nodes in service of which a test is due, or that serve again once they "
+                   "pass it, without those whose tests are paused", ("simulated",), _number_of(
+                       node for node in tested if node.state == State.REVALIDATION or not self._rests(node))),
             _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days, without "
                    "those whose tests are paused", ("simulated",),
                    _number_of(node for node in tested if self._stale(node))),

@@ -34,25 +34,24 @@ def status(json: AsJson = False) -> None:
     paused = {node.name: node.pause for node in nodes if node.pause}
     lags = store.audit.lags()
     waiting, parked = store.outbox.waiting(), store.outbox.parked()
-    states = collections.Counter(node.state for node in nodes)
+    states = collections.Counter((node.state, node.simulated) for node in nodes)
     attention = store.attention.collect(leaving=health.leaving())
     uncertified, racks = store.certificates.uncertified(), store.racks.held()
     if json:
         asked, unknown, lacks = _controller()
         shown = {kind: {"open": each.open, "withdrawn": each.withdrawn, "fleet": each.fleet, "allowed": each.allowed}
                 for kind, each in breakers.items()}  # fmt: skip
-        nodes_of = {str(state): states[state] for state in State}
+        nodes_of, simulated = ({str(state): states[state, kind] for state in State} for kind in (False, True))
         show.as_json({
-            "nodes": nodes_of, "attention": attention, "breakers": shown, "paused": paused, "racks": racks,
-            "uncertified": uncertified, "mails": {"waiting": waiting, "parked": parked},
-            "audit": lags, "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
+            "nodes": nodes_of, "simulated": simulated, "attention": attention, "breakers": shown,
+            "paused": paused, "racks": racks, "uncertified": uncertified,
+            "mails": {"waiting": waiting, "parked": parked}, "audit": lags,
+            "questions": {"open": asked, "unknown": unknown}, "lacks": lacks,
         })  # fmt: skip
         return
-    show.table(
-        ["state", "nodes"],
-        [[state, states[state]] for state in State if states[state]],
-        empty=show.NO_NODES,
-    )
+    rows = [[state, states[state, False], states[state, True]] for state in State]
+    rows, few = [row for row in rows if any(row[1:])], 3 if True in kinds else 2
+    show.table(["state", "nodes", "simulated"][:few], [row[:few] for row in rows], empty=show.NO_NODES)
     typer.echo()
     if nodes:
         _show_attention(attention)
@@ -67,7 +66,9 @@ def status(json: AsJson = False) -> None:
         typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     if uncertified:
         name, why = next(iter(uncertified.items()))
-        of = f"{len(uncertified)} serve without a valid certificate, first {name} ({why})"
+        apart = sum(node.simulated and node.name in uncertified for node in nodes)
+        count = f"{len(uncertified)}{f' ({apart} simulated)' if apart else ''}"
+        of = f"{count} serve without a valid certificate, first {name} ({why})"
         typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
     _show_queues(waiting, parked, lags)
     _show_controller({each.command for each in attention})
@@ -92,8 +93,8 @@ def _show_attention(found: Sequence[Attention]) -> None:
     mine = collections.Counter(str(each.cause) for each in found if not each.listed)
     theirs = [each for each in found if each.listed]
     rows = [
-        [each.node, f"{each.state}, serving" if each.serving else each.state, show.when(each.since), each.turn,
-         show.when(each.until) if each.until else "", each.why, each.command]
+        [each.node, each.state + ", serving" * each.serving + ", simulated" * each.simulated, show.when(each.since),
+         each.turn, show.when(each.until) if each.until else "", each.why, each.command]
         for each in theirs[:ATTENTION_MAX]
     ]  # fmt: skip
     columns = ["not serving", "state", "since", "who acts", "until", "why", "next"]

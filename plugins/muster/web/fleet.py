@@ -102,10 +102,22 @@ def by_muster(found: Iterable[Attention]) -> list[tuple[str, int]]:
     return collections.Counter(str(each.cause) for each in found if not each.listed).most_common()
 
 
-def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int]]:
-    """(group, state, nodes) for each state that has any, worst group first."""
+def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int, int]]:
+    """(group, state, nodes, how many of them are simulated) for each state that has any, worst group first."""
     number = collections.Counter(row.state for row in rows)
-    return [(group, state, number[state]) for group, states in GROUPS.items() for state in states if number[state]]
+    simulated = collections.Counter(row.state for row in rows if row.simulated)
+    return [
+        (group, state, number[state], simulated[state])
+        for group, states in GROUPS.items() for state in states if number[state]
+    ]  # fmt: skip
+
+
+def not_serving(rows: Sequence[FleetRow], found: Iterable[Attention]) -> list[tuple[int, int, bool]]:
+    """(nodes that do not serve, of how many that are not retired, whether simulated), of each kind that has any."""
+    present = collections.Counter(row.simulated for row in rows if row.state is not State.RETIRED)
+    away = {(each.node, each.simulated) for each in found if not each.serving and each.state is not State.RETIRED}
+    out = collections.Counter(simulated for _, simulated in away)
+    return [(out[kind], present[kind], kind) for kind in (False, True) if out[kind]]
 
 
 def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:

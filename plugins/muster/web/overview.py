@@ -11,8 +11,10 @@ from fastapi import Request
 from markupsafe import Markup
 
 from muster import store
+from muster.integration import last_runs
 from muster.judging import health
 from muster.model.attention import Attention
+from muster.model.dags import HEALTH_SWEEP, HOUSEKEEPING, IDLE_REVALIDATION, STOPPED_AFTER
 from muster.model.figures import FleetRow
 from muster.model.states import State
 from muster.web import fleet, keys, rack_map, rendering, shading
@@ -20,6 +22,12 @@ from muster.web.shared import Shared
 
 SINCE = datetime.timedelta(days=1)
 RUNS_MAX, MOVES_MAX = 30, 12
+RESTS_ON = {
+    HOUSEKEEPING: "no change reaches a scheduler, and what schedulers show is as old",
+    HEALTH_SWEEP: "what goes wrong between tests is not seen",
+    IDLE_REVALIDATION: "no idle node is tested",
+}
+"""By DAG, what the page lacks without it."""
 KEPT_S = 10
 """Seconds for which what is read of the whole fleet is shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)
@@ -62,21 +70,21 @@ def _overview(filters: fleet.Filters) -> dict[str, Any]:
     ]
     moves, moved = store.overview.moves_since(_now() - SINCE, MOVES_MAX, only)
     names = {row.node for row in chosen}
-    present = {row.node for row in chosen if row.state is not State.RETIRED}
     out = [each for each in attention_now(rows, version) if each.node in names]
     waiting = [each for each in out if each.listed]
+    away = {each.node: each.why for each in out if each.state is State.PRODUCTION and not each.serving}
     filters = filters.within(len(chosen), len(waiting))
     begin, waits = ((page - 1) * fleet.PAGE for page in (filters.page, filters.waits))
-    colours = rack_map.by_state(chosen)
+    colours = rack_map.by_state(chosen, away)
     if filters.colour:
         colours = rack_map.by_metric(chosen, shading.figures(filters.colour))
     return {
         "filters": filters, "version": version, "total": len(rows), "rows": chosen[begin : begin + fleet.PAGE],
         "shown": len(chosen), "begin": begin, "waiting": waiting[waits : waits + fleet.PAGE],
         "waiting_all": len(waiting), "waits": waits, "by_muster": fleet.by_muster(out),
-        "out": len({each.node for each in out if not each.serving} & present), "present": len(present),
+        "out": fleet.not_serving(chosen, out), "away": away,
         "counts": fleet.counts(chosen), "verdicts": fleet.verdict_counts(chosen),
-        "pods": rack_map.pods(rack_map.racks(chosen, colours)), "colours": colours,
+        "pods": rack_map.pods(rack_map.racks(chosen, colours, away)), "colours": colours,
         "running": fleet.progress(runs, {row.node: row.state for row in rows}, usual_s, _now()),
         "running_more": under_way - len(runs), "moves": moves, "moves_more": moved - len(moves),
         "now": _now(), "skus": sorted({row.sku for row in rows}), "notices": _notices_now(rows, version),
@@ -107,7 +115,7 @@ def _kept(version: str) -> tuple[str, int]:
 
 def _notices(rows: list[FleetRow]) -> list[str]:
     """One sentence for each thing of the fleet as a whole that needs a person."""
-    found = []
+    found = _stopped(rows)
     for simulated in sorted({row.simulated for row in rows}):
         breaker = store.withdrawals.breaker(simulated=simulated)
         if breaker.open:
@@ -116,6 +124,20 @@ def _notices(rows: list[FleetRow]) -> list[str]:
     if parked := len(store.outbox.parked()):
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
     found += [f"{lag.sentence}." for lag in store.audit.lags() if lag.last_error]
+    return found
+
+
+def _stopped(rows: list[FleetRow]) -> list[str]:
+    """One sentence for each DAG without which the page goes on showing what was true once."""
+    if not rows:
+        return []
+    found, known, now = [], last_runs.successes(), _now()
+    enrolled = min(row.state_since or now for row in rows)
+    for dag, lost in RESTS_ON.items():
+        last = known[dag]
+        if abs(now - (last or enrolled)) > STOPPED_AFTER[dag]:
+            since = f"since {last:%Y-%m-%d %H:%M} UTC" if last else "as far as is known"
+            found.append(f"No run of the DAG {dag} succeeded {since}: {lost}. `muster doctor` shows why.")
     return found
 
 

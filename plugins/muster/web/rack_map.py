@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from muster.model.figures import FleetRow, NodeFigure
 from muster.web.fleet import GROUP_OF, GROUPS
@@ -38,7 +38,10 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Rack:
-    """One rack of the map: a cell a node, or for each class one SVG path of squares if the map has too many nodes."""
+    """One rack of the map: a cell a node, or for each class one SVG path of squares if the map has too many nodes.
+
+    ``out``: how many of its nodes are out of service, or do not serve although they are in production.
+    """
 
     pod: str
     name: str
@@ -62,9 +65,10 @@ class Colours:
     mixed: bool = False
 
 
-def by_state(rows: Sequence[FleetRow]) -> Colours:
-    """Colours by the group of each node's state."""
-    return Colours({row.node: GROUP_OF[row.state] for row in rows}, {row.node: str(row.state) for row in rows})
+def by_state(rows: Sequence[FleetRow], away: Mapping[str, str]) -> Colours:
+    """Colours by the group of each node's state. ``away``: why nodes in production do not serve: they are out, too."""
+    classes = {row.node: "out" if row.node in away else GROUP_OF[row.state] for row in rows}
+    return Colours(classes, {row.node: ", ".join(filter(None, (row.state, away.get(row.node)))) for row in rows})
 
 
 def by_metric(rows: Sequence[FleetRow], figures: Mapping[str, NodeFigure]) -> Colours:
@@ -104,14 +108,17 @@ def _legend(classes: Mapping[str, str], known: Mapping[str, NodeFigure]) -> tupl
     return tuple(found)
 
 
-def racks(rows: Sequence[FleetRow], colours: Colours) -> list[Rack]:
-    """Racks by pod and name, nodes without a rack last; a square a node in the order of slots, then of names."""
+def racks(rows: Sequence[FleetRow], colours: Colours, away: Collection[str]) -> list[Rack]:
+    """Racks by pod and name, nodes without a rack last; a square a node in the order of slots, then of names.
+
+    ``away``: nodes in production that do not serve.
+    """
     places: dict[tuple[str, str], list[FleetRow]] = collections.defaultdict(list)
     for row in rows:
         places[row.pod, row.rack].append(row)
     singly = len(rows) <= CELLS_MAX
     return [
-        _rack(pod, name, sorted(members, key=lambda row: (natural(row.slot), natural(row.node))), colours, singly)
+        _rack(pod, name, sorted(members, key=lambda row: (natural(row.slot), natural(row.node))), colours, away, singly)
         for (pod, name), members in sorted(places.items(), key=lambda each: _last_if_empty(each[0]))
     ]
 
@@ -125,7 +132,9 @@ def _last_if_empty(names: Sequence[str]) -> list[tuple[bool, tuple[tuple[int, st
     return [(not name, natural(name)) for name in names]
 
 
-def _rack(pod: str, name: str, members: Sequence[FleetRow], colours: Colours, singly: bool) -> Rack:
+def _rack(
+    pod: str, name: str, members: Sequence[FleetRow], colours: Colours, away: Collection[str], singly: bool
+) -> Rack:
     cells = [
         Cell(
             row.node, place % COLUMNS * (CELL + GAP), place // COLUMNS * (CELL + GAP), colours.classes[row.node],
@@ -140,7 +149,7 @@ def _rack(pod: str, name: str, members: Sequence[FleetRow], colours: Colours, si
         pod,
         name,
         len(members),
-        sum(GROUP_OF[row.state] == "out" for row in members),
+        sum(GROUP_OF[row.state] == "out" or row.node in away for row in members),
         tuple(cells) if singly else (),
         tuple((group, "".join(paths[group])) for group in ORDER if paths[group]),
         min(len(members), COLUMNS) * (CELL + GAP),

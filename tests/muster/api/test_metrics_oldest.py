@@ -17,7 +17,7 @@ from muster.model.health import Cursor, Report
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.engine import writing
-from muster.store.database.models import StageRow
+from muster.store.database.models import NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
 from tests.muster import fleet
 from tests.muster.api.test_metrics import client as client
@@ -78,6 +78,17 @@ def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_o
     with writing() as session:
         session.execute(update(StageRow).values(verdict="WARN"))
     assert [seen(15), seen(29)] == [(0, 0), (1, 0)]
+
+
+def test_a_test_is_due_of_a_node_that_waits_in_revalidation(client: TestClient) -> None:
+    """It does not serve until it passes: else nobody is called while no test begins."""
+    store.nodes.add(fleet.new_node("a"))
+    fleet.qualify("a")
+    store.nodes.move("a", State.PRODUCTION, "Ada", "needed now")
+    assert read(client)["muster_nodes_test_due"]["false",] == 0
+    with writing() as session:
+        session.get_one(NodeRow, "a").state = State.REVALIDATION
+    assert read(client)["muster_nodes_test_due"]["false",] == 1
 
 
 @pytest.mark.both_dialects

@@ -24,7 +24,7 @@ from muster import store
 from muster.admission.entry import move
 from muster.api import app, metrics
 from muster.judging import policies
-from muster.model.states import State
+from muster.model.states import BROKEN, State
 from muster.store.database.engine import writing
 from muster.store.database.models import FindingRow, MeasurementRow, NodeRow, StageRow
 from muster.store.database.outgoing import PlaceRow
@@ -58,12 +58,30 @@ def test_a_panel_shows_labels_where_they_are_what_its_query_answers() -> None:
     assert all("* 1000" in target["expr"] for panel in ages for target in panel["targets"])
 
 
-def test_what_an_alert_watches_since_when_is_counted_on_a_board() -> None:
+def test_what_an_alert_watches_is_counted_on_a_board() -> None:
     """Else a person is called for a number that no board shows."""
-    watched = re.findall(r"(muster_[a-z_]+)_oldest_timestamp_seconds", (DEPLOY / "alerts.yaml").read_text())
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    named = set(re.findall(r"muster_[a-z_]+", " ".join(rule["expr"] for rule in rules)))
+    watched = {name.removesuffix("_oldest_timestamp_seconds") for name in named}
     counts = [name for name, *_ in families() if not name.endswith("_seconds")]
     shown = set(re.findall(r"muster_[a-z_]+", " ".join(queries())))
     assert [each for each in counts if each.startswith(tuple(watched)) and each not in shown] == []
+
+
+def test_no_panel_has_the_colours_that_grafana_gives_to_a_number() -> None:
+    """Which are green below 80 and red from there: green for a node in quarantine, and for one that never passed."""
+    coloured = [panel for panel in PANELS if panel["type"] in ("stat", "bargauge", "state-timeline")]
+    chosen = [panel["fieldConfig"]["defaults"] for panel in coloured]
+    assert [each for each in chosen if "thresholds" not in each and each.get("color", {}).get("mode") != "fixed"] == []
+    states = [panel for panel in coloured if any("{{state}}" in each["legendFormat"] for each in panel["targets"])]
+    assert len(states) == 2
+    for panel in states:
+        matchers = {
+            each["properties"][0]["value"]["fixedColor"]: each["matcher"]["options"].strip("/")
+            for each in panel["fieldConfig"]["overrides"]
+        }
+        of = {colour: {state for state in State if re.search(of, f"n: {state}")} for colour, of in matchers.items()}
+        assert of == {"red": BROKEN, "green": {State.PRODUCTION}}
 
 
 def test_airflow_mounts_the_app() -> None:
@@ -160,7 +178,7 @@ def prometheus(folder: Path, port: int) -> Iterator[object]:
     """A Prometheus of our own; yields ``api(path, **parameters)``, which returns the values of a query."""
     job = {"metrics_path": f"{app.PREFIX}/metrics", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
         "rule_files": [str(DEPLOY / "alerts.yaml")],
         "scrape_configs": [
             {"job_name": "muster", "authorization": {"credentials_file": str(folder / "token")}, **job},

@@ -52,14 +52,17 @@ def _held() -> None:
 
 def test_the_fleet_stands_on_one_screen(muster: Muster, held: str) -> None:
     _, out, _ = muster("status")
-    assert "production\t1" in out
-    assert "registered\t1" in out
+    assert "state\tnodes\tsimulated" in out
+    assert "production\t1\t0" in out
+    assert "registered\t0\t1" in out
+    assert "sim\tregistered, simulated\t" in out
     assert out.count("\ncircuit breaker") == 1, "only what is open"
     assert [line.split("\t")[0] for line in out.splitlines() if "muster node move a quarantine --reason …" in line] == [
         "a"
     ]
     shown = json.loads(muster("status", "--json")[1])
     assert shown["nodes"]["production"] == 1
+    assert (shown["nodes"]["registered"], shown["simulated"]["registered"]) == (0, 1), "as the metrics count them"
     assert shown["breakers"]["real"] == {"open": True, "withdrawn": [], "fleet": 1, "allowed": 0}
     assert [(each["node"], each["cause"]) for each in shown["attention"]] == [("a", "held"), ("sim", "not tested")]
 

@@ -46,6 +46,7 @@ def client(fleet_db: str, dag_runs: Engine, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(overview, "_shared_notices", Shared(1))
     monkeypatch.setattr(overview, "_shared_attention", Shared(1))
     monkeypatch.setattr(overview, "_shared_parts", Shared(32))
+    monkeypatch.setattr(overview, "_stopped", lambda _: [])  # tests/muster/web/test_calm.py has it
     app = _app()
     for guard in (access.read, access.decide, access.start, starts.audited, access.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None

@@ -33,7 +33,7 @@ def test_nodes_stand_by_pod_rack_and_slot_and_what_has_no_place_comes_last() -> 
         row("a", rack="r10", pod="p2", slot="2"), row("b", rack="r9", pod="p2"), row("d", rack=""),
         row("c", rack="r10", pod="p2", slot="1"), row("e", rack="r1", pod="p10"),
     ]  # fmt: skip
-    found = rack_map.pods(rack_map.racks(rows, rack_map.by_state(rows)))
+    found = rack_map.pods(rack_map.racks(rows, rack_map.by_state(rows, {}), {}))
     assert [(pod, [(rack.name, [cell.node for cell in rack.cells]) for rack in racks]) for pod, racks in found] == [
         ("p2", [("r9", ["b"]), ("r10", ["c", "a"])]), ("p10", [("r1", ["e"])]), ("", [("", ["d"])]),
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_the_worst_fifth_is_the_strongest_whichever_way_the_limit_lies(floored: 
 
 def test_a_large_map_draws_a_path_a_class_with_a_square_for_each_node() -> None:
     rows = [row(f"n{number}", state=State.QUARANTINE if number < 3 else State.PRODUCTION) for number in range(500)]
-    (rack,) = rack_map.racks(rows, rack_map.by_state(rows))
+    (rack,) = rack_map.racks(rows, rack_map.by_state(rows, {}), {})
     assert rack.cells == ()
     assert {group: path.count("z") for group, path in rack.paths} == {"out": 3, "serving": 497}
     assert rack.out == 3
@@ -69,7 +69,7 @@ def test_a_metric_and_its_labels_survive_the_address(labels: tuple[tuple[str, st
 
 def test_a_slot_of_many_digits_is_sorted_too() -> None:
     rows = [row("a", slot="9" * 5000), row("b", slot="1")]
-    (rack,) = rack_map.racks(rows, rack_map.by_state(rows))
+    (rack,) = rack_map.racks(rows, rack_map.by_state(rows, {}), {})
     assert [cell.node for cell in rack.cells] == ["b", "a"]
 
 
