@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter
 
 from muster_criteria.labels import labels_of
 from muster_criteria.measured import Guard, Measured, ProbeEnd, StageResult
 from muster_criteria.rows import PRESENCE
 
 Environment = Mapping[str, str | None]
-MEASUREMENTS = TypeAdapter(list[Measured])
 
 
 def results_of(
@@ -28,7 +26,7 @@ def results_of(
 ) -> Iterator[StageResult]:
     """The result of each node in these readings (see ``readings.as_readings``), by node; all its probes completed.
 
-    ``probe_of``: by metric.
+    ``probe_of``: by metric. Values are numbers of the bench's own, so they are not validated again.
     """
     names = {name: readings[name].cat.categories.tolist() for name in ("node", "device", "metric", "labels", "unit")}
     labels = [dict(labels_of(text)) for text in names["labels"]]
@@ -39,12 +37,14 @@ def results_of(
     columns = [codes[name].tolist() for name in ("device", "metric", "labels", "unit")]
     columns.append(readings["value"].to_numpy()[order].tolist())
     for first, end in itertools.pairwise(bounds):
-        measured = MEASUREMENTS.validate_python([
-            {"probe": probe_of[metric], "metric": metric, "device": names["device"][device],
-             "unit": names["unit"][unit], "value": value, "labels": labels[label]}
+        measured = [
+            Measured.model_construct(
+                probe=probe_of[metric], metric=metric, device=names["device"][device], unit=names["unit"][unit],
+                value=value, text=None, labels=labels[label], samples=1, spread=None, note="",
+            )
             for device, number, label, unit, value in zip(*(each[first:end] for each in columns), strict=True)
             if (metric := names["metric"][number]) != PRESENCE
-        ])  # fmt: skip
+        ]  # fmt: skip
         name = names["node"][node[first]]
         yield StageResult.model_construct(
             schema_="muster.result/1", job_id=f"{name}-{started_at:g}", node=name, stage=stage, level=level, fence=0,

@@ -19,17 +19,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from muster import store
 from muster.errors import MusterError
 from muster.integration import listeners
-from muster.judging import verdict as judging
 from muster.model import dags
 from muster.model.nodes import NewNode
-from muster.model.runs import Job, RunKey
-from muster.model.stages import STAGES
+from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.lifecycle import repair, revalidation
 from muster.operators.testing import block, qualification
-from muster.remote import outcome
-from muster_criteria.model import Coverage, Judgement, Verdict
 from tests.muster.fleet import host_key
 from tests.support import lives
 
@@ -183,40 +179,6 @@ def test_after_any_end_the_node_is_free_and_the_next_run_has_it(
     assert holders() == {"second"}
 
 
-SOUND = dict.fromkeys(STAGES, Verdict.PASS)
-
-
-@pytest.mark.parametrize("dag", TESTING[:1], ids=["node_qualification"])
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(
-    ("stages", "last", "verdict", "state"),
-    [
-        (SOUND, outcome.FINAL, Verdict.PASS, State.QUALIFIED),
-        ({**SOUND, "burn_in": Verdict.WARN}, outcome.FINAL, Verdict.WARN, State.QUALIFIED),
-        ({**SOUND, "burn_in": Verdict.PROVISIONAL}, outcome.FINAL, Verdict.PROVISIONAL, State.QUALIFIED),
-        ({"intake": Verdict.FAIL}, outcome.FINAL, Verdict.FAIL, State.QUARANTINE),
-        ({**SOUND, "thermal": Verdict.INCONCLUSIVE}, outcome.INCONCLUSIVE, Verdict.INCONCLUSIVE, State.REGISTERED),
-        (dict(list(SOUND.items())[:-1]), outcome.FINAL, Verdict.INCONCLUSIVE, State.REGISTERED),
-        (SOUND, outcome.REPEAT, Verdict.INCONCLUSIVE, State.REGISTERED),
-        (SOUND, outcome.SUBMITTED, Verdict.INCONCLUSIVE, State.REGISTERED),
-    ],
-)
-def test_a_run_that_is_not_concluded_ends_by_what_was_measured(
-    ready: None, dag: Holder, end: str, stages: dict[str, Verdict], last: str, verdict: Verdict, state: State
-) -> None:
-    """``last``: the state of the last stage's job; while it runs again, what it passed with may still stand."""
-    dag.claim("first")
-    key = RunKey(dag.dag_id, "first")
-    for stage, found in stages.items():
-        store.runs.begin_stage(key, stage)
-        judgement = Judgement(stage, "demo", found, "by decree", Coverage(1, 1, 1), (), (), False, "cpu-generic", "1")
-        judging.record(key, judgement, store.stages.Sent())
-        store.runs.record_job(Job(dag.dag_id, "first", stage, "8.0", outcome.FINAL, "", fence=1, node="n1"))
-    store.runs.change_job(store.runs.get_job(key, list(stages)[-1]), state=last)
-    ENDS[end](dag)
-    assert (store.runs.get(key).verdict, store.nodes.get("n1").state) == (verdict, state)
-
-
 @each_test
 def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_node(ready: None, dag: Holder) -> None:
     """The records of the first would end it before it has measured anything."""
@@ -240,20 +202,6 @@ def test_a_run_that_is_cleared_after_its_node_was_replaced_takes_no_node(ready: 
     with pytest.raises(AirflowFailException, match="the machine that was n1"):
         dag.claim("first")
     assert holders() == set()
-
-
-@each_test
-@pytest.mark.parametrize("state", [State.QUARANTINE, State.RETIRED])
-def test_a_run_that_is_cleared_takes_no_node_that_is_out_of_service(ready: None, dag: Holder, state: State) -> None:
-    """No stage of it could begin: what they passed with would be lost, and the node reported as INCONCLUSIVE."""
-    dag.claim("first")
-    dag.release("first")
-    store.nodes.move("n1", state, "Ada", "its chassis is open")
-    ended = store.runs.get(RunKey(dag.dag_id, "first"), node="n1")
-    with pytest.raises(AirflowFailException):
-        dag.claim("first")
-    assert holders() == set()
-    assert store.runs.get(RunKey(dag.dag_id, "first"), node="n1") == ended
 
 
 @each_test

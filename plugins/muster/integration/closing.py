@@ -9,7 +9,6 @@ from muster.errors import MusterError
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.remote import outcome
 from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
@@ -31,9 +30,9 @@ def refuse_another_airflow(known: int, runs: int) -> None:
 def release(key: RunKey, reason: str) -> list[str]:
     """Release the nodes that the run holds; returns their names.
 
-    A run that was not concluded (the task ``conclude`` failed, or a person marked it or cleared a stage alone) ends by
-    its stages' verdicts where one is a FAIL or all that it requires are sound. A node in revalidation whose run has no
-    verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
+    A node with a recorded FAIL whose run was not concluded (the task ``conclude`` failed) goes into quarantine first:
+    otherwise the run would end INCONCLUSIVE and the node could be qualified again. A node in revalidation whose run
+    has no verdict is treated as after any other INCONCLUSIVE run, or as after a SKIPPED one if it was preempted.
     A repair whose end was not recorded counts, and its node leaves the state repair. All this is one transaction: no
     verdict that is recorded meanwhile is missed or replaced.
     """
@@ -46,22 +45,16 @@ def release(key: RunKey, reason: str) -> list[str]:
 
 
 def _conclude(key: RunKey, node: str, reason: str) -> None:
-    from muster_criteria.stage.verdict import overall
-
     try:
-        run, faults = store.runs.get(key, node=node), store.attempts.faults_of(key)
+        run = store.runs.get(key, node=node)
+        failed = [each for each in store.runs.stages(key, node=node) if each.verdict is Verdict.FAIL]
     except MusterError:  # it was not begun
         return
-    if run.ended_at is not None:
-        return
-    verdict, headline = overall(store.reporting.judgements(key, node=node).values(), run.required_stages)
-    # A stage that runs again, or that the controller could not measure again, may still have what it passed with.
-    last = [store.runs.get_job(key, stage, node=node) for stage in run.required_stages]
-    measured = node not in faults and all(job is not None and job.state == outcome.FINAL for job in last)
-    if verdict is Verdict.FAIL or (verdict is not Verdict.INCONCLUSIVE and measured):
-        closed = store.runs.finish(key, verdict, headline, node=node)
-        log.warning("%s: %s: %s (%s); the run was not concluded", node, verdict, headline, closed.state_after)
-    elif store.nodes.get(node).state is State.REVALIDATION:
+    if failed and run.ended_at is None:
+        headline = f"{failed[0].stage}: {failed[0].reason}"
+        closed = store.runs.finish(key, Verdict.FAIL, headline, node=node)
+        log.warning("%s: FAIL: %s (%s); the run was not concluded", node, headline, closed.state_after)
+    elif run.ended_at is None and store.nodes.get(node).state is State.REVALIDATION:
         place = store.schedulers.place(node)
         verdict = Verdict.SKIPPED if place is not None and place.preempted else Verdict.INCONCLUSIVE
         store.runs.finish(key, verdict, f"The run ended without a verdict: {reason}", node=node)

@@ -185,8 +185,8 @@ def test_a_mail_that_cannot_be_read_keeps_no_other(monkeypatch: pytest.MonkeyPat
 def test_a_cluster_that_raises_anything_leaves_the_nodes_of_others_known(
     monkeypatch: pytest.MonkeyPatch, error: Exception, at: str
 ) -> None:
-    known: Any = [types.SimpleNamespace(node=f"n-{name}", cluster=name, name=f"n-{name}") for name in NAMES]
-    monkeypatch.setattr(store.schedulers, "places", lambda: known)
+    known: Any = {f"n-{name}": types.SimpleNamespace(cluster=name, name=f"n-{name}") for name in NAMES}
+    monkeypatch.setattr(store.schedulers, "places_of", lambda _nodes: known)
     act = failing(at, error, [])
     monkeypatch.setattr(
         service, "ask", lambda cluster, names, jobs: act(cluster) and dict.fromkeys(names, Seen(open=True))

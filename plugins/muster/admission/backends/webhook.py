@@ -130,8 +130,8 @@ class Webhook(AdmissionBackend):
         nodes, places = store.nodes.named(ours.values()), store.schedulers.places_of(ours.values())
         # A receiver without state knows any name: the first change shows whether it accepts this one.
         return {
-            name: records_only.seen(nodes[ours[name]], places[ours[name]].admitted)
-            if name in ours
+            name: records_only.seen(nodes[node], places[node].admitted)
+            if (node := ours.get(name)) in places and node in nodes
             else Seen(open=False, ours=True)
             for name in names
         }
