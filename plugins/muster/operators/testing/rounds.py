@@ -52,8 +52,7 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
     from muster_criteria.cluster.fabric.topology import BadTopology
 
     members = [
-        Member(node.name, address_of(node), node.labels, sku.gpus, node.rack)
-        for node, sku in zip(nodes, skus, strict=True)
+        Member(node.name, address_of(node), node.labels, sku.gpus) for node, sku in zip(nodes, skus, strict=True)
     ]
     try:
         rails, places = places_of(members)

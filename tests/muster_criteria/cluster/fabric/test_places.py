@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pytest
 
@@ -169,21 +168,3 @@ def test_a_node_that_lacks_the_adapter_of_a_rail_is_refused() -> None:
     dump = ibnetdiscover("aa", "mlx5_0", [0]) + "\n" + ibnetdiscover("bb", "mlx5_9", range(2))
     with pytest.raises(BadTopology, match="n1 lacks adapter mlx5_0, its device of rail r0"):
         topology(members(2, rails="r0@10.1.0.{at}/ib0/mlx5_0"), {"ib.txt": dump})
-
-
-@pytest.mark.parametrize(
-    ("leaves", "racks", "found"),
-    [
-        ("aaab", "1111", ["n3"]), ("aaab", "1112", []), ("aaab", ["", "", "", ""], []), ("aabb", "1111", []),
-        ("aaabb", "11112", ["n3"]), ("aab", "111", []),
-    ],
-    ids=["alone in its rack", "another rack", "no rack known", "two leaves", "with another rack's", "too few others"],
-)  # fmt: skip
-def test_a_node_on_another_leaf_than_its_rack_is_named(leaves: str, racks: Sequence[str], found: list[str]) -> None:
-    given = [
-        dataclasses.replace(each, labels={"leaf": leaf}, rack=rack)
-        for each, leaf, rack in zip(members(len(leaves)), leaves, racks, strict=True)
-    ]
-    named = topology(given).miscabled
-    assert [each.node for each in named] == found
-    assert all((each.rail, each.seen, each.expected) == ("", "b", "a") for each in named)

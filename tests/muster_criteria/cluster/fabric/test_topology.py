@@ -6,8 +6,11 @@ import dataclasses
 import json
 import re
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
+from muster_criteria.cluster.fabric.cabling import Link, miscabled_rails
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology, from_labels, from_records, unknown
 from muster_criteria.cluster.fabric.topology_files import (
     from_ibnetdiscover,
@@ -271,21 +274,14 @@ def test_lldp() -> None:
         from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, {"n1": ETH, "n2": ETH})
 
 
-def test_switches_of_one_name_are_told_apart_by_their_chassis() -> None:
-    def sees(chassis: str) -> str:
-        return "\n".join(f"{lldp('sonic', 'sonic')}\nlldp.eth{rail}.chassis.mac={chassis}:0{rail}" for rail in (0, 1))
-
-    given = {"n1": sees("aa"), "n2": sees("aa"), "n3": sees("bb")}
-    of = {name: leaf for name, (leaf, _) in places(from_lldp(given, dict.fromkeys(NODES, ETH))).items()}
-    assert of["n1"] == of["n2"] != of["n3"]
-    both = {"n1": sees("aa") + "\nlldp.eth0.chassis.mac=cc:00"}
-    with pytest.raises(BadTopology, match="two neighbours on eth0"):
-        from_lldp(both, {"n1": ETH})
-
-
-def test_a_name_that_one_switch_has_is_kept() -> None:
-    named = lldp("a", "b") + "\nlldp.eth0.chassis.mac=aa:00"
-    assert from_lldp({"n1": named, "n2": lldp("a", "b")}, dict.fromkeys(["n1", "n2"], ETH)).leaves == ("a b",)
+def test_a_switch_is_one_leaf_whatever_chassis_address_its_ports_show() -> None:
+    """Cisco Nexus has another one on each port (https://github.com/skydive-project/skydive/issues/2146)."""
+    given = {
+        f"n{node}": lldp("a", "b") + "".join(f"\nlldp.eth0.chassis.mac=aa:{node}{port}" for port in range(node))
+        for node in (1, 2, 3)
+    }
+    topology = from_lldp(given, dict.fromkeys(NODES, ETH))
+    assert (topology.leaves, topology.miscabled) == (("a b",), ())
 
 
 MANY = ["n1", "n2", "n3", "n4"]
@@ -317,6 +313,43 @@ def test_a_node_that_is_cabled_unlike_the_others_is_named_with_rail_and_switch(
 def test_of_two_nodes_that_differ_neither_is_cabled_wrong() -> None:
     outputs = {"n1": lldp("a", "b"), "n2": lldp("b", "a")}
     assert from_lldp(outputs, dict.fromkeys(outputs, ETH)).miscabled == ()
+
+
+_HEALTHY = {
+    "rail-optimised": ["abcd", "efgh"],
+    "one leaf a rack": ["aaaa", "bbbb"],
+    "two leaves a rack, by rail": ["aabb", "ccdd"],
+    "two leaves a rack, by node": ["aaaa", "bbbb", "cccc", "dddd"],
+    "one port of bonds": ["abab", "cdcd"],
+    "a rail down": ["abcd", "abc ", "a   ", " bcd", "efgh", "ef h"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("leaves", _HEALTHY.values(), ids=_HEALTHY)
+@hypothesis.given(data=st.data())
+def test_no_part_of_a_healthy_fleet_is_warned_of(leaves: list[str], data: st.DataObject) -> None:
+    """A block may hold any nodes of it."""
+    counts = [data.draw(st.integers(0, 5)) for _ in leaves]
+    groups = [each for each, count in zip(leaves, counts, strict=True) for _ in range(count)]
+    rails = [f"r{rail}" for rail in range(4)]
+    on = {
+        f"n{at}": {rail: Link(switch) for rail, switch in zip(rails, group, strict=True) if switch != " "}
+        for at, group in enumerate(groups)
+    }
+    assert miscabled_rails(on, rails) == ()
+
+
+def test_rails_that_others_lack_too_are_no_switch_that_they_share() -> None:
+    on = {f"n{at}": {"r0": Link("x" if at == 3 else "a")} for at in range(4)}
+    assert miscabled_rails(on, ["r0", "r1", "r2"]) == ()
+
+
+def test_a_rail_on_which_those_around_differ_expects_no_switch() -> None:
+    on = {
+        f"n{at}": {f"r{rail}": Link(switch) for rail, switch in enumerate(group)}
+        for at, group in enumerate([*["abcx"] * 3, *["abcy"] * 3, "abcz", "abwx"])
+    }
+    assert [(each.node, each.rail) for each in miscabled_rails(on, ["r0", "r1", "r2", "r3"])] == [("n7", "r2")]
 
 
 def test_an_adapter_on_another_switch_is_named_with_its_port() -> None:

@@ -15,22 +15,21 @@ from muster_criteria.cluster.fabric.pairing import screening
 from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
-from muster_criteria.cluster.fabric.topology import Miscabled, Topology, from_groups
+from muster_criteria.cluster.fabric.topology import Miscabled, Topology
 from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.stage.coverage import Tally
-from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, places, unjudged, without_perftest
-
-
-def judged(world: Small) -> tuple[FabricJudgement, BlockFindings, Rounds]:
-    results, _ = world.isolate()
-    rounds, block = Rounds(world.topology, places(world.topology), tuple(results)), BlockFindings()
-    return judge_fabric(rounds, block), block, rounds
-
-
-def failed(block: BlockFindings) -> set[str]:
-    return {name for name, found in block.findings.items() if any(each.severity is Severity.CRITICAL for each in found)}
+from tests.muster_criteria.cluster.fabric.worlds import (
+    Small,
+    fabric,
+    failed,
+    flat,
+    judged,
+    places,
+    unjudged,
+    without_perftest,
+)
 
 
 @pytest.mark.parametrize(
@@ -358,43 +357,3 @@ def test_a_node_that_is_cabled_unlike_the_others_is_warned_of_and_charged_with_n
     assert ("b (port 7)" in finding.observed, finding.expected) == (True, f"rail {rail} on a")
     assert found.parts == ()
     assert block.suspected == {}
-
-
-def uneven(*sizes: int) -> Topology:
-    return from_groups({f"n{leaf}-{at}": leaf for leaf, size in enumerate(sizes) for at in range(size)}, ["r0", "r1"])
-
-
-@pytest.mark.parametrize("corrupt", [False, True])
-@pytest.mark.parametrize("kind", [PartKind.NIC, PartKind.NODE])
-@pytest.mark.parametrize("topology", [*(flat(nodes) for nodes in range(3, 8)), uneven(5), uneven(4, 3), uneven(7, 1)])
-def test_a_block_too_small_to_compare_rates_names_the_port_over_which_nothing_right_arrives(
-    topology: Topology, kind: PartKind, corrupt: bool
-) -> None:
-    part = Part(kind, 1, rail=1 if kind is PartKind.NIC else -1)
-    world = Small(topology, {part: 1.0 if corrupt else 0.0}, frozenset({part} if corrupt else ()))
-    found, block, rounds = judged(world)
-    name = topology.nodes[1]
-    assert [(each.kind, each.node, each.confirmed) for each in found.parts] == [(kind, name, True)]
-    assert (failed(block), block.suspected) == ({name}, {})
-    gaps, others = unjudged(rounds, found), [each for each in topology.nodes if each != name]
-    if len(topology.nodes) < 8:  # what the others carried is compared with nothing all the same
-        assert [gaps[each] for each in others] == [[Lack.NOT_COMPARED] * len(topology.rails)] * len(others)
-    assert gaps.get(name, []) == [Lack.NOT_COMPARED] * (len(topology.rails) - 1 if kind is PartKind.NIC else 0)
-
-
-@pytest.mark.parametrize("nodes", range(3, 8))
-def test_one_pair_over_which_nothing_goes_is_neither_nodes_in_a_small_block(nodes: int) -> None:
-    world = Small(flat(nodes), {Part(PartKind.PATH, 0, 1, 1, between_nodes=True): 0.0})
-    found, block, rounds = judged(world)
-    assert failed(block) == set()
-    assert not any(part.node for part in found.parts)
-    assert unjudged(rounds, found) == dict.fromkeys(rounds.topology.nodes, [Lack.NOT_COMPARED] * 4)
-
-
-def test_two_dead_ports_of_a_small_block_may_be_one_switch() -> None:
-    found, block, _ = judged(Small(flat(6), {Part(PartKind.NIC, node, rail=1): 0.0 for node in (0, 3)}))
-    assert failed(block) == set()
-    assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {
-        name: {Lack.UNDECIDED} for name in ("n0", "n3")
-    }
-    assert [part.kind for part in found.parts] == [PartKind.SHARED]

@@ -15,8 +15,10 @@ from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind, Symp
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
+from muster_criteria.cluster.fabric.verdict import judge_fabric
+from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.measured import Measured
-from muster_criteria.model import Lack
+from muster_criteria.model import Lack, Severity
 from muster_criteria.stage.coverage import Tally
 
 
@@ -136,3 +138,13 @@ def unjudged(rounds: Rounds, found: FabricJudgement, *, simulated: bool = False)
     for name, tally in counted.items():
         count_rails(rounds, name, tally, found, simulated=simulated)
     return {name: [gap.code for gap in tally.unjudged] for name, tally in counted.items() if tally.unjudged}
+
+
+def judged(world: Small) -> tuple[FabricJudgement, BlockFindings, Rounds]:
+    results, _ = world.isolate()
+    rounds, block = Rounds(world.topology, places(world.topology), tuple(results)), BlockFindings()
+    return judge_fabric(rounds, block), block, rounds
+
+
+def failed(block: BlockFindings) -> set[str]:
+    return {name for name, found in block.findings.items() if any(each.severity is Severity.CRITICAL for each in found)}

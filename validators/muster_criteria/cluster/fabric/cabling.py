@@ -1,4 +1,4 @@
-"""Cables that contradict those of the nodes around them: a rail on another switch, two rails swapped, another leaf.
+"""Cables that contradict those of the nodes around them: a rail on another switch, or rails swapped.
 
 The pairs of such a node run between the switches that it really is on, so that nothing they show is charged to a wrong
 part; whether the cable or the plan is wrong, a person decides.
@@ -6,8 +6,8 @@ part; whether the cable or the plan is wrong, a person decides.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from muster_criteria.cluster.fabric.topology import Miscabled, Topology
@@ -32,41 +32,25 @@ def switches(links: Mapping[str, Link], rails: Sequence[str]) -> tuple[str, ...]
 
 
 def miscabled_rails(on: Mapping[str, Mapping[str, Link]], rails: Sequence[str]) -> tuple[Miscabled, ...]:
-    """Rails of a few nodes on another switch than ``OTHERS_MIN`` others with which they share most switches."""
+    """Rails of a few nodes on another switch than ``OTHERS_MIN`` others with which they share most switches.
+
+    A rail on which such others differ among themselves has no switch of its own.
+    """
     groups = {node: switches(links, rails) for node, links in on.items()}
-    usual = {group for group, nodes in Counter(groups.values()).items() if nodes >= OTHERS_MIN}
+    usual = [group for group, nodes in Counter(groups.values()).items() if nodes >= OTHERS_MIN]
     found = []
     for node, own in groups.items():
-        alike = [] if own in usual else [(same, group) for group in usual if (same := _same(own, group))]
-        for rail, mine, theirs in zip(rails, own, max(alike)[1], strict=True) if alike else ():
-            if mine and theirs and mine != theirs:
-                found.append(Miscabled(node, rail, str(on[node][rail]), theirs))
+        near = [] if own in usual else [group for group in usual if _shares_most(own, group)]
+        for rail, mine, *theirs in zip(rails, own, *near, strict=True):
+            if len({*theirs}) == 1 and {mine, *theirs}.isdisjoint({""}) and mine not in theirs:
+                found.append(Miscabled(node, rail, str(on[node][rail]), theirs[0]))
     return tuple(found)
 
 
-def _same(own: Sequence[str], others: Sequence[str]) -> int:
-    """On how many rails two nodes see the same switch, and 1 at least where one sees the other's on other rails; 0
-    unless these are most."""
-    same = sum(one == other for one, other in zip(own, others, strict=True))
-    swapped = sorted(own) == sorted(others)
-    return max(same, 1) if swapped or 2 * same > len(own) else 0
-
-
-def miscabled_nodes(topology: Topology, racks: Mapping[str, str]) -> Iterator[Miscabled]:
-    """Nodes with a leaf that none of their rack has but they, where ``OTHERS_MIN`` others or more share one.
-
-    ``racks``: of each node, "" where it is not known.
-    """
-    told = {each.node for each in topology.miscabled}
-    by_rack: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for node, leaf in zip(topology.nodes, topology.leaf_of, strict=True):
-        by_rack[racks.get(node, "")].append((leaf, node))
-    for rack, placed in by_rack.items():
-        nodes = Counter(leaf for leaf, _ in placed)
-        ((usual, most),) = nodes.most_common(1)
-        for leaf, node in placed:
-            if rack and most >= OTHERS_MIN and nodes[leaf] == 1 and node not in told:
-                yield Miscabled(node, "", topology.leaves[leaf], topology.leaves[usual])
+def _shares_most(own: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two nodes see the same switch on most rails, or the same switches on swapped rails."""
+    same = sum(one == other != "" for one, other in zip(own, others, strict=True))
+    return 2 * same > len(own) or sorted(own) == sorted(others)
 
 
 def judge_cabling(topology: Topology, block: BlockFindings) -> None:
@@ -74,15 +58,14 @@ def judge_cabling(topology: Topology, block: BlockFindings) -> None:
     for node in dict.fromkeys(each.node for each in topology.miscabled):
         mine = [each for each in topology.miscabled if each.node == node]
         observed, expected = (
-            listed([f"{f'rail {each.rail}' if each.rail else 'the node'} on {switch}" for each, switch in said], most=8)
+            listed([f"rail {each.rail} on {switch}" for each, switch in said], most=8)
             for said in ([(each, each.seen) for each in mine], [(each, each.expected) for each in mine])
         )
-        around = "around it" if mine[0].rail else "of its rack"
         finding = Finding(
             rule="cabling", metric="topology", device="node", severity=Severity.WARNING, fault_class=FaultClass.CABLE,
             action=Action.INSPECT, observed=observed, expected=expected,
             source="docs/science.md#isolation-in-the-fabric",
-            summary=f"Cabled unlike nodes {around}: {observed}, not {expected}.",
-            labels=tuple(("rail", each.rail) for each in mine[:1] if each.rail and len(mine) == 1),
+            summary=f"Cabled unlike nodes around it: {observed}, not {expected}.",
+            labels=tuple(("rail", each.rail) for each in mine if len(mine) == 1),
         )  # fmt: skip
         block.add(node, finding)

@@ -7,7 +7,6 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.fabric.cabling import miscabled_nodes
 from muster_criteria.cluster.fabric.observed import Place, Port
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, BadTopology, Topology, from_labels
 from muster_criteria.cluster.fabric.topology_files import from_ibnetdiscover, from_lldp, from_slurm, from_slurm_yaml
@@ -29,13 +28,12 @@ _SLURM_YAML = re.compile(r"^\s*-\s+topology\s*:", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One member as it is enrolled. ``gpus``: how many its SKU counts, None if it counts none; ``rack``: "" unknown."""
+    """One member as it is enrolled. ``gpus``: how many its SKU counts, None if it counts none."""
 
     name: str
     address: str
     labels: Mapping[str, str]
     gpus: int | None = None
-    rack: str = ""
 
 
 def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
@@ -122,15 +120,8 @@ def topology_of(
     output of ``lldpctl -f keyvalue``, by file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology
     where a file cannot be read, lacks a member, or contradicts a member's label.
     """
-    found = _by_files(members, rails, places, files) if files else None
-    found = found or from_labels({each.name: each.labels for each in members}, rails)
-    alone = miscabled_nodes(found, {each.name: each.rack for each in members}) if found.known else ()
-    return dataclasses.replace(found, miscabled=(*found.miscabled, *alone))
-
-
-def _by_files(
-    members: Sequence[Member], rails: Sequence[str], places: Mapping[str, Place], files: Mapping[str, str]
-) -> Topology:
+    if not files:
+        return from_labels({each.name: each.labels for each in members}, rails)
     interfaces = {
         each.name: {
             # A label without an interface may name the rail after it.

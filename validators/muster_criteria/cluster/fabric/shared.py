@@ -88,8 +88,9 @@ def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
 
 def _anywhere(cells: Cells, rail: int, parts: list[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
     """Parts of one rail, or of all rails at -1, where leaves are not known. Confirmed ones are put together if three
-    nodes have them; if two have them that are slow alike; and each with the nodes that no good cell connects with its
-    partners: both may be behind one switch, or one uplink, that all of its partners are beyond."""
+    nodes have them; if two have them that are slow alike; each that bare cells alone confirm; and each with the nodes
+    that no good cell connects with its partners: both may be behind one switch, or one uplink, that all of its partners
+    are beyond."""
     confirmed = [each for each in parts if is_named(each)]
     rest = [each for each in parts if not is_named(each)]
     if len(parts) >= NODES_MIN:
@@ -98,7 +99,10 @@ def _anywhere(cells: Cells, rail: int, parts: list[Evidence], is_named: Callable
         apart = {each.part.a: _unconnected(cells, rail, each) for each in confirmed}
         alike = {each.part.a for each in confirmed for other in parts if other is not each and _alike(each, other)}
         cut_off = {node for node, nodes in apart.items() if len(nodes) + 1 >= NODES_MIN}
-        doubtful = [each for each in confirmed if each.part.a in alike | cut_off]
+        compared: Flags = np.any(cells.low & ~cells.bare & cells.chosen[:, :, None], axis=0)
+        columns = slice(None) if rail < 0 else rail
+        bare = {each.part.a for each in confirmed if not compared[each.part.a, columns].any()}
+        doubtful = [each for each in confirmed if each.part.a in alike | cut_off | bare]
         beyond = {node for each in cut_off for node in apart[each]}
     if not doubtful:
         return parts

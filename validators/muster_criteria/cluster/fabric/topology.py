@@ -30,7 +30,7 @@ class BadTopology(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Miscabled:
-    """A node's rail ("": all) that sees another switch than the nodes around it: what it sees, and what they see."""
+    """A node's rail that sees another switch than the nodes around it: what it sees, and what they see."""
 
     node: str
     rail: str

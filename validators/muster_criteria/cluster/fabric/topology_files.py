@@ -27,7 +27,7 @@ _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
-_LLDP = re.compile(r"^lldp\.(.+?)\.(chassis\.name|chassis\.mac|port\.ifname)=(.+)$")
+_LLDP = re.compile(r"^lldp\.(.+?)\.(chassis\.name|port\.ifname)=(.+)$")
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
 """As Slurm's own parser reads it: blanks around the sign, and quotes."""
 
@@ -187,35 +187,25 @@ def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, Link
 def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, str]]) -> Topology:
     """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod.
 
-    ``interfaces``: by node and rail. All nodes have the same rails. Switches of one name, as from the factory, are told
-    apart by the address of their chassis.
+    ``interfaces``: by node and rail. All nodes have the same rails. Switches of one name count as one: many switches
+    have another chassis address on each port, so nothing else of LLDP's tells two apart.
     """
-    links: dict[str, dict[str, tuple[str, str, str]]] = {}
+    on: dict[str, dict[str, Link]] = {}
     for node, text in outputs.items():
         seen: dict[tuple[str, str], set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
             seen[found.group(1), found.group(2)].add(found.group(3).strip())
-        links[node] = {}
+        on[node] = {}
         for rail, interface in interfaces[node].items():
-            names, macs, ports = (seen[interface, key] for key in ("chassis.name", "chassis.mac", "port.ifname"))
+            names, ports = (seen[interface, key] for key in ("chassis.name", "port.ifname"))
             if not names:
                 raise BadTopology(
                     f"{node} sees no switch on {interface}, its interface of rail {rail}: correct label rails, start "
                     "lldpd there, or bring the port up; of a bond only its slaves see one, so use label leaf"
                 )
-            if len(names) > 1 or len(macs) > 1:
+            if len(names) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-            links[node][rail] = min(names), min(macs, default=""), min(ports, default="")
-    chassis_of: dict[str, set[str]] = defaultdict(set)
-    for name, chassis, _ in (link for given in links.values() for link in given.values()):
-        chassis_of[name].update({chassis} - {""})
-    on = {
-        node: {
-            rail: Link(f"{name} {chassis}".strip() if len(chassis_of[name]) > 1 else name, port)
-            for rail, (name, chassis, port) in given.items()
-        }
-        for node, given in links.items()
-    }
+            on[node][rail] = Link(min(names), min(ports, default=""))
     return _checked(_by_switches(on, {}, list(next(iter(interfaces.values())))), on)
 
 

@@ -68,7 +68,10 @@ def judge_fabric(
             _against(part, parts, rounds, block)
         elif _is_undecided(part.kind, part.touches):
             doubt = _SMALL_LEAF if part.kind is PartKind.LEAF else _ONLY_ONE if rounds.topology.known else _NO_LEAVES
-            block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}; {doubt}")
+            on = _rails_of(part, rounds) if carries_nothing(part) else []
+            for name in part.touches:
+                answer = _said_of(rounds, rounds.topology.index[name], on)
+                block.suspect([name], Lack.UNDECIDED, f"{part.title}: {part.observed}{answer}; {doubt}")
         elif part.symptom is Symptom.TOGETHER and carries_nothing(part):
             # As of what is dead: nothing is known of what each node itself carries with all rails at once.
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}")
@@ -200,7 +203,7 @@ def _carries_tcp(part: FaultyPart, rounds: Rounds) -> bool:
 
 
 def _rails_of(part: FaultyPart, rounds: Rounds) -> list[int]:
-    """The rails that a node's part is on."""
+    """The rails that a part is on."""
     return [at for at, rail in enumerate(rounds.topology.rails) if part.rail in ("", rail)]
 
 
