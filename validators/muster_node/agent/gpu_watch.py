@@ -33,8 +33,9 @@ Inlet = Callable[[], "tuple[float | None, int]"]
 
 
 class GpuWatch:
-    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state; ``peaks``: at most within
-    a minute."""
+    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state; ``peaks``: how
+    long at most within a minute.
+    """
 
     def __init__(
         self, hardware: Hardware, sampled: Sampled, inlet: Inlet = lambda: (None, 0), peaks: Sampled = dict

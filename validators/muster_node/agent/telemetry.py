@@ -72,7 +72,7 @@ class _HashedFile(io.RawIOBase):
 
 
 class Recorder:
-    """Takes readings: streams them to ``path``, and keeps what ``throttled``, ``peaks`` and ``inlet`` need. Thread-safe.
+    """Takes readings: streams them to ``path``, and keeps what its other methods need. Thread-safe.
 
     ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
     take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
