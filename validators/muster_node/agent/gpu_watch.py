@@ -33,8 +33,8 @@ Inlet = Callable[[], "tuple[float | None, int]"]
 
 
 class GpuWatch:
-    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state; ``peaks``: how
-    long at most within a minute.
+    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state; ``peaks``:
+    how long at most within a minute.
     """
 
     def __init__(

@@ -249,7 +249,7 @@ def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
 def throttled(
     device: str, counters: Mapping[str, Growth], sampled: Mapping[str, float], seconds: float
 ) -> Iterator[Found]:
-    """By reason, what the counter has unless readings contradict it; without one, what most of the time's readings tell.
+    """By reason, what the counter has unless readings contradict it; without one, what most readings tell.
 
     ``sampled``: seconds that readings stand for in each state, of the ``seconds`` of the load.
     """
