@@ -74,7 +74,7 @@ def measure(machine: Path, sku: Sku, stage: str, level: str, seed: int) -> Resul
     sampler = Sampler(hardware, recorder, 1.0)
     sampler.start()
     xids = XidWatch(hardware)
-    watch = GpuWatch(hardware, lambda: recorder.throttled(clock.wall()))
+    watch = GpuWatch(hardware, lambda: recorder.throttled(clock.wall()), peaks=recorder.peaks)
     if any(call.probe == WATCH for call in stage_calls(sku, stage, level, seed)):
         watch.start()
     outcomes: list[ProbeOutcome] = []

@@ -43,6 +43,8 @@ def judged(
         (row("throttle_time", 0.01, **HEAT), Severity.WARNING),
         (row("throttle_time", 0.0, **HEAT), None),
         (row("throttle_time", None, note=NOT_SUPPORTED, **HEAT), None),
+        (row("throttle_time", 40.0, reason="hw_slowdown"), Severity.WARNING),  # moments, by many days
+        (row("throttle_peak", 4.0, reason="hw_slowdown"), Severity.CRITICAL),
         (row("throttle_time", 900.0, reason="sw_power_cap"), None),  # usual under load
         (row("ecc_uncorrected_delta", 1.0), Severity.CRITICAL),
         (row("gpu_lost", 1.0), Severity.CRITICAL),
@@ -114,6 +116,21 @@ def test_a_warning_that_many_share_holds_none_of_them() -> None:
     warns = [each.model_copy(update={"breach": "warn"}) for each in LIMITS]
     found = judged(dict.fromkeys(names, (row("throttle_time", 12.0, **HEAT),)), limits=warns)
     assert (sorted(found.findings), found.suspected) == (names, {})
+
+
+@pytest.mark.parametrize("hot", range(COMMON_MIN + 2))
+@pytest.mark.parametrize("racks", [1, 2])
+def test_warnings_of_others_excuse_no_node_that_fails_and_hold_none(hot: int, racks: int) -> None:
+    names = [f"n{at}" for at in range(COMMON_MIN + 2)]
+    rows = {name: (row("throttle_time", 30.0 if at < hot else 0.01, **HEAT),) for at, name in enumerate(names)}
+    rows |= {f"cool{at}": () for at in range(20)}
+    found = judged(rows, {name: f"r{at % racks if name in names else 9}" for at, name in enumerate(rows)})
+    held = set(found.suspected)
+    assert held in (set(), set(names[:hot]))
+    assert not held or hot >= COMMON_MIN
+    assert {name: [each.severity for each in findings] for name, findings in found.findings.items()} == {
+        name: [Severity.CRITICAL if at < hot else Severity.WARNING] for at, name in enumerate(names) if name not in held
+    }
 
 
 def test_errors_that_no_hall_causes_fail_each_of_them() -> None:

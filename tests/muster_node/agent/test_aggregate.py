@@ -37,3 +37,31 @@ def test_the_number_of_states_is_bounded() -> None:
         series.add(float(t), f"state{t}", 3.0)
     assert len(series.seconds) <= 65
     assert sum(series.seconds.values()) == 999
+
+
+@pytest.mark.parametrize(
+    ("slow", "peak"),
+    [
+        ({60, 2_000, 4_000, 8_000, 10_000}, 1.0),  # single readings, however many
+        (set(range(500, 510)), 10.0),
+        (set(range(500, 600, 2)), 30.0),  # comes and goes
+        (set(range(500, 700)), 60.0),
+        (set(), None),
+    ],
+)
+def test_the_most_within_a_minute_does_not_grow_with_the_load(slow: set[int], peak: float | None) -> None:
+    series = StateSeries()
+    for t in range(3 * 3600):
+        series.add(float(t), "hw_slowdown" if t in slow else "none", 3.0)
+    assert series.peaks.get("hw_slowdown") == peak
+
+
+@given(st.lists(st.sampled_from(["none", "a", "b", "a+b"]), min_size=2, max_size=200))
+def test_the_most_within_a_minute_is_that_of_the_worst_minute(states: list[str]) -> None:
+    series = StateSeries()
+    for t, state in enumerate(states):
+        series.add(float(t), state, 3.0)
+    for cause in "ab":
+        on = [cause in state.split("+") for state in states[:-1]]
+        worst = max(sum(on[at : at + 60]) for at in range(len(on)))
+        assert series.peaks.get(cause, 0.0) == worst

@@ -129,6 +129,13 @@ def test_a_healthy_board_is_reported_as_healthy(board: Watched) -> None:
         assert {found["throttle_time", f"gpu{slot}", reason].value for slot in range(8)} == {0.0}
 
 
+def test_the_most_of_a_minute_is_reported_of_each_gpu_by_cause(board: Watched) -> None:
+    most = {"gpu1": {"none": 60.0, "hw_slowdown": 4.0}, "cpu0": {"hw_thermal": 9.0}}
+    board.watch = GpuWatch(board.watch._hardware, dict, peaks=lambda: most)
+    found = {key: each.value for key, each in board.found().items() if key[0] == "throttle_peak"}
+    assert found == {("throttle_peak", "gpu1", "hw_slowdown"): 4.0}
+
+
 def test_a_machine_without_gpus_has_nothing_to_watch() -> None:
     watch = GpuWatch(HostHardware(), dict)
     watch.start()

@@ -259,6 +259,22 @@ def test_a_reading_stands_against_a_counter_that_shows_nothing() -> None:
     assert found.note
 
 
+@pytest.mark.parametrize(("counter", "seen", "value"), [
+    (Growth(0.04), 1.0, 0.04),  # a reading that caught it stands for a whole interval
+    (Growth(2.0), 1.0, 2.0),
+    (Growth(0.04), 30.0, 30.0),
+    (Growth(0.0), 1.0, 1.0),  # it was seen, so the counter does not count it
+    (Growth(0.04, "at least, since it was reset"), 5.0, 5.0),
+    (Growth(9.0, "at least, since it was reset"), 5.0, 9.0),
+])  # fmt: skip
+@pytest.mark.parametrize("reason", ["hw_thermal", "sw_thermal", "hw_power_brake"])
+def test_a_counter_counts_where_the_coarser_readings_do_not_contradict_it(
+    reason: str, counter: Growth, seen: float, value: float
+) -> None:
+    found = _by_reason({reason: counter}, {"none": 600.0 - seen, reason: seen}, 600.0)[reason]
+    assert found.value == value
+
+
 def test_a_state_that_nothing_reports_is_not_supported() -> None:
     reading = [fact for fact in _facts() if fact.name != "fabric_healthy"]
     assert _found(reading, reading)["fabric_healthy", ""].note == NOT_SUPPORTED

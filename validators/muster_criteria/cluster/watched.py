@@ -54,10 +54,13 @@ def judge_watched(
             else:
                 broken[limit.metric, *sorted(limit.labels.items())][name].append(_finding(limit, row))
     for found in broken.values():
-        first = min((each for findings in found.values() for each in findings), key=lambda each: each.severity.rank)
-        shareable = first.fault_class in _SHARED and first.severity is Severity.CRITICAL
-        alike = _alike(found, racks) if shareable else []
+        grave = {
+            name: each for name, findings in found.items() for each in findings
+            if each.fault_class in _SHARED and each.severity is Severity.CRITICAL
+        }  # fmt: skip
+        alike = _alike(grave, racks)
         if alike:
+            first = grave[alike[0]]
             what = " ".join((first.metric, *(value for _, value in first.labels)))
             why = f"{what} of {listed(alike)} alike: suspect what they share, such as cooling or power"
             if not all(racks[name] for name in alike):

@@ -27,16 +27,20 @@ KEPT = 1000
 so many."""
 
 Sampled = Callable[[], Mapping[str, Mapping[str, float]]]
-"""Seconds in each throttle state by GPU, so far."""
+"""Seconds in each throttle state by GPU, so far; or most of them within a minute, by cause."""
 Inlet = Callable[[], "tuple[float | None, int]"]
 """Median of the inlet temperatures so far (°C), and of how many readings."""
 
 
 class GpuWatch:
-    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state."""
+    """Watches from its start until ``finish``. ``sampled``: how long the sensors saw each throttle state; ``peaks``:
+    how long at most within a minute.
+    """
 
-    def __init__(self, hardware: Hardware, sampled: Sampled, inlet: Inlet = lambda: (None, 0)) -> None:
-        self._hardware, self._sampled, self._inlet = hardware, sampled, inlet
+    def __init__(
+        self, hardware: Hardware, sampled: Sampled, inlet: Inlet = lambda: (None, 0), peaks: Sampled = dict
+    ) -> None:
+        self._hardware, self._sampled, self._inlet, self._peaks = hardware, sampled, inlet, peaks
         self._gpus = [device.id for device in hardware.devices("gpu")]
         self._readings: list[Reading] = []
         self._interval_s, self._kept = INTERVAL_S, KEPT
@@ -60,6 +64,9 @@ class GpuWatch:
         with self._lock:
             readings = list(self._readings)
         found = [_measurement(each) for each in under_load(readings, self._gpus, self._sampled())]
+        for gpu, most in self._peaks().items():
+            of = {cause: held for cause, held in sorted(most.items()) if cause != "none" and gpu in self._gpus}
+            found += [_measurement(Found("throttle_peak", gpu, of[cause], labels={"reason": cause})) for cause in of]
         inlet_c, samples = self._inlet()
         if inlet_c is not None:
             found.append(_measurement(Found("inlet_temperature", "node", inlet_c, samples=samples)))

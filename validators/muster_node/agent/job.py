@@ -229,7 +229,7 @@ def _work(
     sampler = Sampler(hardware, recorder, plan.telemetry_interval_s)
     sampler.start()
     xids = XidWatch(hardware)
-    watch = GpuWatch(hardware, lambda: recorder.throttled(hardware.clock.wall()), recorder.inlet)
+    watch = GpuWatch(hardware, lambda: recorder.throttled(hardware.clock.wall()), recorder.inlet, recorder.peaks)
     if _watches(plan, known):
         watch.start()
     try:

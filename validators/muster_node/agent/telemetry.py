@@ -72,7 +72,7 @@ class _HashedFile(io.RawIOBase):
 
 
 class Recorder:
-    """Takes readings: streams them to ``path``, and keeps what ``throttled`` and ``inlet`` need. Thread-safe.
+    """Takes readings: streams them to ``path``, and keeps what its other methods need. Thread-safe.
 
     ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
     take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
@@ -118,6 +118,11 @@ class Recorder:
         """Seconds of each device by what throttled it until then (epoch seconds), as far as readings tell."""
         with self._lock:
             return {device: kept.seconds_until(until, self._hold_max_s) for device, kept in self._throttled.items()}
+
+    def peaks(self) -> dict[str, dict[str, float]]:
+        """Most seconds of each device within a minute by what throttled it, as far as readings tell."""
+        with self._lock:
+            return {device: dict(kept.peaks) for device, kept in self._throttled.items()}
 
     def inlet(self) -> tuple[float | None, int]:
         """Median of the inlet temperatures so far (°C), None without any, and of how many readings."""

@@ -66,6 +66,7 @@ METRICS = {
     "row_remap_corrected_delta": Metric("count", "rows remapped for corrected errors during the load", on="gpu"),
     "row_remap_uncorrected_delta": Metric("count", "rows remapped for uncorrected errors during the load", on="gpu"),
     "throttle_time": Metric("s", "time spent throttled during the load, by reason", on="gpu"),
+    "throttle_peak": Metric("s", "most time spent throttled within a minute of the load, by reason", on="gpu"),
     "counters_reset": Metric("count", "counters of the GPU that were reset during the load", on="gpu"),
     "pcie_generation_loaded": Metric("count", "lowest PCIe generation while the GPU was busy", on="gpu"),
     "pcie_width": Metric("count", "fewest PCIe lanes in use", on="gpu"),
@@ -248,7 +249,7 @@ def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
 def throttled(
     device: str, counters: Mapping[str, Growth], sampled: Mapping[str, float], seconds: float
 ) -> Iterator[Found]:
-    """By reason, the longer of counter and readings; without a counter, what readings over most of the time tell.
+    """By reason, what the counter has unless readings contradict it; without one, what most readings tell.
 
     ``sampled``: seconds that readings stand for in each state, of the ``seconds`` of the load.
     """
@@ -265,10 +266,10 @@ def throttled(
             value, note = seen, f"by readings of {share:.0%} of the time: shorter spells between them are not seen"
         elif value is None:
             note = f"no counter ({added.note}), and its readings cover {share:.0%} of the time"
-        elif seen > value:
-            if seen > value + COARSE_S:
-                note = f"read for {seen:.1f} s, but the driver's counter has {value:.1f} s"
-            value = seen
+        elif seen > value + COARSE_S:
+            value, note = seen, f"read for {seen:.1f} s, but the driver's counter has {value:.1f} s"
+        elif note or not value:  # a lower bound, or a counter without what was seen
+            value = max(value, seen)
         yield Found("throttle_time", device, value, labels={"reason": reason}, note=note)
 
 
