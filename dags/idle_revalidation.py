@@ -37,7 +37,7 @@ with DAG(
     @task
     def pick(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         """Choose the nodes."""
-        return revalidation.pick(dag_run.run_id, params["level"])
+        return revalidation.pick(dag_run.run_id, params)
 
     # Of a paused DAG, the runs would wait, and begin all at once.
     forms.starting("revalidate", dags.NODE_REVALIDATION, fail_when_dag_is_paused=True).expand_kwargs(pick())

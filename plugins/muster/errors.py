@@ -241,6 +241,10 @@ class LeftAlone(MusterError):
     """A change waits, since somebody else's drain or state of the node stands in the scheduler."""
 
 
+class NeverClosed(LeftAlone):
+    """A test would have to close the node, which is in shadow mode: unlike a job of a user, this does not end."""
+
+
 class Preempted(MusterError):
     """The test was a job of the scheduler, which took the node back for a user's job."""
 

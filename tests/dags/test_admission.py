@@ -115,11 +115,12 @@ def test_another_run_of_an_id_that_airflow_has_forgotten_takes_no_answer_of_the_
 ) -> None:
     """Without an answer the first is asked no more, so the other asks in its place, about the node as it is now."""
     monkeypatch.setattr(admission.HITLOperator, "execute", lambda *_: "asks")
-    ask = admission.AskOperator(task_id="ask", look=admission.look, whether="enters production", options=["Admit"])
+    ask = dag_of(DAG_ID).get_task("ask")
 
     def execute(day: int) -> Any:
-        run = SimpleNamespace(dag_id=DAG_ID, run_id="r", run_after=datetime.datetime(2026, 7, day, tzinfo=datetime.UTC))
-        context: Any = {"params": {"node": "n1"}, "dag_run": run}
+        after = datetime.datetime(2026, 7, day, tzinfo=datetime.UTC)
+        run = SimpleNamespace(dag_id=DAG_ID, run_id="r", run_after=after, conf={"node": "n1"})
+        context: Any = {"params": run.conf, "dag_run": run}
         return admission.AskOperator.execute.__wrapped__(ask, context)  # type: ignore[attr-defined]
 
     assert execute(1) == "asks"

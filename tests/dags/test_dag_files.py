@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -21,7 +22,7 @@ from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.operators import forms
-from muster.operators.lifecycle import repair, revalidation, sweep
+from muster.operators.lifecycle import admission, repair, revalidation, sweep
 from muster.operators.testing import block, claims, qualification, remote_job
 from muster.rules.preview import stage_plans
 from muster.settings import Settings
@@ -248,6 +249,7 @@ def test_the_form_explains_every_parameter() -> None:
     from airflow.dag_processing.dagbag import DagBag
 
     dags = DagBag(str(airflow_home.ROOT / "dags")).dags
+    assert {name for name, dag in dags.items() if dag.params} == set(FIRST)
     for dag in dags.values():
         for name in dag.params:
             schema = dag.params.get_param(name).schema
@@ -259,18 +261,27 @@ def test_the_form_explains_every_parameter() -> None:
     assert dag.params.get_param("force_reason").value is None
 
 
-@pytest.mark.parametrize(
-    ("dag_id", "claim"),
-    [
-        (dags.NODE_QUALIFICATION, qualification.claim),
-        (dags.CLUSTER_QUALIFICATION, block.claim),
-        (dags.NODE_REVALIDATION, revalidation.claim),
-        (dags.REPAIR, repair.claim),
-    ],
-)
-def test_a_run_takes_the_keys_of_its_form_and_no_other(
-    dag_id: str, claim: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def asked(key: RunKey, conf: dict[str, object]) -> object:
+    run = SimpleNamespace(dag_id=key.dag_id, run_id=key.run_id, conf=conf)
+    return admission.AskOperator.execute.__wrapped__(  # type: ignore[attr-defined]
+        dag_of(key.dag_id).get_task("ask"), {"params": conf, "dag_run": run}
+    )
+
+
+FIRST: dict[str, Callable[[RunKey, dict[str, object]], object]] = {
+    dags.NODE_QUALIFICATION: qualification.claim,
+    dags.CLUSTER_QUALIFICATION: block.claim,
+    dags.NODE_REVALIDATION: revalidation.claim,
+    dags.REPAIR: repair.claim,
+    dags.IDLE_REVALIDATION: lambda key, conf: revalidation.pick(key.run_id, conf),
+    dags.ADMISSION: asked,
+    dags.HELD_VERDICT: asked,
+}
+"""What the first task of each DAG with a form does."""
+
+
+@pytest.mark.parametrize("dag_id", FIRST)
+def test_a_run_takes_the_keys_of_its_form_and_no_other(dag_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known: set[str] = set()
 
     def note(_: object, *keys: str) -> None:
@@ -280,7 +291,7 @@ def test_a_run_takes_the_keys_of_its_form_and_no_other(
     monkeypatch.setattr(claims, "refuse_unknown", note)
     monkeypatch.setattr(claims.store.signs, "note_refusal", lambda *_, **__: None)
     with pytest.raises(AirflowFailException):
-        claim(RunKey(dag_id, "run"), {"node": "n", "nodes": ["n"], "fault": "f"})
+        FIRST[dag_id](RunKey(dag_id, "run"), {"node": "n", "nodes": ["n"], "fault": "f", "level": "demo"})
     assert known == set(dag_of(dag_id).params)
 
 

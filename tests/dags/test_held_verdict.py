@@ -90,10 +90,10 @@ def test_while_it_is_open_no_node_is_taken_out_for_a_test(
 ) -> None:
     monkeypatch.setenv("MUSTER_REVALIDATION_AFTER_HOURS", "0")
     with caplog.at_level("INFO"):
-        assert revalidation.pick("r", "short") == []
+        assert revalidation.pick("r", {"level": "short"}) == []
     assert "n1" in caplog.text
     monkeypatch.setenv("MUSTER_BREAKER_FLEET", "20")
-    assert [run["conf"]["node"] for run in revalidation.pick("r", "short")] == ["n1"]
+    assert [run["conf"]["node"] for run in revalidation.pick("r", {"level": "short"})] == ["n1"]
 
 
 def test_the_question_says_what_was_found_and_why_it_is_held(failed_node: str) -> None:

@@ -191,7 +191,7 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
         assert store.outbox.waiting() == 0
         revalidation.claim(RunKey(DAG_ID, turn), params)
         store.runs.begin_stage(RunKey(DAG_ID, turn), "intake")
-        assert revalidation.pick("hourly", "demo") == [], "a run holds it"
+        assert revalidation.pick("hourly", {"level": "demo"}) == [], "a run holds it"
         if turn == "second":  # its task conclude was never run
             closing.release(RunKey(DAG_ID, turn), "over")
         else:
@@ -199,7 +199,7 @@ def test_a_revalidation_that_could_not_decide_costs_no_service_and_is_repeated_u
                 revalidation.conclude(RunKey(DAG_ID, turn))
             closing.release(RunKey(DAG_ID, turn), "over")
         assert store.nodes.get(NODE).state is State.PRODUCTION
-        picked = [run["conf"]["node"] for run in revalidation.pick("hourly", "demo")]
+        picked = [run["conf"]["node"] for run in revalidation.pick("hourly", {"level": "demo"})]
         assert picked == ([] if turn == "third" else [NODE]), "fresh, but for the test that decided nothing"
     assert store.nodes.get(NODE).inconclusive == 3
     assert store.outbox.waiting() == 1

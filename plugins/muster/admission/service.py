@@ -18,7 +18,7 @@ from muster.admission import carrying
 from muster.admission.backend import TEST_PREFIX, VERIFY, PreemptibleTests, Seen
 from muster.admission.clusters import ask, backend_of
 from muster.admission.differences import Do, difference_of, next_change, shown_as, why_lost
-from muster.errors import LeftAlone, MusterError, Preempted, SchedulerDown, apart
+from muster.errors import LeftAlone, MusterError, NeverClosed, Preempted, SchedulerDown, apart
 from muster.model.nodes import Node
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import SERVING, State
@@ -241,7 +241,7 @@ def withdraw_for_test(node: str, why: str) -> None:
         if not (seen and seen.open and place and place.wanted == WITHDRAWN):
             break
     if place and place.wanted != WITHDRAWN and not (seen and seen.foreign):
-        raise LeftAlone(
+        raise NeverClosed(
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
     if seen is not None and place and seen.taken:

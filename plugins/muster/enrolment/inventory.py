@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from muster_criteria.yaml_file import BadYaml
 
 BYTES_MAX = 16 * 1024 * 1024
 """Room for 30,000 nodes with all their settings."""
+_ABOVE = re.compile(r"\s*(#|sep=.$|$)", re.IGNORECASE)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
@@ -39,19 +40,13 @@ class _Bad(str):
     """The message on a line or a cell that cannot be parsed."""
 
 
-def _matching(pattern: re.Pattern[str]) -> pydantic.AfterValidator:
+def _matching(matches: Callable[[str], object]) -> pydantic.AfterValidator:
     def check(text: str) -> str:
-        if not pattern.fullmatch(text):
+        if not matches(text):
             raise PydanticCustomError("pattern", "does not look like one")
         return text
 
     return pydantic.AfterValidator(check)
-
-
-def _host(text: str) -> str:
-    if not is_host(text):
-        raise PydanticCustomError("pattern", "does not look like one")
-    return text
 
 
 class InventoryNode(pydantic.BaseModel):
@@ -61,12 +56,12 @@ class InventoryNode(pydantic.BaseModel):
         extra="forbid", frozen=True, str_strip_whitespace=True, coerce_numbers_to_str=True
     )
 
-    name: Annotated[str, _matching(NODE_NAME)]
-    host: Annotated[str, pydantic.AfterValidator(_host)]
+    name: Annotated[str, _matching(NODE_NAME.fullmatch)]
+    host: Annotated[str, _matching(is_host)]
     sku: Annotated[str, pydantic.Field(min_length=1)]
     port: Annotated[int, pydantic.Field(ge=1, le=65535)] = 22
     user: Annotated[str, pydantic.Field(pattern=r"^([^\s-]\S*)?$")] = ""
-    host_key: Annotated[str, _matching(HOST_KEY)] = ""
+    host_key: Annotated[str, _matching(HOST_KEY.fullmatch)] = ""
     rack: str = ""
     pool: Annotated[str, pydantic.Field(max_length=POOL_CHARACTERS)] = ""
     work_dir: Annotated[str, pydantic.Field(min_length=1)] = "~/.muster"
@@ -121,11 +116,8 @@ class InventoryNode(pydantic.BaseModel):
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for pair in value.items():
-            yield from _texts(pair)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for each in value.items() if isinstance(value, Mapping) else value:
             yield from _texts(each)
 
 
@@ -168,7 +160,7 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     # Messages quote lines, and by sudo this user reads what the caller may not, as /proc/self/environ under a link.
     if _NO_TEXT.search(text):
         raise MusterError(f"the inventory {path} has control characters; give a YAML or CSV file in UTF-8")
-    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    _, first = _header(text.splitlines())
     looks_so = any(each in first for each in ",;\t") and ":" not in first
     is_csv = path.suffix.lower() == ".csv" or (str(path) == ownership.STDIN and looks_so)
     lines = _from_csv(path, text) if is_csv else _from_yaml(path, text)
@@ -300,29 +292,40 @@ def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
     return next((value for key, value in root.value if key.value == name), None)
 
 
+def _header(lines: Sequence[str]) -> tuple[int, str]:
+    """Returns the first line that is not blank, nor a comment, nor a spreadsheet's ``sep=;``, after its place."""
+    return next(((place, line) for place, line in enumerate(lines) if not _ABOVE.match(line)), (0, ""))
+
+
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Blank lines and those that begin with # are left out; spreadsheets write semicolons or tabs in some languages."""
-    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
-    header = next((line for line in lines if line.strip()), "")
+    """Spreadsheets write semicolons or tabs in some languages. Below the header # is text, as of a rack `#12`."""
+    start, header = _header(lines := text.splitlines())
     between = next((each for each in ";\t" if each in header and "," not in header), ",")
+    # Strict, or a quote that is not closed takes the next node as text of a cell; it refuses a blank after a quote too.
+    lines = [""] * start + [re.sub(rf'" +(?={between}|$)', '"', line) for line in lines[start:]]
     reader = csv.reader(lines, delimiter=between, skipinitialspace=True, strict=True)
     columns: list[str] = []
     number = 1  # of the line at which a row begins: a quote that is not closed takes all that follows
     try:
         for cells in reader:
-            if not any(cell.strip() for cell in cells):
+            where = f"{path}:{number}"
+            row = {key: value for key, value in zip(columns, map(str.strip, cells), strict=False) if value}
+            if not any(map(str.strip, cells)):
                 pass
             elif not columns:
                 columns = [cell.strip().lower() for cell in cells]
                 if wrong := _of_columns(columns):
-                    yield f"{path}:{number}", _Bad(wrong)
+                    yield where, _Bad(wrong)
                     return
+            elif cells[0].startswith("#") and row.get("name", "#").startswith("#"):
+                yield where, _Bad("no name begins with '#', and comments stand above the header; remove this line")
             elif len(cells) > len(columns):
-                many = f"there are more cells than the header names; quote those with {between!r} in them"
-                yield f"{path}:{number}", _Bad(many)
+                yield where, _Bad(f"there are more cells than the header names; quote those with {between!r} in them")
+            elif unknown := next((key for key in row if key and key not in InventoryNode.model_fields), ""):
+                yield where, _Bad(f"unknown column {_quoted(unknown)}{closest(unknown, InventoryNode.model_fields)}")
+                return
             else:
-                row = zip(columns, map(str.strip, cells), strict=False)
-                yield f"{path}:{number}", {key: _cell(key, value) for key, value in row if value}
+                yield where, {key: _cell(key, value) for key, value in row.items()}
             number = reader.line_num + 1
     except csv.Error as error:
         yield f"{path}:{number}", _Bad(f"this is not CSV ({error}); correct its quotes")
@@ -335,10 +338,7 @@ def _of_columns(columns: Collection[str]) -> str:
     named = [name for name in columns if name]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         return f"there are two columns {twice[0]}; keep one"
-    fields = InventoryNode.model_fields
-    if unknown := next((name for name in named if name not in fields), ""):
-        return f"unknown column {_quoted(unknown)}{closest(unknown, fields)}"
-    lacking = [name for name, field in fields.items() if field.is_required() and name not in named]
+    lacking = [name for name, field in InventoryNode.model_fields.items() if field.is_required() and name not in named]
     return f"there is no column {lacking[0]}; {_WHAT_TO_DO[lacking[0]]}" if lacking else ""
 
 

@@ -167,7 +167,8 @@ def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
             return dataclasses.replace(item, since=seen.leaves.first_seen)
         case State.PRODUCTION if row.shadow and seen.failing:
             why = f"it serves in shadow mode, and {seen.failing}"
-            return seen.item(Cause.UNVERIFIED, Turn.PERSON, f"muster node move {name} quarantine --reason …", why)
+            ways = f"muster node move {name} quarantine --reason …, or muster waive FINDING --until … --reason …"
+            return seen.item(Cause.UNVERIFIED, Turn.PERSON, ways, why)
         case State.PRODUCTION if row.shadow:
             why = "it serves in shadow mode, and no whole test of it has passed"
             return seen.item(Cause.UNVERIFIED, Turn.MUSTER, f"muster revalidate {name} --reason …", why)

@@ -19,7 +19,7 @@ from muster.admission.carrying import mark_of
 from muster.admission.entry import move
 from muster.admission.startable import startable
 from muster.cli.node.check import of_controller
-from muster.errors import BadScheduler, LeftAlone, MusterError, Refusal
+from muster.errors import BadScheduler, LeftAlone, MusterError, NeverClosed, Refusal
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
@@ -151,6 +151,8 @@ def test_a_node_in_shadow_mode_is_left_alone_until_it_is_verified(nodes: Path) -
     store.schedulers.assign(NODE, "alpha", THERE, "Ada", "rack 1")
     nodes.write_text(f"{THERE} # muster: from before\n")
     store.schedulers.withdraw_for_test(NODE, "revalidation")
+    with pytest.raises(NeverClosed):
+        service.withdraw_for_test(NODE, "revalidation")
     (difference,) = service.reconcile()
     assert "shadow mode" in difference
     assert line(nodes).endswith("from before")

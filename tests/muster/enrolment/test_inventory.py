@@ -59,9 +59,20 @@ def test_yaml_and_csv_say_the_same(tmp_path: Path, name: str, text: str) -> None
         lambda text: f"\ufeff{text}".replace("\n", "\r\n"),
         lambda text: text.replace("gpu-0001,10.0.0.1,h100-sxm-8", '"gpu-0001";10.0.0.1;h100-sxm-8 ').replace(",", ";"),
         lambda text: text.replace(",", "\t"),
-        lambda text: f"\n# the fleet\n{text.replace('name,host,sku', 'Name,Host,SKU')}# gpu-0003 is not here yet\n",
+        lambda text: f"\n# the fleet, in one file\n{text.replace('name,host,sku', 'Name,Host,SKU')}",
+        lambda text: f"sep=;\n{text}".replace(",", ";"),
+        lambda text: text.replace("gpu-0001,10.0.0.1", '"gpu-0001" ,"10.0.0.1"  ').replace("22\n", '"22" \n'),
+        lambda text: text.replace("port\n", "port,notes\n").replace("22\n", "22,\n"),
     ],
-    ids=["byte order mark and ends of lines", "semicolons", "tabs", "comments and capitals"],
+    ids=[
+        "byte order mark and ends of lines",
+        "semicolons",
+        "tabs",
+        "comments and capitals",
+        "separator of Excel",
+        "blanks after quotes",
+        "an empty column of their own",
+    ],
 )
 def test_what_spreadsheets_write_is_csv(tmp_path: Path, change: Callable[[str], str]) -> None:
     text = "name,host,sku,port\ngpu-0001,10.0.0.1,h100-sxm-8,22\ngpu-0002,10.0.0.2,cpu-generic,\n"
@@ -70,7 +81,14 @@ def test_what_spreadsheets_write_is_csv(tmp_path: Path, change: Callable[[str], 
     assert [node for _, node in found] == [first[1], second[1]]
 
 
-def test_a_file_in_another_encoding_is_refused_at_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rack", ["#12", "sep=;"])
+def test_below_the_header_no_line_is_a_comment(tmp_path: Path, rack: str) -> None:
+    text = f"rack,name,host,sku\n{rack},a,h,cpu-generic\nR2,b,g,cpu-generic\n"
+    found = inventory.load(written(tmp_path, "f.csv", text), SKUS)
+    assert [(node.name, node.rack) for _, node in found] == [("a", rack), ("b", "R2")]
+
+
+def test_a_file_in_another_is_refused_at_its_line(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_bytes("name,host,sku,rack\na,h,cpu-generic,Süd\n".encode("latin-1"))
     with pytest.raises(MusterError, match=f"^{path}:2: "):
@@ -115,6 +133,10 @@ BAD_FILES = (
     ("f.csv", "name,host,sku,launch\na,h,cpu-generic,{bad\n", 2),
     ("f.csv", "name,hostname,sku\na,h,cpu-generic\nb,g,cpu-generic\n", 1),
     ("f.csv", "name,host\na,h\nb,g\n", 1),
+    ("f.csv", "name,host,sku,notes\na,h,cpu-generic,\nb,g,cpu-generic,spare\nc,f,cpu-generic,spare\n", 3),
+    ("f.csv", "name,host,sku\na,h,cpu-generic\n#gpu-0003,10.0.0.3,cpu-generic\n", 3),
+    ("f.csv", "rack,name,host,sku\n1,a,h,cpu-generic\n# rack 2\n", 3),
+    ("f.csv", 'name,host,sku,rack\na,h,cpu-generic,"R1\nb,g,cpu-generic,"R2"\n', 2),
     ("f.csv", 'name,host,sku\na,h,cpu-generic\n"b,g,cpu-generic\nc,f,cpu-generic\n', 3),
     ("f.csv", 'name,host,sku,launch\na,h,cpu-generic,{"kind": "venv", "path": "/opt"}\n', 2),
     ("f.yaml", "nodes:\n\t- name: a\n", 2),

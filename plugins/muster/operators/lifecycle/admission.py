@@ -61,6 +61,7 @@ class AskOperator(HITLOperator):
         node, key = _asked(context)
         dag_run: Any = context["dag_run"]
         with claims.failing_at_once():
+            claims.refuse_unknown(dag_run.conf or {}, *self.dag.params)
             known = store.questions.find(key, dag_run.run_after)
             if known is not None and known.answered_at is not None:
                 self.log.info("run %s has its answer already: %s", key.run_id, known.option)

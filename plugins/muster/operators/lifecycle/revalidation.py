@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from muster import acting, store
 from muster.admission import service
 from muster.admission.idle_fleet import known, limits
-from muster.errors import ControllerFault, LeftAlone, MusterError, NodeLeased, NodePaused, UnknownRun
+from muster.errors import ControllerFault, LeftAlone, MusterError, NeverClosed, NodeLeased, NodePaused, UnknownRun
 from muster.integration import runid
 from muster.model import dags
 from muster.model.runs import RunKey
@@ -35,11 +35,15 @@ LATEST = 2 * planning.STEP
 """How long after its choice a test of an idle node begins at the latest: others were chosen twice by then."""
 
 
-def pick(run_id: str, level: str) -> list[dict[str, Any]]:
+def pick(run_id: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
 
-    At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault.
+    At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault,
+    AirflowFailException for a key of the run's conf that is unknown.
     """
+    with claims.failing_at_once():
+        claims.refuse_unknown(params, "level")
+    level = str(params["level"])
     claims.controller_ready()
     nodes = {node.name: node for node in store.nodes.find()}
     choice = planning.choose(known(list(nodes.values()), store.clock.now(), level))
@@ -105,7 +109,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     except (NodeLeased, LeftAlone) as error:
         if asked or isinstance(error, LeftAlone):
-            store.signs.note_refusal(name, str(error), busy=not node.shadow)  # which its scheduler may keep for ever
+            store.signs.note_refusal(name, str(error), busy=not isinstance(error, NeverClosed))
         _return_to_scheduler(name, key)
         raise AirflowSkipException(f"{name} is not tested: {error}") from error
     return {"node": name, "sku": node.sku, "level": level, "token": lease.token, "simulated": node.simulated}

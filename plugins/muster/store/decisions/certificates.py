@@ -346,11 +346,11 @@ def _passed(session: Session, node: NodeRow) -> list[tuple[StageRow, RunRow]]:
 
 
 def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:
-    """The newest conclusive verdict of each stage of the node itself, at whatever level: a revalidation is shorter than
-    the qualification, whose verdicts stay current too.
+    """The newest conclusive verdict of each stage of the node itself, as its SKU, at whatever level: a revalidation is
+    shorter than the qualification, whose verdicts stay current too.
     """
     newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
-    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE)).group_by(StageRow.stage)
+    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after).group_by(StageRow.stage)
     ids = list(session.scalars(newest))
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}

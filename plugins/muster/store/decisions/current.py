@@ -20,7 +20,8 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
     """(id of the stage's row, verdict) of the current ones, oldest first.
 
     Read are those alone that no later conclusive verdict of their stage supersedes: by an index, so that the cost does
-    not grow with the node's age.
+    not grow with the node's age. What passed by the limits of another SKU supersedes what was before it, and proves
+    nothing itself; a FAIL by them stays until its stage is measured again.
     """
     from_, now = _standing_from(session, node), of_machine(node)
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(*now, StageRow.current)
@@ -32,7 +33,8 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
     columns = load_only(*(getattr(StageRow, name) for name in access.VERDICT_COLUMNS))
     query = query.options(columns, load_only(RunRow.dag_id, RunRow.run_id))
     ids = {access.to_verdict(stage, run): stage.id for stage, run in session.execute(query)}
-    return [(ids[verdict], verdict) for verdict in current_of(ids)]
+    current = [(ids[verdict], verdict) for verdict in current_of(ids)]
+    return [(id_, each) for id_, each in current if id_ > node.sku_after or each.verdict is Verdict.FAIL]
 
 
 def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
@@ -52,13 +54,8 @@ def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
 
 
 def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
-    """Which stages are of the node's present machine.
-
-    What passed by the limits of another SKU proves nothing; a FAIL stays until its stage is measured again.
-    """
-    mine = StageRow.node == node.name, StageRow.machine == node.machine
-    of_sku = or_(StageRow.id > node.sku_after, StageRow.verdict == Verdict.FAIL)
-    return (*mine, of_sku) if node.sku_after else mine
+    """Which stages are of the node's present machine."""
+    return StageRow.node == node.name, StageRow.machine == node.machine
 
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from muster import store
 from muster.admission import answers, service
 from muster.admission.startable import asked, together
-from muster.errors import LeftAlone, MusterError, SchedulerDown
+from muster.errors import LeftAlone, MusterError, NeverClosed, SchedulerDown
 from muster.integration import runid
 from muster.model import dags
 from muster.model.repairs import Fault
@@ -140,10 +140,13 @@ def test_a_test_that_is_refused_before_it_begins_is_not_picked_again_at_once(
         revalidation.claim(RunKey("node_revalidation", "run"), params)
     store.leases.release(RunKey("node_revalidation", "run"), "over")
     assert bool(store.signs.refusals(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1))) is noted
-    assert (revalidation.pick("later", "demo") == []) is noted
+    assert (revalidation.pick("later", {"level": "demo"}) == []) is noted
 
 
-@pytest.mark.parametrize(("refused", "listed"), [(LeftAlone("a job waits"), []), (SchedulerDown("no answer"), [NODE])])
+@pytest.mark.parametrize(
+    ("refused", "listed"),
+    [(LeftAlone("a job waits"), []), (SchedulerDown("no answer"), [NODE]), (NeverClosed("in shadow mode"), [NODE])],
+)
 def test_a_node_in_service_that_no_test_can_take_is_listed_unless_it_is_in_use(
     refused: MusterError, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +173,7 @@ def test_no_more_tests_are_started_at_once_than_airflow_maps(monkeypatch: pytest
     monkeypatch.setattr(dags, "MAPPED_MAX", 2)
     names = ["n1", "n2", "n3"]
     store.adoption.adopt([], "Ada", "serves", enrol=[("", fleet.new_node(name)) for name in names])
-    picked = revalidation.pick("now", "demo")
+    picked = revalidation.pick("now", {"level": "demo"})
     assert len(picked) == 2
     assert not any(claims.late(RunKey("node_revalidation", each["trigger_run_id"]), each["conf"]) for each in picked)
 
@@ -261,7 +264,7 @@ def test_a_paused_node_is_left_alone_and_a_decision_about_it_is_carried_out() ->
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     store.pauses.pause(NODE, later, "Ada", "a technician is there")
     params = {"node": NODE, "level": "demo", "reason": "x"}
-    assert revalidation.pick("now", "demo") == []
+    assert revalidation.pick("now", {"level": "demo"}) == []
     with pytest.raises(AirflowSkipException):
         revalidation.claim(RunKey("node_revalidation", "run"), params)
     with pytest.raises(AirflowFailException):

@@ -43,7 +43,7 @@ FAULT = "the SSH key file /keys/id does not exist"
 @pytest.mark.parametrize(
     "begin",
     [
-        lambda: revalidation.pick("hourly", "demo"),
+        lambda: revalidation.pick("hourly", {"level": "demo"}),
         lambda: revalidation.claim(RUN, PARAMS),
         lambda: qualification.claim(RUN, PARAMS),
         lambda: block.claim(RUN, BLOCK),

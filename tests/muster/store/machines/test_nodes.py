@@ -126,6 +126,18 @@ class TestEnrolment:
         known = {(each.stage, each.level, each.verdict) for each in store.verdicts.latest("gpu-0001")}
         assert known == {("intake", "standard", Verdict.FAIL), *((stage, "short", Verdict.PASS) for stage in STAGES)}
 
+    def test_a_fail_that_a_pass_replaced_stays_replaced_as_another_sku(self) -> None:
+        store.nodes.add(fleet.new_node())
+        fleet.fail(run_id="standard", level="standard")
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "repaired")
+        fleet.qualify(run_id="again", level="standard")
+        store.nodes.move("gpu-0001", State.REGISTERED, "Ada", "it is another model")
+        store.nodes.add(fleet.new_node(sku="h100-sxm-8"))
+        assert store.verdicts.latest("gpu-0001") == store.verdicts.open_findings("gpu-0001") == []
+        fleet.qualify(run_id="short", level="short")
+        known = {(each.stage, each.level, each.verdict) for each in store.verdicts.latest("gpu-0001")}
+        assert known == {(stage, "short", Verdict.PASS) for stage in STAGES}
+
     @pytest.mark.parametrize(
         "change",
         [{"host": "10.9.9.9"}, {"port": 2222}, {"user": "root"}, {"work_dir": "/scratch"},

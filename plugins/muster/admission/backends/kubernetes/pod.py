@@ -7,7 +7,9 @@ and SELinux let no confined process signal those of the host, so the container i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import operator
 import time
 from collections import defaultdict
@@ -50,6 +52,7 @@ while :; do sleep 3600 & wait "$!"; done
 """
 
 _CONTAINER = "hold"
+_REQUESTED = "muster.dev/requested"
 
 _NOT_REQUESTED = ("pods", "ephemeral-storage", "attachable-volumes-")
 
@@ -133,15 +136,17 @@ class PodTests:
     def begin(self, node: str, job: str, minutes: int) -> None:
         """Create the pod, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
         self.check([node], minutes)
-        if self._find(job) is None:
-            asked = self._pod(job, self.api.existing(node), self.api.pods(node), minutes)
-            self.api.create_pod(self.namespace, asked)
-            if changed := _changed(asked["spec"], ((self._find(job) or {}).get("spec") or asked["spec"])):
+        if (made := self._find(job)) is None:
+            self.api.create_pod(self.namespace, self._pod(job, self.api.existing(node), self.api.pods(node), minutes))
+            made = self._find(job)
+        # One that is there already too: the call that created it may have ended before it looked at it or deleted it.
+        if made is not None and (changed := self._changed(made)):
+            with contextlib.suppress(SchedulerDown):  # housekeeping, or the node's next test, ends it
                 self.end(job)
-                raise BadScheduler(
-                    f"a webhook or a policy of the cluster changes the test pod {self.namespace}/{job}: {changed}; "
-                    f"keep it off this namespace, or {_WITHOUT}"
-                )
+            raise BadScheduler(
+                f"a webhook or a policy of the cluster changes the test pod {self.namespace}/{job}: {changed}; "
+                f"keep it off this namespace, or {_WITHOUT}"
+            )
         submitted = time.monotonic()
         while not _runs(pod := self._find(job)):
             waits = pod is not None and pod.get("status", {}).get("phase") == "Pending" and not _ends(pod)
@@ -223,21 +228,42 @@ class PodTests:
                 "name": job,
                 "labels": {"app.kubernetes.io/managed-by": "muster"},
                 # Servers before 1.30 know no appArmorProfile, and drop it; later ones want both to say the same.
-                "annotations": {f"container.apparmor.security.beta.kubernetes.io/{_CONTAINER}": "unconfined"},
+                "annotations": {
+                    f"container.apparmor.security.beta.kubernetes.io/{_CONTAINER}": "unconfined",
+                    _REQUESTED: json.dumps(rest),
+                },
             },
             "spec": {
-                "priorityClassName": self.priority_class,
+                **self._holding(),
                 "affinity": {"nodeAffinity": required},
                 "tolerations": tolerations,
                 "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": GRACE_S,
                 "activeDeadlineSeconds": max(LIMIT_MINUTES, minutes) * 60,
-                "hostPID": True,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
                 "containers": [container],
             },
         }
+
+    def _holding(self) -> dict[str, Any]:
+        """By which the pod, with its requests, holds its node and gives it back."""
+        return {
+            "priorityClassName": self.priority_class,
+            "hostPID": True,
+            "terminationGracePeriodSeconds": GRACE_S,
+            "schedulerName": DEFAULT,
+        }
+
+    def _changed(self, pod: Mapping[str, Any]) -> str:
+        """Which of these fields and requests are not as asked for."""
+        spec = pod["spec"]
+        found = [f"{name} {spec.get(name)!r}" for name, asked in self._holding().items() if spec.get(name) != asked]
+        container: Mapping[str, Any] = next((each for each in spec["containers"] if each["name"] == _CONTAINER), {})
+        requests = (container.get("resources") or {}).get("requests") or {}
+        asked = (pod["metadata"].get("annotations") or {}).get(_REQUESTED)
+        found += [f"request of {name} {requests.get(name)!r}" for name, amount in json.loads(asked or "{}").items()
+                  if _quantity(requests.get(name, 0)) != _quantity(amount)]  # fmt: skip
+        return ", ".join(found if asked else [*found, f"annotation {_REQUESTED} {asked!r}"])
 
 
 def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -297,20 +323,6 @@ def _each(
 ) -> dict[str, Decimal]:
     none = Decimal(0)
     return {name: joined(one.get(name, none), other.get(name, none)) for name in one.keys() | other.keys()}
-
-
-def _changed(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str:
-    """Which fields are not as asked for, of those by which the pod holds its node and gives it back."""
-    fields = ("priorityClassName", "hostPID", "terminationGracePeriodSeconds")
-    found = [f"{name} {made.get(name)!r}" for name in fields if made.get(name) != asked[name]]
-    if made.get("schedulerName", DEFAULT) != DEFAULT:
-        found.append(f"schedulerName {made['schedulerName']!r}")
-    container: Mapping[str, Any] = next((each for each in made["containers"] if each["name"] == _CONTAINER), {})
-    requests = (container.get("resources") or {}).get("requests") or {}
-    wanted = asked["containers"][0]["resources"]["requests"]
-    found += [f"request of {name} {requests.get(name)!r}" for name, amount in wanted.items()
-              if _quantity(requests.get(name, 0)) != _quantity(amount)]  # fmt: skip
-    return ", ".join(found)
 
 
 def _ends(pod: Mapping[str, Any]) -> bool:

@@ -334,15 +334,6 @@ def test_a_server_that_fails_is_one_error_and_the_change_is_repeated(
     assert keys(kubernetes) == {"nvidia.com/gpu"}
 
 
-@pytest.mark.parametrize("mood", ["410", "cut", "babble"])
-def test_a_list_that_breaks_off_is_no_shorter_list(backend: AdmissionBackend, kubernetes: Cluster, mood: str) -> None:
-    for number in range(5):
-        kubernetes.pod(f"train-{number}", "n1")
-    kubernetes.mood = ["", "", mood]
-    with pytest.raises(SchedulerDown):
-        backend.look(["n0", "n1"])
-
-
 def qualified_later(node: str, patch: pytest.MonkeyPatch) -> None:
     """It passes a test two seconds later: the API server records whole seconds, and a test counts from the next one."""
     now = access.now
@@ -407,9 +398,3 @@ def test_the_example_of_a_readiness_rule_waits_for_our_condition() -> None:
 def test_a_node_that_it_does_not_know_is_not_opened(backend: AdmissionBackend) -> None:
     with pytest.raises(SchedulerDown):
         backend.admit("n9", MARK)
-
-
-def test_a_conflict_where_there_can_be_none_is_one_error(backend: AdmissionBackend, kubernetes: Cluster) -> None:
-    kubernetes.mood = ["409"]
-    with pytest.raises(SchedulerDown):
-        backend.look(["n0"])

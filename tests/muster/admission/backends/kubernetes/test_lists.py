@@ -1,12 +1,15 @@
-"""Lists of all nodes and pods: who asks for them, and what is kept of each object."""
+"""Lists of all nodes and pods: who asks for them, what is kept of each object, and lists that fail."""
 
 from __future__ import annotations
+
+import pytest
 
 from muster import store
 from muster.admission import service
 from muster.admission.backends.kubernetes.backend import REQUEST, Kubernetes
 from muster.admission.clusters import backend_of
 from muster.admission.silence import silence
+from muster.errors import SchedulerDown
 from tests.muster import fleet
 from tests.support.servers.kubernetes import Cluster
 
@@ -46,3 +49,18 @@ def test_what_a_list_keeps_is_all_that_is_read_of_it(kubernetes: Cluster) -> Non
     assert not any("containers" in pod["spec"] or "last-applied" in pod["metadata"] for pod in kept)
     assert all("containers" in pod["spec"] for pod in backend._api.pods("n0"))
     assert not any("images" in node["status"] for node in backend._api.nodes())
+
+
+@pytest.mark.parametrize("mood", ["410", "cut", "babble"])
+def test_a_list_that_breaks_off_is_no_shorter_list(kubernetes: Cluster, mood: str) -> None:
+    for number in range(5):
+        kubernetes.pod(f"train-{number}", "n1")
+    kubernetes.mood = ["", "", mood]
+    with pytest.raises(SchedulerDown):
+        backend_of("kube").look(["n0", "n1"])
+
+
+def test_a_conflict_where_there_can_be_none_is_one_error(kubernetes: Cluster) -> None:
+    kubernetes.mood = ["409"]
+    with pytest.raises(SchedulerDown):
+        backend_of("kube").look(["n0"])
