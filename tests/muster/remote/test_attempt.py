@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_removed_leaves_the_verdict(bench: Bench, monkey
 
 def test_the_folder_stays_until_the_verdict_is_recorded(bench: Bench) -> None:
     attempt = bench.until_done(bench.begin()[0])
-    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, grace_s=5.0, last=lambda: True):
+    with pytest.raises(MusterError), remote.collected(attempt, bench.connect, Kind.DONE, grace_s=5, last=lambda: True):
         raise MusterError("the records are down")
     assert bench.folder(attempt).exists()
     assert bench.settle(attempt) is Verdict.FAIL

@@ -362,7 +362,7 @@ class Hardware(abc.ABC):
         ``tick`` is called meanwhile in the caller, every ``tick_s`` seconds of the clock. The first exception of a
         worker is raised here. Work must be bounded by the clock or a count, and must return plain values: on CPUs each
         worker is a forked process pinned to its CPU (``cpu_workers``), elsewhere a thread of this process. A thread
-        that runs ``late_s`` longer than ``takes_s``, or, without that, than twice the first one that did its work, hangs:
+        that runs ``late_s`` longer than ``takes_s``, or without that than twice the first one that did its work, hangs:
         ``late`` makes its result; without it, TimeoutError is raised. Failed work returns one with an ``error``.
         """
 
