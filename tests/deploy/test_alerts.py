@@ -152,7 +152,7 @@ def test_neither_a_gap_nor_another_address_silences_an_alert(tmp_path: Path) -> 
         before, after = (labelled(series, "muster", address) for address in "ab")
         gaps = {before: " ".join([f"{value} stale"] * 216)}
         moved = {before: f"{value}x200 stale", after: f"_x200 {value}x230"}
-        tests += [case(name, seen, "5m", "35h", ['{job="muster"}']) for seen in (gaps, moved)]
+        tests += [case(name, seen, "5m", "26h", ['{job="muster"}']) for seen in (gaps, moved)]
     promtool(tmp_path, tests, "5m")
 
 
@@ -161,7 +161,7 @@ def test_metrics_that_are_absent_are_one_alert_and_a_controller_without_them_is_
     well = {UP % "a": "1x432", READ % "a": "1x432"}
     lab = 'up{job="muster-lab",instance="c"}'
     tests = [
-        case("MusterMetricsAbsent", seen, "5m", "35h", firing, by="job, instance")
+        case("MusterMetricsAbsent", seen, "5m", "1h", firing, by="job, instance")
         for seen, firing in (
             ({UP % "a": " ".join(["0 stale"] * 216)}, ["{}"]),
             ({UP % "a": "0x432", UP % "b": "0x432"}, ["{}"]),
