@@ -30,7 +30,6 @@ CHANGES = "muster_scheduler_changes_oldest_timestamp_seconds"
 ANOTHER = f"{OLD}+{STEP_H * 3600}"
 """Of an oldest time: whenever it is read, it is another node's, which has just come."""
 CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
-    "MusterMetricsAbsent": ({}, {"muster_read_timestamp_seconds": 5, 'up{job="muster"}': 1, 'up{job="node"}': 0}),
     "MusterBreakerOpen": ({'muster_breaker_open{simulated="false"}': 1}, {'muster_breaker_open{simulated="true"}': 1}),
     "MusterVerdictHeld": (
         {f"{HELD}{REAL}": NOW - 2 * 3600}, {f"{HELD}{REAL}": ANOTHER, f"{HELD}{SIMULATED}": OLD},
@@ -137,40 +136,61 @@ def test_a_rule_with_a_time_survives_a_scrape_that_failed() -> None:
     assert [name for name, expr in lasting.items() if re.search(r"muster_\w+(\{[^}]*\})?(?![\w{\[])", expr)] == []
 
 
-FAILS = 'muster_run_duration_seconds_gcount{dag="node_qualification",verdict="FAIL",simulated="false"'
-PASSES = 'muster_run_duration_seconds_gcount{dag="node_revalidation",verdict="PASS",simulated="false"'
-DUE = 'muster_nodes_test_due{simulated="false"'
+LASTING = {
+    "MusterNothingTested": ('muster_nodes_test_due{simulated="false"}', "5"),
+    "MusterDagStopped": (f'{ENDED}{{dag="housekeeping"}}', "0"),
+    "MusterNodesStale": (f"muster_nodes_stale{REAL}", "1"),
+    "MusterNodesUnswept": (f"{UNSWEPT}{REAL}", "1"),
+}
+UP, READ = 'up{job="muster",instance="%s"}', 'muster_read_timestamp_seconds{job="muster",instance="%s"}'
 
 
 @pytest.mark.needs_prometheus
-@pytest.mark.parametrize(
-    ("name", "seen", "firing"),
-    [
-        ("MusterNothingTested", {f"{DUE}}}": "5x100 stale 5x130 stale 5x100 stale 5x100"}, [""]),
-        ("MusterDagStopped", {f'{ENDED}{{dag="housekeeping"}}': " ".join(["0x4 stale"] * 72)}, [""]),
-        ("MusterNodesStale", {f"muster_nodes_stale{REAL}": " ".join(["1x4 stale"] * 72)}, [""]),
-        ("MusterNodesUnswept", {f"{UNSWEPT}{REAL}": " ".join(["1 stale"] * 216)}, [""]),
-        ("MusterNothingTested", {f'{DUE},instance="a"}}': "5x432", f'{PASSES},instance="b"}}': "5x432"}, ["a"]),
-        ("MusterManyFail", {f'{FAILS},instance="a"}}': "10x432", f'{PASSES},instance="b"}}': "90x432"}, ["a"]),
-        ("MusterManyFail", {f'{FAILS},instance="a"}}': "5x432", f'{FAILS},instance="b"}}': "5x432"}, []),
-        ("MusterMetricsAbsent", {
-            'up{job="muster",instance="a"}': "1x30 0x400", 'muster_read_timestamp_seconds{instance="a"}': "1x30 stale",
-            'up{job="muster",instance="b"}': "1x432", 'muster_read_timestamp_seconds{instance="b"}': "1x432",
-        }, ["a"]),
-    ],
-)  # fmt: skip
-def test_neither_a_gap_nor_a_second_controller_silences_an_alert(
-    tmp_path: Path, name: str, seen: dict[str, str], firing: list[str]
-) -> None:
-    tests = [{
-        "interval": "5m",
+def test_neither_a_gap_nor_another_address_silences_an_alert(tmp_path: Path) -> None:
+    tests = []
+    for name, (series, value) in LASTING.items():
+        before, after = (labelled(series, "muster", address) for address in "ab")
+        gaps = {before: " ".join([f"{value} stale"] * 216)}
+        moved = {before: f"{value}x200 stale", after: f"_x200 {value}x230"}
+        tests += [case(name, seen, "5m", "26h", ['{job="muster"}']) for seen in (gaps, moved)]
+    promtool(tmp_path, tests, "5m")
+
+
+@pytest.mark.needs_prometheus
+def test_metrics_that_are_absent_are_one_alert_and_a_controller_without_them_is_named(tmp_path: Path) -> None:
+    well = {UP % "a": "1x432", READ % "a": "1x432"}
+    lab = 'up{job="muster-lab",instance="c"}'
+    tests = [
+        case("MusterMetricsAbsent", seen, "5m", "1h", firing, by="job, instance")
+        for seen, firing in (
+            ({UP % "a": " ".join(["0 stale"] * 216)}, ["{}"]),
+            ({UP % "a": "0x432", UP % "b": "0x432"}, ["{}"]),
+            (well | {UP % "b": "0x432"}, ['{job="muster",instance="b"}']),
+            (well | {lab: "0x432"}, ['{job="muster-lab",instance="c"}']),
+            (well | {'up{job="node",instance="d"}': "0x432"}, []),
+        )
+    ]
+    promtool(tmp_path, tests, "5m")
+
+
+def labelled(series: str, job: str, instance: str) -> str:
+    name, _, more = series.partition("{")
+    return f'{name}{{job="{job}",instance="{instance}"{"," + more if more else "}"}'
+
+
+def case(
+    name: str, seen: Mapping[str, str], every: str, at: str, firing: Sequence[str], by: str = "job"
+) -> dict[str, object]:
+    """A test of promtool: of the series ``seen``, the alert fires for each of the labels ``firing``, once."""
+    return {
+        "name": name,
+        "interval": every,
         "input_series": [{"series": series, "values": values} for series, values in seen.items()],
         "promql_expr_test": [{
-            "expr": f'count by (instance) (ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "35h",
-            "exp_samples": [{"labels": f'{{instance="{each}"}}' if each else "{}", "value": 1} for each in firing],
+            "expr": f'count by ({by}) (ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": at,
+            "exp_samples": [{"labels": labels, "value": 1} for labels in firing],
         }],
-    }]  # fmt: skip
-    promtool(tmp_path, tests, "5m")
+    }  # fmt: skip
 
 
 def promtool(folder: Path, tests: Sequence[Mapping[str, object]], every: str) -> None:
@@ -182,40 +202,32 @@ def promtool(folder: Path, tests: Sequence[Mapping[str, object]], every: str) ->
 
 
 @pytest.mark.needs_prometheus
-def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
-    assert set(CASES) == set(RULES)
+def test_each_alert_fires_once_for_a_controller_whatever_another_shows(tmp_path: Path) -> None:
+    assert set(CASES) == set(RULES) - {"MusterMetricsAbsent"}
     ahead: dict[str, float | str] = {f'{ENDED}{{dag="peer_statistics"}}': NOW + 86400}
-    cases: list[tuple[str, bool, dict[str, float | str]]] = [("MusterDagStopped", True, ahead)]
-    for name, (fires_on, quiet_on) in CASES.items():
-        cases += [(name, True, fires_on), (name, False, quiet_on)]
-    tests = [
-        {
-            "name": f"{name} {'fires' if fires else 'is quiet'}",
-            "interval": f"{STEP_H}h",
-            "input_series": [
-                {"series": series, "values": f"{value}x{NOW // 3600 // STEP_H}"} for series, value in seen.items()
-            ],
-            "promql_expr_test": [
-                {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": f"{NOW}s",
-                 "exp_samples": [{"value": 1}] if fires else []}
-            ],
-        }
-        for name, fires, seen in cases
-    ]  # fmt: skip
+    cases = [("MusterDagStopped", (ahead, {})), *CASES.items()]
+    tests = []
+    for name, (fires_on, quiet_on) in cases:
+        shown = [("muster", each, fires_on) for each in "ab"] + [("muster-lab", each, quiet_on) for each in "cd"]
+        seen = {
+            labelled(series, job, replica): f"{value}x{NOW // 3600 // STEP_H}"
+            for job, replica, values in shown for series, value in values.items()
+        }  # fmt: skip
+        tests.append(case(name, seen, f"{STEP_H}h", f"{NOW}s", ['{job="muster"}']))
     parked = {
         "name": "the runbook is an absolute address",
         "interval": f"{STEP_H}h",
         "external_labels": {"muster_docs": "https://docs.example/muster"},
-        "input_series": [{"series": "muster_mails_parked", "values": "1x2"}],
+        "input_series": [{"series": 'muster_mails_parked{job="muster"}', "values": "1x2"}],
         "alert_rule_test": [
             {
                 "eval_time": f"{STEP_H}h",
                 "alertname": "MusterMailsParked",
                 "exp_alerts": [
                     {
-                        "exp_labels": {"severity": "warning"},
+                        "exp_labels": {"severity": "warning", "job": "muster"},
                         "exp_annotations": {
-                            "summary": "Mails or notifications were given up: 1.",
+                            "summary": "muster: Mails or notifications were given up: 1.",
                             "runbook_url": "https://docs.example/muster/alerts.md#mustermailsparked",
                         },
                     }

@@ -190,7 +190,7 @@ class Fleet:
                    "audit stream has not accepted; 0: none", ("sink",),
                    {(each.sink,): each.since for each in seen.audit}),
             _gauge("muster_dag_last_success_timestamp_seconds", "when the last run that succeeded of each DAG with a "
-                   "schedule ended; 0: never, or Airflow's database cannot be read", ("dag",),
+                   "schedule ended; 0: not in four days, or Airflow's database cannot be read", ("dag",),
                    {(dag,): at for dag, at in seen.succeeded.items()}),
             _gauge("muster_read_timestamp_seconds", "when these figures were read", (), seen.at),
         )  # fmt: skip

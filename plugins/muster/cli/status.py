@@ -24,7 +24,10 @@ AIRFLOW_S = 5.0
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds."""
+    """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds.
+
+    With --json, `nodes` counts the real nodes by state, and `simulated` the simulated ones.
+    """
     from muster import store
     from muster.judging import health
 

@@ -9,16 +9,22 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from muster.model.dags import STOPPED_AFTER
 
+KNOWN = 2 * max(STOPPED_AFTER.values())
+"""How far back runs are looked at: `run_after` has an index, and Airflow keeps all runs of years."""
+
 
 def successes() -> dict[str, datetime.datetime | None]:
-    """{DAG: end of its last run that succeeded}; None for a DAG without one, for all if the database cannot be read."""
+    """{DAG: end of its last run that succeeded}; None without one in ``KNOWN``, for all if the database cannot be read."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 
-    query = select(DagRun.dag_id, func.max(DagRun.end_date)).where(DagRun.state == "success")
+    query = select(DagRun.dag_id, func.max(DagRun.end_date)).where(
+        DagRun.state == "success", DagRun.dag_id.in_(STOPPED_AFTER),
+        DagRun.run_after > datetime.datetime.now(datetime.UTC) - KNOWN,
+    ).group_by(DagRun.dag_id)  # fmt: skip
     try:
         with create_session() as session:
-            found = session.execute(query.where(DagRun.dag_id.in_(STOPPED_AFTER)).group_by(DagRun.dag_id)).all()
+            found = session.execute(query).all()
     except SQLAlchemyError:  # no DAG runs without it, and series that vanish would end the alert about that
         return dict.fromkeys(STOPPED_AFTER)
     return dict.fromkeys(STOPPED_AFTER) | {row[0]: row[1] for row in found}

@@ -103,13 +103,10 @@ def by_muster(found: Iterable[Attention]) -> list[tuple[str, int]]:
 
 
 def counts(rows: Sequence[FleetRow]) -> list[tuple[str, State, int, int]]:
-    """(group, state, nodes, how many of them are simulated) for each state that has any, worst group first."""
-    number = collections.Counter(row.state for row in rows)
-    simulated = collections.Counter(row.state for row in rows if row.simulated)
-    return [
-        (group, state, number[state], simulated[state])
-        for group, states in GROUPS.items() for state in states if number[state]
-    ]  # fmt: skip
+    """(group, state, real nodes, simulated ones) for each state that has any, worst group first."""
+    number = collections.Counter((row.state, row.simulated) for row in rows)
+    each = ((group, state, number[state, False], number[state, True]) for state, group in GROUP_OF.items())
+    return [one for one in each if any(one[2:])]
 
 
 def not_serving(rows: Sequence[FleetRow], found: Iterable[Attention]) -> list[tuple[int, int, bool]]:
@@ -120,9 +117,11 @@ def not_serving(rows: Sequence[FleetRow], found: Iterable[Attention]) -> list[tu
     return [(out[kind], present[kind], kind) for kind in (False, True) if out[kind]]
 
 
-def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int]]:
-    """(verdict of the last run, nodes), most frequent first; "none" without a run."""
-    return collections.Counter(str(row.verdict or NONE) for row in rows).most_common()
+def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int, int]]:
+    """(verdict of the last run, real nodes, simulated ones), most frequent first; "none" without a run."""
+    number = collections.Counter((str(row.verdict or NONE), row.simulated) for row in rows)
+    most = collections.Counter(str(row.verdict or NONE) for row in rows).most_common()
+    return [(verdict, number[verdict, False], number[verdict, True]) for verdict, _ in most]
 
 
 def progress(

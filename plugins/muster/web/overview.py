@@ -14,7 +14,7 @@ from muster import store
 from muster.integration import last_runs
 from muster.judging import health
 from muster.model.attention import Attention
-from muster.model.dags import HEALTH_SWEEP, HOUSEKEEPING, IDLE_REVALIDATION, STOPPED_AFTER
+from muster.model.dags import HEALTH_SWEEP, HOUSEKEEPING, STOPPED_AFTER
 from muster.model.figures import FleetRow
 from muster.model.states import State
 from muster.web import fleet, keys, rack_map, rendering, shading
@@ -25,9 +25,8 @@ RUNS_MAX, MOVES_MAX = 30, 12
 RESTS_ON = {
     HOUSEKEEPING: "no change reaches a scheduler, and what schedulers show is as old",
     HEALTH_SWEEP: "what goes wrong between tests is not seen",
-    IDLE_REVALIDATION: "no idle node is tested",
 }
-"""By DAG, what the page lacks without it."""
+"""By DAG, what the page lacks without it. ``idle_revalidation`` is paused where nobody wants idle tests."""
 KEPT_S = 10
 """Seconds for which what is read of the whole fleet is shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)
@@ -115,7 +114,7 @@ def _kept(version: str) -> tuple[str, int]:
 
 def _notices(rows: list[FleetRow]) -> list[str]:
     """One sentence for each thing of the fleet as a whole that needs a person."""
-    found = _stopped(rows)
+    found = _stopped()
     for simulated in sorted({row.simulated for row in rows}):
         breaker = store.withdrawals.breaker(simulated=simulated)
         if breaker.open:
@@ -127,12 +126,12 @@ def _notices(rows: list[FleetRow]) -> list[str]:
     return found
 
 
-def _stopped(rows: list[FleetRow]) -> list[str]:
+def _stopped() -> list[str]:
     """One sentence for each DAG without which the page goes on showing what was true once."""
-    if not rows:
+    enrolled = store.nodes.enrolled_since()
+    if enrolled is None:
         return []
     found, known, now = [], last_runs.successes(), _now()
-    enrolled = min(row.state_since or now for row in rows)
     for dag, lost in RESTS_ON.items():
         last = known[dag]
         if abs(now - (last or enrolled)) > STOPPED_AFTER[dag]:

@@ -303,7 +303,7 @@ def test_when_a_dag_succeeded_last_is_read_of_airflow_and_numbers_of_before_are_
     airflow = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     DagRun.metadata.create_all(airflow, tables=[DagRun.__table__])
     monkeypatch.setattr(session, "create_session", lambda: Session(airflow))
-    ended = datetime.datetime(2026, 5, 3, 4, 0, tzinfo=datetime.UTC)
+    ended = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=3)
     with Session(airflow) as rows:
         for hour, state in ((0, "success"), (1, "failed"), (2, "running")):
             end = ended + datetime.timedelta(hours=hour)

@@ -25,6 +25,8 @@ from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.reporting import bundles
 from muster.settings import Settings, settings
+from muster.store.database.engine import writing
+from muster.store.database.models import NodeRow
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_demo.services import free_port
@@ -115,6 +117,20 @@ def test_a_dag_whose_last_run_failed_or_is_long_ago_or_dated_ahead_is_missing(
     end = (store.clock.now() - datetime.timedelta(hours=hours)).isoformat()
     airflow.override = lambda _: httpx.Response(200, json={"dag_runs": [{"state": state, "end_date": end}]})
     with AirflowClient.from_settings() as client:
+        checks = list(doctor.stopped(client, dict.fromkeys(dags.ALL, False)))
+    assert [each.mark for each in checks] == [Mark.MISSING] * found
+
+
+@pytest.mark.parametrize(("hours", "found"), [(0, 0), (2, len(ALL) - 2), (99, len(ALL))])
+def test_a_dag_without_an_ended_run_is_missing_once_nodes_are_enrolled_for_so_long(
+    airflow: Airflow, hours: float, found: int
+) -> None:
+    airflow.override = lambda _: httpx.Response(200, json={"dag_runs": []})
+    with AirflowClient.from_settings() as client:
+        assert list(doctor.stopped(client, dict.fromkeys(dags.ALL, False))) == [], "there is no node yet"
+        store.nodes.add(fleet.new_node("a"))
+        with writing() as session:
+            session.get_one(NodeRow, "a").added_at -= datetime.timedelta(hours=hours)
         checks = list(doctor.stopped(client, dict.fromkeys(dags.ALL, False)))
     assert [each.mark for each in checks] == [Mark.MISSING] * found
 

@@ -12,6 +12,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.common.db.common import _get_session
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dagrun import DagRun
+from airflow.utils import session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, StaticPool, create_engine
@@ -46,7 +47,7 @@ def client(fleet_db: str, dag_runs: Engine, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(overview, "_shared_notices", Shared(1))
     monkeypatch.setattr(overview, "_shared_attention", Shared(1))
     monkeypatch.setattr(overview, "_shared_parts", Shared(32))
-    monkeypatch.setattr(overview, "_stopped", lambda _: [])  # tests/muster/web/test_calm.py has it
+    monkeypatch.setattr(session, "create_session", lambda: Session(dag_runs))
     app = _app()
     for guard in (access.read, access.decide, access.start, starts.audited, access.respond, approvals.audited):
         app.dependency_overrides[guard] = lambda: None

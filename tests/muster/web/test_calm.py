@@ -6,20 +6,20 @@ import datetime
 import re
 
 import pytest
+from airflow.models.dagrun import DagRun
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
 from muster import store
-from muster.integration import last_runs
-from muster.model.dags import HOUSEKEEPING, PEER_STATISTICS, STOPPED_AFTER
+from muster.model.dags import HOUSEKEEPING, IDLE_REVALIDATION, PEER_STATISTICS, STOPPED_AFTER
 from muster.model.states import State
 from muster.store.database.engine import writing
+from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster.web import overview
 from tests.muster import fleet
-from tests.muster.web.conftest import page
+from tests.muster.web.conftest import notices, page
 from tests.support import lives
-
-STOPPED = overview._stopped
 
 
 def serves(name: str, *, simulated: bool = False, shown: str = "open") -> None:
@@ -51,26 +51,42 @@ def test_simulated_nodes_are_counted_apart(client: TestClient) -> None:
     serves("sim", simulated=True, shown="down")
     text = page(client, "/")
     assert "Not serving: 1 of 1 simulated" in text
-    assert re.findall(r"production <b>(\d)</b> <span class=.sim.>(\d) ", text) == [("2", "1")]
+    assert re.findall(r"<b>(\d)</b> <span class=.sim.>(\d) ", text) == [("1", "1")] * 2, "by state and by verdict"
     store.nodes.move("real", State.QUARANTINE, "Ada", "it is hot")
     assert "Not serving: 1 of 1, 1 of 1 simulated" in page(client, "/")
 
 
-def test_a_dag_that_stopped_is_a_notice_unless_it_may_still_begin(
-    fleet_db: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dag", "hours", "noticed"), [
+    (HOUSEKEEPING, 0.5, 0), (HOUSEKEEPING, 2, 1), (HOUSEKEEPING, 200, 1),
+    (IDLE_REVALIDATION, 2, 0), (PEER_STATISTICS, 9, 0),
+])  # fmt: skip
+def test_a_dag_that_stopped_is_a_notice_if_the_page_rests_on_it(
+    client: TestClient, dag_runs: Engine, dag: str, hours: float, noticed: int
 ) -> None:
     """Else the page shows for days what was true when its last run ended."""
     now = store.clock.now()
-    ended = dict.fromkeys(STOPPED_AFTER, now)
-    monkeypatch.setattr(last_runs, "successes", lambda: ended)
-    assert STOPPED(store.overview.rows()) == []
+    for name in STOPPED_AFTER:
+        succeeded(dag_runs, name, now - datetime.timedelta(hours=hours if name == dag else 0.1))
+    assert notices(page(client, "/")) == [], "there is no node yet"
     store.nodes.add(fleet.new_node())
-    rows = store.overview.rows()
-    assert STOPPED(rows) == []
-    ended |= {HOUSEKEEPING: now - datetime.timedelta(hours=2), PEER_STATISTICS: None}
-    (notice,) = STOPPED(rows)
-    assert f" {HOUSEKEEPING} " in notice
-    ended |= dict.fromkeys(ended)
-    assert STOPPED(rows) == [], "its first run may still come"
-    monkeypatch.setattr(overview, "_now", lambda: now + datetime.timedelta(hours=2))
-    assert [dag in "".join(STOPPED(rows)) for dag in overview.RESTS_ON] == [True] * 3
+    with writing() as session:
+        session.get_one(NodeRow, "gpu-0001").added_at = now - datetime.timedelta(days=9)
+    text = page(client, "/")
+    assert (len(notices(text)), f"DAG {dag} " in text) == (noticed, bool(noticed))
+
+
+def test_a_dag_without_a_run_is_a_notice_once_it_should_have_ended(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.nodes.add(fleet.new_node())
+    assert notices(page(client, "/")) == []
+    later = store.clock.now() + datetime.timedelta(hours=2)
+    monkeypatch.setattr(overview, "_now", lambda: later)
+    assert len(notices(page(client, "/"))) == len(overview.RESTS_ON)
+
+
+def succeeded(airflow: Engine, dag: str, end: datetime.datetime) -> None:
+    run = {"dag_id": dag, "run_id": str(end), "state": "success", "end_date": end, "run_type": "scheduled"}
+    more = {"run_after": end, "log_template_id": 1, "span_status": "not_started"}
+    with airflow.begin() as session:
+        session.execute(DagRun.metadata.tables["dag_run"].insert().values(**run, **more))

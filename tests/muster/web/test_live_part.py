@@ -41,6 +41,7 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> list[datetime.datetime]:
     """The page's clock, which stands still."""
     clock = [datetime.datetime(2026, 5, 4, 12, 0, 0, tzinfo=datetime.UTC)]
     monkeypatch.setattr(overview, "_now", lambda: clock[0])
+    monkeypatch.setattr(overview, "_stopped", list)  # nodes are enrolled at another time
     return clock
 
 

@@ -248,23 +248,24 @@ def dags(paused: dict[str, bool]) -> Check:
 
 
 def stopped(client: AirflowClient, paused: dict[str, bool]) -> Iterator[Check]:
-    """The last run of each DAG with a schedule succeeded, not long ago; silent if so, or before its first has ended."""
+    """The last run of each DAG with a schedule succeeded, not long ago; silent if so, or if its first may still end."""
     from muster import store
     from muster.integration.airflow_api import AHEAD
 
     try:
-        now = store.clock.now()
-        running = [name for name in STOPPED_AFTER if paused.get(name) is False]
-        found = {name: last for name in running if (last := client.last_ended(name))}
+        now, enrolled = store.clock.now(), store.nodes.enrolled_since()
+        found = {name: client.last_ended(name) for name in STOPPED_AFTER if paused.get(name) is False}
     except MusterError:  # of the records or of Airflow, which another line reports
         return
-    for name, (state, at) in found.items():
+    for name, last in found.items():
+        state, at = last or ("", enrolled or now)
         if at > now + AHEAD:  # Airflow counts the time of the next run from that of the last
             seen = f"{name} begins no run before {show.when(at)}: the clock of a scheduler was ahead"
             fix = "keep that machine's clock by NTP; then delete the runs of the DAG in Airflow that are dated ahead"
             yield Check(Mark.MISSING, "DAGs", seen, fix)
         elif state == "failed" or now - at > STOPPED_AFTER[name]:
-            seen = f"the last run of {name} {'failed' if state == 'failed' else 'ended'} at {show.when(at)}"
+            ended = f"the last run of {name} {'failed' if state == 'failed' else 'ended'} at {show.when(at)}"
+            seen = ended if last else f"no run of {name} has ended since the first node was enrolled, {show.when(at)}"
             yield Check(Mark.MISSING, "DAGs", seen, "look into its log, and into the scheduler's")
 
 

@@ -9,7 +9,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from muster import redaction
@@ -89,6 +89,12 @@ def find(*, states: Collection[State] = (), sku: str = "", rack: str = "") -> li
         query = query.where(NodeRow.rack == rack)
     with reading() as session:
         return [access.to_node(row) for row in session.scalars(query)]
+
+
+def enrolled_since() -> datetime.datetime | None:
+    """When the first node was enrolled, None without any."""
+    with reading() as session:
+        return session.scalar(select(func.min(NodeRow.added_at)))
 
 
 def named(names: Collection[str]) -> dict[str, Node]:
