@@ -14,7 +14,7 @@ KNOWN = 2 * max(STOPPED_AFTER.values())
 
 
 def successes() -> dict[str, datetime.datetime | None]:
-    """{DAG: end of its last run that succeeded}; None without one in ``KNOWN``, for all if the database cannot be read."""
+    """{DAG: end of its last run that succeeded}; None without one in ``KNOWN``, for all if the database is away."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
 

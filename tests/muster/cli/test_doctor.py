@@ -25,8 +25,6 @@ from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.reporting import bundles
 from muster.settings import Settings, settings
-from muster.store.database.engine import writing
-from muster.store.database.models import NodeRow
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED
 from muster_demo.services import free_port
@@ -35,7 +33,6 @@ from tests.muster.integration.test_airflow_api import Airflow, waiting
 from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
-ALL = dags.STOPPED_AFTER
 HEALTHY = {name: {"status": "healthy"} for name in doctor.COMPONENTS}
 
 
@@ -105,42 +102,6 @@ def test_whatever_is_missing_is_named(
     assert status == 1
     assert {item for item, mark in found.items() if mark == "missing"} == {"SKU files", "SSH login", "pools", "mail"}
     assert all(check["fix"] for check in json.loads(out) if check["mark"] == "missing")
-
-
-@pytest.mark.parametrize(
-    ("state", "hours", "found"),
-    [("success", 0.5, 0), ("success", 2, len(ALL) - 2), ("failed", 0, len(ALL)), ("success", -2, len(ALL))],
-)
-def test_a_dag_whose_last_run_failed_or_is_long_ago_or_dated_ahead_is_missing(
-    airflow: Airflow, state: str, hours: float, found: int
-) -> None:
-    end = (store.clock.now() - datetime.timedelta(hours=hours)).isoformat()
-    airflow.override = lambda _: httpx.Response(200, json={"dag_runs": [{"state": state, "end_date": end}]})
-    with AirflowClient.from_settings() as client:
-        checks = list(doctor.stopped(client, dict.fromkeys(dags.ALL, False)))
-    assert [each.mark for each in checks] == [Mark.MISSING] * found
-
-
-@pytest.mark.parametrize(("hours", "found"), [(0, 0), (2, len(ALL) - 2), (99, len(ALL))])
-def test_a_dag_without_an_ended_run_is_missing_once_nodes_are_enrolled_for_so_long(
-    airflow: Airflow, hours: float, found: int
-) -> None:
-    airflow.override = lambda _: httpx.Response(200, json={"dag_runs": []})
-    with AirflowClient.from_settings() as client:
-        assert list(doctor.stopped(client, dict.fromkeys(dags.ALL, False))) == [], "there is no node yet"
-        store.nodes.add(fleet.new_node("a"))
-        with writing() as session:
-            session.get_one(NodeRow, "a").added_at -= datetime.timedelta(hours=hours)
-        checks = list(doctor.stopped(client, dict.fromkeys(dags.ALL, False)))
-    assert [each.mark for each in checks] == [Mark.MISSING] * found
-
-
-def test_records_that_are_away_end_no_examination_of_schedules(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MUSTER_DATABASE_URL", "postgresql+psycopg://u:p@127.0.0.1:1/m")
-    with AirflowClient.from_settings() as client:
-        assert list(doctor.stopped(client, dict.fromkeys(dags.ALL, False))) == []
 
 
 @pytest.mark.needs_sshd
