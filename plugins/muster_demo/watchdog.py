@@ -43,13 +43,13 @@ def run(demo: Callable[[], int]) -> int:
     become_subreaper()
     sys.stdout.flush()
     sys.stderr.flush()
+    received: list[int] = []
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, _frame: received.append(number))
     watchdog = os.getpid()
     child = os.fork()
     if child == 0:
         os._exit(_run_demo(demo, watchdog))
-    received: list[int] = []
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda number, _frame: received.append(number))
     status = _reap_until(child, received)
     end_all(psutil.Process().children(recursive=True), patience_s=0)
     return status
@@ -65,8 +65,9 @@ def _run_demo(demo: Callable[[], int], watchdog: int) -> int:
             signal.signal(number, handler)
 
     def stop(_received: int, frame: FrameType | None) -> None:
-        # An exception on the way into logging's _releaseLock would leave its lock taken. The watchdog sends it again.
-        if frame is None or frame.f_globals.get("__name__") != "logging":
+        # An exception on the way into logging's _releaseLock would leave its lock taken, one in ``unraisable`` would be
+        # dropped. The watchdog sends the signal again.
+        if frame is None or frame.f_globals.get("__name__") not in ("logging", __name__):
             handle(signal.SIG_IGN)
             raise Stopped
 

@@ -128,8 +128,8 @@ def before_logging_releases_its_lock():
     logging.getLogger("held")
 
 def demo():
-    globals()[sys.argv[1]]()
     try:
+        globals()[sys.argv[1]]()
         time.sleep(300)
     finally:
         other = threading.Thread(target=lambda: logging.getLogger("other"), daemon=True)
