@@ -26,7 +26,7 @@ RESTS_ON = {
     HOUSEKEEPING: "no change reaches a scheduler, and what schedulers show is as old",
     HEALTH_SWEEP: "what goes wrong between tests is not seen",
 }
-"""By DAG, what the page lacks without it. ``idle_revalidation`` is paused where nobody wants idle tests."""
+"""By DAG, what the page lacks without it. ``idle_revalidation`` is paused in fleets without idle tests."""
 KEPT_S = 10
 """Seconds for which what is read of the whole fleet is shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)

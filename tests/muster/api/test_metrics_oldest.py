@@ -81,7 +81,7 @@ def test_a_test_is_due_after_a_rest_or_where_no_part_of_it_fits_with_the_whole_o
 
 
 def test_a_test_is_due_of_a_node_that_waits_in_revalidation(client: TestClient) -> None:
-    """It does not serve until it passes: else nobody is called while no test begins."""
+    """It does not serve until it passes, so a test that never begins must raise the alert."""
     store.nodes.add(fleet.new_node("a"))
     fleet.qualify("a")
     store.nodes.move("a", State.PRODUCTION, "Ada", "needed now")

@@ -37,11 +37,11 @@ def test_a_probe_that_did_not_complete_is_the_reason(case: MakeCase, status: str
 
 
 def test_probes_that_did_not_complete_are_named_in_the_order_of_the_programme(case: MakeCase) -> None:
-    spoilt = case("burn_in")
-    for end in spoilt.raw["probes"]:
+    incomplete = case("burn_in")
+    for end in incomplete.raw["probes"]:
         end["status"] = "crashed"
-    probes = stage_probes(spoilt.sku, "burn_in", spoilt.raw["level"])
-    named = [gap.what for gap in spoilt.judge().coverage.missing if gap.what in probes]
+    probes = stage_probes(incomplete.sku, "burn_in", incomplete.raw["level"])
+    named = [gap.what for gap in incomplete.judge().coverage.missing if gap.what in probes]
 
     assert named == list(probes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import func, select
@@ -239,12 +240,19 @@ def test_a_node_that_entered_long_ago_and_was_tested_since_is_no_delivery(monkey
     assert found.served["tested"] < days(-365)
 
 
-@pytest.mark.both_dialects
-def test_since_when_a_replaced_machine_serves_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def _long_ago(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A node is enrolled, and what happens within is older than events are kept."""
     monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", "365")
     store.nodes.add(fleet.new_node())
-    with monkeypatch.context() as long_ago:
-        long_ago.setattr(access, "now", lambda: days(-800))
+    with monkeypatch.context() as clock:
+        clock.setattr(access, "now", lambda: days(-800))
+        yield
+
+
+@pytest.mark.both_dialects
+def test_since_when_a_replaced_machine_serves_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _long_ago(monkeypatch):
         for machine in ("first", "second"):
             fleet.qualify(run_id=machine)
             store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "tested")
@@ -258,10 +266,7 @@ def test_since_when_a_replaced_machine_serves_is_kept(monkeypatch: pytest.Monkey
 
 @pytest.mark.both_dialects
 def test_how_a_node_came_into_its_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_RETENTION_EVENTS_DAYS", "365")
-    store.nodes.add(fleet.new_node())
-    with monkeypatch.context() as long_ago:
-        long_ago.setattr(access, "now", lambda: days(-800))
+    with _long_ago(monkeypatch):
         fleet.qualify()
         store.nodes.move("gpu-0001", State.PRODUCTION, "Ada", "tested")
         store.nodes.move("gpu-0001", State.RMA, "Ada", "its HBM fails")

@@ -261,7 +261,7 @@ def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBac
 
 
 def test_a_test_pod_that_is_left_of_former_settings_is_no_users(backend: AdmissionBackend, kubernetes: Cluster) -> None:
-    """Without ``test_image`` nobody ends it, and it would keep its node from all tests for a day."""
+    """Without ``test_image`` nothing ends it, and it would keep its node from all tests for a day."""
     kubernetes.pod("muster-test-1", "n0", namespace="muster")
     assert seen(backend).idle.idle
 
