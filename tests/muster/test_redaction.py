@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster import redaction, store
-from muster.cli.settings import shown
+from muster.cli.controller.settings import shown
 from muster.settings import settings
 from tests.muster import fleet
 

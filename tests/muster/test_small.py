@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from muster import store
 from muster.admission import service
-from muster.cli.settings import shown
+from muster.cli.controller.settings import shown
 from muster.errors import BadSettings
 from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State

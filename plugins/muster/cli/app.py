@@ -9,48 +9,22 @@ import typer
 
 import muster
 from muster import acting
-from muster.cli import (
-    admit,
-    approve,
-    backup,
-    block,
-    certificate,
-    db,
-    device_events,
-    digest,
-    escapes,
-    evidence,
-    export,
-    golden,
-    health,
-    housekeeping,
-    judge,
-    mail,
-    numbers,
-    plan,
-    qualify,
-    racks,
-    repair,
-    restore,
-    revalidate,
-    runs,
-    settings,
-    snapshots,
-    spares,
-    status,
-    waive,
-    waivers,
-)  # fmt: skip
+from muster.cli.controller import backup, db, mail, restore, settings
+from muster.cli.decisions import admit, approve, certificate, racks, repair, waive, waivers
 from muster.cli.doctor import doctor
+from muster.cli.fleet import digest, escapes, evidence, housekeeping, numbers, spares, status
 from muster.cli.node import adoption, decisions, node, removal, scheduler
+from muster.cli.policies import device_events, health
 from muster.cli.sku import sku
+from muster.cli.testing import block, plan, qualify, revalidate
+from muster.cli.verdicts import export, golden, judge, runs, snapshots
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Qualifies the nodes of a fleet: tests them, admits them to production, tests them again.",
 )
-# A command lies in the module, or the folder, of its first word.
+# A command lies in the module, or the folder, that has the name of its first word.
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     decisions.move, adoption.adopt, decisions.verify, adoption.replace, adoption.reinstalled, adoption.confirm,

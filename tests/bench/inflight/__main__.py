@@ -36,7 +36,7 @@ import numpy as np
 import psycopg
 
 from muster import store
-from muster.cli.status import status
+from muster.cli.fleet.status import status
 from muster.operators import statistics
 from muster.web.fleet import PAGE
 from muster_criteria.model import Verdict

@@ -10,8 +10,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from muster import store
 from muster.cli.app import root
+from muster.cli.controller.settings import shown
 from muster.cli.doctor import doctor
-from muster.cli.settings import shown
 from muster.integration.airflow_api import Pool
 from muster.model import dags
 from muster.settings import Settings

@@ -8,8 +8,8 @@ import json
 import os
 from collections.abc import Iterator
 
+from muster.cli.controller.settings import unknown
 from muster.cli.doctor.checks import Check, Mark, existing
-from muster.cli.settings import unknown
 from muster.cli.terminal import show
 from muster.settings import Settings
 

@@ -24,7 +24,7 @@ from muster.reporting import sending
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet
-from tests.muster.cli.test_decisions import asks
+from tests.muster.cli.decisions.test_decisions import asks
 from tests.muster.integration.test_airflow_api import Airflow
 from tests.support import lives
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from muster.cli.restore import print_held
+from muster.cli.controller.restore import print_held
 from muster.cli.terminal.dry import DryRun, rehearsed
 from muster.cli.terminal.messages import messages
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from muster import store
-from muster.cli.device_events import load
+from muster.cli.policies.device_events import load
 from muster.judging.event_history import compare, returning_events
 from muster.model.events import Evidence
 from muster.model.runs import RunKey

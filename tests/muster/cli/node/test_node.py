@@ -32,7 +32,7 @@ from tests.support.servers import sshd
 
 Muster = Callable[..., "tuple[int, str, str]"]
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 
 pytestmark = pytest.mark.usefixtures("sqlite_db")
 

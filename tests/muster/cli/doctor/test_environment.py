@@ -17,7 +17,7 @@ from muster.settings import Settings, settings
 
 Muster = Callable[..., "tuple[int, str, str]"]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 READ = re.compile(
     r"""environ(?:\.get\(|\.setdefault\(|\[)\s*"(MUSTER_\w+)"|^\w+ = "(MUSTER_\w+)"|\$\{(MUSTER_\w+)""", re.M
 )

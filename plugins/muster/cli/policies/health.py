@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.terminal import policies, show
+from muster.cli.policies import policies
+from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson, utc
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import typer
 
-from muster.cli import mail as mails
 from muster.cli.airflow import questions
+from muster.cli.controller import mail as mails
 from muster.cli.doctor import doctor
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson

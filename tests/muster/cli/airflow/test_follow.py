@@ -16,7 +16,7 @@ from muster.errors import INTERRUPTED, DatabaseNotReady
 from muster.integration import airflow_api
 from muster.model.runs import Job, RunKey
 from tests.muster import fleet
-from tests.muster.cli.test_runs import airflow  # noqa: F401 - a fixture
+from tests.muster.cli.verdicts.test_runs import airflow  # noqa: F401 - a fixture
 from tests.muster.integration.test_airflow_api import Airflow
 
 Muster = Callable[..., "tuple[int, str, str]"]

@@ -1,0 +1,1 @@
+"""Commands about the controller: its records, its settings, its mails."""

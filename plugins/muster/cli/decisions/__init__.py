@@ -1,0 +1,1 @@
+"""Commands by which a person decides: on production, findings, repairs and racks."""

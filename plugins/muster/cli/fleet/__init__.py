@@ -1,0 +1,1 @@
+"""Commands about the whole fleet: its state, its figures, its incidents."""

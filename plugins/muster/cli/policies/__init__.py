@@ -1,0 +1,1 @@
+"""Commands that show a policy, and replay another one on the records."""

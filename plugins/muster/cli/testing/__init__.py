@@ -1,0 +1,1 @@
+"""Commands that start tests, and the plan of those that start by themselves."""

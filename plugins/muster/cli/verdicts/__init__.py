@@ -1,0 +1,1 @@
+"""Commands about runs, their verdicts, and what verdicts cite."""
