@@ -10,8 +10,8 @@ import socket
 
 import muster_simulator
 from muster.model.nodes import NewNode
-from muster.remote.login import Credentials
-from muster.remote.ssh import scan_host_key
+from muster.remote.connection.login import Credentials
+from muster.remote.connection.ssh import scan_host_key
 from muster_demo.draw import Planted, node_names
 from muster_demo.hosts import Hosts
 from muster_simulator import create_machine

@@ -23,9 +23,10 @@ import psutil
 from muster.admission.backend import TEST_PREFIX
 from muster.admission.backends.slurm.job import SlurmTests
 from muster.admission.runner import Runner
-from muster.remote import jobs, ssh
-from muster.remote.login import Credentials
-from muster.remote.zipapp import build_agent
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
+from muster.remote.job import jobs
+from muster.remote.job.zipapp import build_agent
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES

@@ -187,10 +187,11 @@ def compare(folder: Path, nodes: int) -> tuple[Cost, Cost]:
 def memory_per_waiting_node(folder: Path) -> float:
     """Megabytes that a triggerer's process grows by for each job that it waits for."""
     from muster.operators.testing.trigger import JobTrigger
-    from muster.remote import jobs, ssh
-    from muster.remote.attempt_key import AttemptKey
-    from muster.remote.login import Credentials
-    from muster.remote.waiting import Wait
+    from muster.remote.connection import ssh
+    from muster.remote.connection.login import Credentials
+    from muster.remote.job import jobs
+    from muster.remote.job.attempt_key import AttemptKey
+    from muster.remote.job.waiting import Wait
 
     store.nodes.touch_contact = lambda name: None  # type: ignore[assignment]
     with sshd.running(folder / "waiting") as server:

@@ -21,9 +21,9 @@ from muster.model.runs import RunKey
 from muster.model.stages import ROUND_STAGES
 from muster.operators.testing import block, member, pair
 from muster.operators.testing.remote_job import RETRIES
-from muster.remote import attempt as remote
-from muster.remote.attempt import Attempt
-from muster.remote.zipapp import build_agent
+from muster.remote.job import attempt as remote
+from muster.remote.job.attempt import Attempt
+from muster.remote.job.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.model import Verdict
 from muster_simulator import create_machine, environment

@@ -16,10 +16,10 @@ from muster.integration import logins
 from muster.model.runs import RunKey
 from muster.operators.testing import block, qualification, rounds
 from muster.operators.testing.pair import MusterPairOperator, NotMeasured
-from muster.remote import attempt as remote
-from muster.remote.attempt import Attempt
-from muster.remote.outcome import Kind
-from muster.remote.zipapp import build_agent
+from muster.remote.job import attempt as remote
+from muster.remote.job.attempt import Attempt
+from muster.remote.job.outcome import Kind
+from muster.remote.job.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.model import Severity, Verdict

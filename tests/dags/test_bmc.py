@@ -18,9 +18,9 @@ from muster.judging.reevaluate import reevaluate
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.operators.testing import remote_job
-from muster.remote import redfish
-from muster.remote.bmc import Login
-from muster.remote.zipapp import AgentFile
+from muster.remote.bmc import redfish
+from muster.remote.bmc.bmc import Login
+from muster.remote.job.zipapp import AgentFile
 from muster_criteria.model import FaultClass, Verdict
 from muster_demo.services import free_port
 from tests.dags.conftest import NODE, dag_of

@@ -16,7 +16,7 @@ from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import block
-from muster.remote import ssh
+from muster.remote.connection import ssh
 from muster_criteria.cluster import plan as cluster_plan
 from muster_criteria.model import Verdict
 from tests.dags.blocks import DAG_ID, NAMES, Meeting, Nodes, validate, verdicts

@@ -21,8 +21,9 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.testing import claims, qualification, remote_job, stage
-from muster.remote import jobs, outcome, ssh
-from muster.remote.zipapp import AgentFile
+from muster.remote.connection import ssh
+from muster.remote.job import jobs, outcome
+from muster.remote.job.zipapp import AgentFile
 from muster.reporting import sending
 from muster_criteria.model import Action, Coverage, FaultClass, Finding, Judgement, Severity, Verdict
 from muster_criteria.stage import judge as judging

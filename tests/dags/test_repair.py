@@ -23,7 +23,7 @@ from muster.model.repairs import Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import repair
-from muster.remote.zipapp import AgentFile
+from muster.remote.job.zipapp import AgentFile
 from muster.reporting import bundles
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Verdict

@@ -15,8 +15,8 @@ from muster import store
 from muster.judging.reevaluate import reevaluate
 from muster.model.runs import RunKey
 from muster.operators.testing import remote_job
-from muster.remote import jobs, outcome
-from muster.remote.zipapp import AgentFile
+from muster.remote.job import jobs, outcome
+from muster.remote.job.zipapp import AgentFile
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_criteria.stage import judge as judging
 from muster_criteria.stage.case import Case

@@ -15,7 +15,7 @@ import pytest
 from muster import ownership, store
 from muster.errors import ControllerFault
 from muster.model.repairs import Fault, Incident
-from muster.remote.zipapp import build_agent
+from muster.remote.job.zipapp import build_agent
 from muster.reporting import bundles
 from muster.settings import settings
 

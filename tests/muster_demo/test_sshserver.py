@@ -13,8 +13,8 @@ import paramiko
 import psutil
 import pytest
 
-from muster.remote.login import Credentials
-from muster.remote.ssh import scan_host_key
+from muster.remote.connection.login import Credentials
+from muster.remote.connection.ssh import scan_host_key
 from muster_demo import watchdog
 from muster_demo.hosts import Hosts, Keys, Server, make_client_keys, make_key
 from muster_demo.services import Supervisor

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 
 from muster.errors import BadScheduler, MusterError, SchedulerDown
-from muster.remote import ssh
+from muster.remote.connection import ssh
 
 OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 """Slurm describes a node in 1.2 KB, and a fleet may have 100,000."""

@@ -12,7 +12,7 @@ from muster.model.dags import NODE_REVALIDATION
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.remote.launch import parse_launch
+from muster.remote.job.launch import parse_launch
 from muster.settings import settings
 from muster_criteria.cluster.plan import MEMBERS_MAX, SOAK_MINUTES_MAX, Asked
 from muster_criteria.sku_files import programme

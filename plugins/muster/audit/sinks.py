@@ -23,7 +23,7 @@ import pydantic
 from muster import ownership, redaction
 from muster.errors import BadSettings, MusterError, first_refused
 from muster.model.queues import AuditEvent
-from muster.remote import http_request
+from muster.remote.connection import http_request
 from muster.settings import AbsolutePath
 
 TIMEOUT_S = 20.0

@@ -19,7 +19,7 @@ from muster.errors import BadInventory, ControllerFault, MusterError, at
 from muster.model.dags import POOL_CHARACTERS
 from muster.model.names import HOST_KEY, NODE_NAME, OWN_KEYS, is_host
 from muster.model.nodes import NewNode
-from muster.remote.bmc import BadBmc, parse_bmc
+from muster.remote.bmc.bmc import BadBmc, parse_bmc
 from muster_criteria import yaml_file
 from muster_criteria.text import QUOTED_MAX, closest, one_line, refusal
 from muster_criteria.yaml_file import BadYaml
@@ -91,7 +91,7 @@ class InventoryNode(pydantic.BaseModel):
     @pydantic.field_validator("launch")
     @classmethod
     def _launchable(cls, launch: dict[str, Any]) -> dict[str, Any]:
-        from muster.remote.launch import parse_launch
+        from muster.remote.job.launch import parse_launch
 
         try:
             parse_launch(launch)

@@ -12,7 +12,7 @@ from muster.model.states import State
 from muster.settings import settings
 
 if TYPE_CHECKING:
-    from muster.remote.login import Credentials
+    from muster.remote.connection.login import Credentials
 
 
 def pinned(
@@ -26,8 +26,8 @@ def pinned(
     not the node's, does not. Raises BadInventory, and ControllerFault.
     """
     from muster import store
-    from muster.remote.login import Credentials
-    from muster.remote.ssh import connect, scan_host_key
+    from muster.remote.connection.login import Credentials
+    from muster.remote.connection.ssh import connect, scan_host_key
 
     timeout = settings().ssh_timeout_s
     known = {node.name: node for node in store.nodes.find()}

@@ -13,7 +13,7 @@ import httpx
 
 from muster.errors import AirflowRefused, AirflowUnreachable, AlreadyTriggered
 from muster.model.dags import ALL, ASKING
-from muster.remote import http_request
+from muster.remote.connection import http_request
 from muster.settings import settings
 
 REASON = "decision_reason"

@@ -15,16 +15,16 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from muster.errors import BadScheduler, ControllerFault, first_refused
-from muster.remote import ssh
-from muster.remote.bmc import Bmc, Login, login, no_connection, of_connection
-from muster.remote.login import Credentials
+from muster.remote.bmc.bmc import Bmc, Login, login, no_connection, of_connection
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
 from muster.settings import settings
 
 Extra = TypeVar("Extra", bound=pydantic.BaseModel)
 
 
 def connect(node: ssh.Address, *, timeout: float | None = None, attempts: int = 3) -> paramiko.SSHClient:
-    """Log in to a node as tasks do. Raises what ``credentials`` and ``muster.remote.ssh.connect`` raise."""
+    """Log in to a node as tasks do. Raises what ``credentials`` and ``muster.remote.connection.ssh.connect`` raise."""
     current = settings()
     who = credentials(current.ssh_conn_id)
     return ssh.connect(node, who, timeout=current.ssh_timeout_s if timeout is None else timeout, attempts=attempts)

@@ -14,7 +14,7 @@ import threading
 
 from tqdm import tqdm
 
-from muster.remote import zipapp
+from muster.remote.job import zipapp
 from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.sku_files.model import SkuError

@@ -17,7 +17,7 @@ class NewNode:
 
     ``host_key`` is "type base64", as in known_hosts. ``user`` empty means the SSH connection's. ``launch``: how the
     node side is started ({"kind": "host", …}; empty: the host's python). ``serials`` {slot: serial}, where known.
-    ``bmc``: as ``muster.remote.bmc.Bmc`` has it, so without secrets; empty: none is known. ``named``: the fields that
+    ``bmc``: as ``muster.remote.bmc.bmc`` has it, so without secrets; empty: none is known. ``named``: the fields that
     the description names; those of a known node that it does not name stay. None: it names all.
     ``adds_labels``: a known node keeps its other labels, and one with an empty text is removed.
     """

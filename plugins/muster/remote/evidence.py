@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 
 from muster.errors import ControllerFault, MusterError
 from muster.model.nodes import Node
-from muster.remote import redfish_logs
-from muster.remote.bmc import BadBmc, login, parse_bmc
+from muster.remote.bmc import redfish_logs
+from muster.remote.bmc.bmc import BadBmc, login, parse_bmc
+from muster.remote.bmc.redfish_client import BmcSilent, Client, refuse_another, without_refused
+from muster.remote.bmc.redfish_documents import Get, linked, pages, paths_of
+from muster.remote.connection.ssh import Connect
+from muster.remote.job.zipapp import AgentFile
 from muster.remote.node_side import NodeSide
-from muster.remote.redfish_client import BmcSilent, Client, refuse_another, without_refused
-from muster.remote.redfish_documents import Get, linked, pages, paths_of
-from muster.remote.ssh import Connect
-from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.evidence import Profile, Step
 from muster_criteria.text import one_line
 

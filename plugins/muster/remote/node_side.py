@@ -8,9 +8,10 @@ import paramiko
 
 from muster.errors import MusterError
 from muster.model.nodes import Node
-from muster.remote import jobs, launch, ssh
-from muster.remote.ssh import Connect
-from muster.remote.zipapp import AgentFile
+from muster.remote.connection import ssh
+from muster.remote.connection.ssh import Connect
+from muster.remote.job import jobs, launch
+from muster.remote.job.zipapp import AgentFile
 
 
 class NodeSide:

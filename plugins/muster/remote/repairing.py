@@ -16,13 +16,14 @@ from typing import Any
 from muster.errors import MusterError
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
-from muster.remote import scripts, ssh
-from muster.remote.bmc import BadBmc, login, parse_bmc
+from muster.remote.bmc.bmc import BadBmc, login, parse_bmc
+from muster.remote.bmc.redfish_client import BmcSilent, Client, without_refused
+from muster.remote.bmc.redfish_documents import ROOT, Document, linked, other_machine, paths_of
+from muster.remote.connection import ssh
+from muster.remote.connection.ssh import Connect
+from muster.remote.job import scripts
+from muster.remote.job.zipapp import AgentFile
 from muster.remote.node_side import NodeSide
-from muster.remote.redfish_client import BmcSilent, Client, without_refused
-from muster.remote.redfish_documents import ROOT, Document, linked, other_machine, paths_of
-from muster.remote.ssh import Connect
-from muster.remote.zipapp import AgentFile
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.text import one_line

@@ -19,9 +19,10 @@ import asyncssh
 from muster.errors import MusterError
 from muster.model.health import Cursor
 from muster.model.nodes import Node
-from muster.remote import launch, scripts, ssh, waiting
-from muster.remote.login import Credentials, own_fault
-from muster.remote.zipapp import AgentFile
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials, own_fault
+from muster.remote.job import launch, scripts, waiting
+from muster.remote.job.zipapp import AgentFile
 from muster_criteria.text import one_line
 
 ABSENT = 44

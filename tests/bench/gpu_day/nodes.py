@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.remote.zipapp import build_agent
+from muster.remote.job.zipapp import build_agent
 from muster_criteria.cluster.fabric.observed import pair_params
 from muster_criteria.cluster.fabric.places import RAILS_LABEL, Member, places_of
 from muster_criteria.cluster.fabric.rounds import Kind, Round

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from muster.remote.zipapp import build_agent
+from muster.remote.job.zipapp import build_agent
 from muster_criteria.cluster.model import COLLECTIVES, TRAINING
 from muster_criteria.sku_files.programme import stage_calls
 from muster_criteria.sku_files.skus import load_sku

@@ -1,7 +1,7 @@
 """Many nodes in one process, without a machine, a shell or a job behind them; SSH to them is real.
 
-Each has an address of its own in 127/8 and its own host key. They answer as ``muster.remote.scripts`` do on a node that
-has the node side already. A job ends at once, in the first stage once the gate is open. Its result is what
+Each has an address of its own in 127/8 and its own host key. They answer as ``muster.remote.job.scripts`` do on a node
+that has the node side already. A job ends at once, in the first stage once the gate is open. Its result is what
 ``tests.support.in_process`` measures on a simulated machine, healthy or faulty, with the job's names and the node's
 serials. Run as ``python -m tests.bench.inflight.nodes CONFIG.json``, which ``AnsweringFleet`` writes.
 """
@@ -24,8 +24,9 @@ import asyncssh
 
 from muster import store
 from muster.model.nodes import NewNode
-from muster.remote import scripts, ssh
-from muster.remote.jobs import State
+from muster.remote.connection import ssh
+from muster.remote.job import scripts
+from muster.remote.job.jobs import State
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 from muster_demo.hosts import make_key

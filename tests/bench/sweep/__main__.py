@@ -29,9 +29,9 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.operators.lifecycle import sweep
 from muster.remote import sweeping
-from muster.remote.login import Credentials
+from muster.remote.connection.login import Credentials
+from muster.remote.job.zipapp import build_agent
 from muster.remote.sweeping import Answer
-from muster.remote.zipapp import build_agent
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster_demo import watchdog

@@ -23,7 +23,7 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
-from muster.remote import launch
+from muster.remote.job import launch
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.idle_schedulers import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.admission.runner import KEPT, Runner
-from muster.remote.ssh import NodeAddress
+from muster.remote.connection.ssh import NodeAddress
 from tests.support.servers import sshd
 
 RUNNER = Runner(20.0, (("SLURM_CONF", "/etc/slurm/a b.conf"),))

@@ -7,8 +7,8 @@ import pytest
 from muster import store
 from muster.enrolment import inventory
 from muster.enrolment.known import pinned
-from muster.remote import ssh
-from muster.remote.login import Credentials
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
 from tests.muster import fleet
 
 

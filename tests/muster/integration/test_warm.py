@@ -11,7 +11,7 @@ import pytest
 from matplotlib import font_manager
 
 from muster.integration import policy
-from muster.remote import zipapp
+from muster.remote.job import zipapp
 from muster.settings import settings
 from muster.store.database.models import Base
 from muster_criteria.sku_files import skus

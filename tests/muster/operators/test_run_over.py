@@ -14,8 +14,8 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators import upkeep
 from muster.operators.testing import qualification
-from muster.remote import attempt as remote
-from muster.remote import ssh
+from muster.remote.connection import ssh
+from muster.remote.job import attempt as remote
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

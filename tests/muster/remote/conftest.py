@@ -8,8 +8,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from muster.remote import ssh
-from muster.remote.login import Credentials
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
 from tests.support.servers import sshd
 
 

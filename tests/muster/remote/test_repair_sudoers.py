@@ -15,8 +15,9 @@ import pytest
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.model.states import State
-from muster.remote import repairing, ssh
-from muster.remote.login import Credentials
+from muster.remote import repairing
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
 from muster.remote.repairing import Done
 from muster_criteria.repair.evidence import load
 from muster_criteria.repair.ladder import Rung

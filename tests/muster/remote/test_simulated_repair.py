@@ -14,10 +14,11 @@ import muster_simulator
 from muster.model.nodes import Node
 from muster.model.repairs import Fault, Outcome
 from muster.model.states import State
-from muster.remote import repairing, ssh
-from muster.remote.login import Credentials
+from muster.remote import repairing
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
+from muster.remote.job.zipapp import AgentFile, build_agent
 from muster.remote.repairing import Done
-from muster.remote.zipapp import AgentFile, build_agent
 from muster_criteria.repair.ladder import Rung
 from muster_simulator import SimulatedHardware, create_machine, load_machine
 from tests.support.servers import sshd

@@ -15,11 +15,13 @@ import pytest
 from muster.model.health import Cursor
 from muster.model.nodes import Node
 from muster.model.states import State
-from muster.remote import jobs, ssh, sweeping, waiting
-from muster.remote.login import Credentials
+from muster.remote import sweeping
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
+from muster.remote.job import jobs, waiting
+from muster.remote.job.zipapp import AgentFile, build_agent
 from muster.remote.sweeping import Answer
-from muster.remote.zipapp import AgentFile, build_agent
-from tests.muster.remote.test_ssh import hops
+from tests.muster.remote.connection.test_ssh import hops
 from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd

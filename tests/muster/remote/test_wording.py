@@ -9,11 +9,14 @@ import paramiko
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster.remote import bmc, jobs, launch, repairing, ssh
-from muster.remote.login import Credentials
-from muster.remote.redfish import read_chassis
+from muster.remote import repairing
+from muster.remote.bmc import bmc
+from muster.remote.bmc.redfish import read_chassis
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
+from muster.remote.job import jobs, launch
 from muster_demo.services import free_port
-from tests.muster.remote.test_jobs import KEY
+from tests.muster.remote.job.test_jobs import KEY
 from tests.support.servers import bmc as bmcs
 from tests.support.servers.sshd import Sshd
 from tests.support.wording import refused

@@ -9,8 +9,8 @@ from pathlib import Path
 from muster import store
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.remote import attempt, outcome
-from muster.remote.attempt import Attempt, Programme, Task
+from muster.remote.job import attempt, outcome
+from muster.remote.job.attempt import Attempt, Programme, Task
 from muster.rules import certificate
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import load_sku

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from muster.remote import jobs
+from muster.remote.job import jobs
 from muster_node.agent import telemetry
 from muster_node.agent.telemetry import Recorder, Sampler
 from muster_node.hardware.seam import Clock, Sample

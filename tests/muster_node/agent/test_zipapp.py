@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import muster_node
-from muster.remote import zipapp as agentfile
-from muster.remote.zipapp import build_agent
+from muster.remote.job import zipapp as agentfile
+from muster.remote.job.zipapp import build_agent
 from muster_criteria.measured import parse_result
 from muster_node import contract
 from tests.muster_node.agent.harness import call, plan

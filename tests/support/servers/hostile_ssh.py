@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import paramiko
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-from muster.remote.login import Credentials
-from muster.remote.ssh import NodeAddress
+from muster.remote.connection.login import Credentials
+from muster.remote.connection.ssh import NodeAddress
 
 GREETING = b"SSH-2.0-x\r\n"
 _KEY = paramiko.ECDSAKey.generate()

@@ -25,7 +25,7 @@ from muster import redaction, store
 from muster.admission import records_only
 from muster.admission.backend import AdmissionBackend, Mark, Seen, each_alone
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_refused
-from muster.remote import http_request
+from muster.remote.connection import http_request
 from muster.settings import settings
 from muster_criteria.text import one_line
 

@@ -18,8 +18,8 @@ from muster.settings import settings
 if TYPE_CHECKING:
     import paramiko
 
-    from muster.remote.login import Credentials
-    from muster.remote.ssh import Address
+    from muster.remote.connection.login import Credentials
+    from muster.remote.connection.ssh import Address
 
 
 HIDDEN = "it is there, and cannot be decrypted or read: another Fernet key hides stored ones"
@@ -73,7 +73,7 @@ def credentials() -> Credentials:
 
     Raises ControllerFault for one that is bad, or that may exist and cannot be read.
     """
-    from muster.remote.login import Credentials
+    from muster.remote.connection.login import Credentials
 
     conn_id = settings().ssh_conn_id
     if found := find(conn_id):
@@ -144,14 +144,14 @@ def _where() -> str:
 
 def host_key(host: str, port: int) -> str:
     """Returns the host key that answers now, by the way that tasks take. Raises Unreachable and ControllerFault."""
-    from muster.remote.ssh import scan_host_key
+    from muster.remote.connection.ssh import scan_host_key
 
     return scan_host_key(host, port, credentials(), timeout=settings().ssh_timeout_s)
 
 
 @contextlib.contextmanager
 def logged_in(node: Address) -> Iterator[paramiko.SSHClient]:
-    """An SSH session to a node, with the login of Airflow's tasks. Raises what ``muster.remote.ssh.connect`` raises."""
+    """An SSH session to a node, with the login of Airflow's tasks. Raises what ``ssh.connect`` raises."""
     with airflow_libraries():
         from muster.integration import logins
 

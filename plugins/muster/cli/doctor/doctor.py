@@ -161,7 +161,7 @@ def between_tests(current: Settings) -> Iterator[Check]:
 
 def agent(folder: Path) -> Check:
     """The node side can be packed into one file."""
-    from muster.remote.zipapp import build_agent
+    from muster.remote.job.zipapp import build_agent
 
     try:
         built = build_agent(folder / "agents")
@@ -174,7 +174,7 @@ def ssh_connection(current: Settings) -> Check:
     """The SSH login of the tasks: the Airflow connection MUSTER_SSH_CONN_ID, with a key that can be read."""
     name = current.ssh_conn_id
     fix = connections.given(name, {"conn_type": "ssh", "login": "USER", "extra": {"key_file": "/path/to/id_ed25519"}})
-    from muster.remote.login import Credentials
+    from muster.remote.connection.login import Credentials
 
     found, source = connections.find(name), f"connection {name}"
     if found is None:

@@ -168,7 +168,7 @@ def part(
 
 def _bmc(text: str) -> dict[str, Any] | None:
     """The described BMC, {} for none; None if the option is not given."""
-    from muster.remote.bmc import parse_bmc
+    from muster.remote.bmc.bmc import parse_bmc
 
     if not text:
         return None

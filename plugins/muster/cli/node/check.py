@@ -14,7 +14,7 @@ from muster.settings import settings
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:
-    from muster.remote import ssh
+    from muster.remote.connection import ssh
 
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 
@@ -77,7 +77,8 @@ def _of_login(node: Node | NewNode) -> list[Item]:
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
-        from muster.remote import launch, scripts, ssh
+        from muster.remote.connection import ssh
+        from muster.remote.job import launch, scripts
 
         def is_so(script: str) -> bool:
             return bool(ssh.run(client, ssh.shell(script), to="ask systemd-logind").out)
@@ -98,7 +99,7 @@ def _of_login(node: Node | NewNode) -> list[Item]:
 
 def _of_host(node: Node | NewNode) -> list[Item]:
     """Whether the node side also runs outside the container, if that is how tests are launched."""
-    from muster.remote import launch
+    from muster.remote.job import launch
 
     how = launch.parse_launch(node.launch)
     if how.kind not in launch.CONTAINERS:
@@ -160,8 +161,9 @@ def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) 
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
-        from muster.remote import jobs, launch, ssh
-        from muster.remote.zipapp import build_agent
+        from muster.remote.connection import ssh
+        from muster.remote.job import jobs, launch
+        from muster.remote.job.zipapp import build_agent
 
         agent = build_agent(settings().home / "agents")
         seen = jobs.look(client, node.work_dir, jobs.NO_JOB, agent.sha256)
@@ -209,7 +211,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
 
 def parse(answer: bytes) -> list[Item] | None:
     """The node side's answer, checked and cleaned like everything that a node says; None if it makes no sense."""
-    from muster.remote.ssh import clean
+    from muster.remote.connection.ssh import clean
 
     try:
         raw = json.loads(answer)

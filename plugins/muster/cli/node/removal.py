@@ -68,7 +68,7 @@ def _at_scheduler(place: Place | None) -> Iterator[str]:
 
 def _clean(node: Node) -> None:
     from muster.cli.doctor.connections import logged_in
-    from muster.remote import jobs
+    from muster.remote.job import jobs
 
     with logged_in(node) as client:
         left = jobs.clean(client, node.work_dir, node.name, node.launch)

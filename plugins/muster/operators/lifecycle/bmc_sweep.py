@@ -12,7 +12,7 @@ from muster.judging import policies
 from muster.model.health import BMC, BmcCursor, Report
 from muster.model.states import SERVING
 from muster.operators.lifecycle import sweep
-from muster.remote import bmc_sweeping
+from muster.remote.bmc import sweeping as bmc_sweeping
 from muster_criteria.health import bmc
 
 log = logging.getLogger(__name__)

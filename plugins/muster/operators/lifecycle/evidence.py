@@ -12,9 +12,9 @@ from muster.integration import logins
 from muster.judging import incident as records
 from muster.model.repairs import NOTHING_READ, Incident
 from muster.remote import evidence, repairing
+from muster.remote.connection.ssh import Connect
 from muster.remote.evidence import Piece
-from muster.remote.ssh import Connect
-from muster.remote.zipapp import build_agent
+from muster.remote.job.zipapp import build_agent
 from muster.reporting import bundles
 from muster.settings import settings
 

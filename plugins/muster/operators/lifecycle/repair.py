@@ -27,9 +27,9 @@ from muster.model.states import State
 from muster.operators.lifecycle import evidence
 from muster.operators.testing import claims
 from muster.remote import repairing
+from muster.remote.connection.ssh import Connect
+from muster.remote.job.zipapp import build_agent
 from muster.remote.repairing import Sent
-from muster.remote.ssh import Connect
-from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import repair as rules
 from muster.rules.repair import Act, Person, Situation, Wait

@@ -26,8 +26,8 @@ from muster.model.schedulers import UsersJob
 from muster.model.states import SERVING
 from muster.operators import upkeep
 from muster.remote import sweeping
+from muster.remote.job.zipapp import build_agent
 from muster.remote.sweeping import Answer
-from muster.remote.zipapp import build_agent
 from muster.reporting import notices
 from muster.rules import health as rules
 from muster.settings import settings

@@ -17,8 +17,8 @@ from muster.integration import logins
 from muster.model.dags import BURN_POOL
 from muster.model.nodes import Lease, Node
 from muster.model.runs import RunKey
-from muster.remote.launch import parse_launch
-from muster.remote.zipapp import build_agent
+from muster.remote.job.launch import parse_launch
+from muster.remote.job.zipapp import build_agent
 from muster.reporting import notices
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError

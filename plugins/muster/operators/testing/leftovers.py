@@ -10,7 +10,7 @@ from muster.errors import apart
 from muster.integration import logins
 from muster.model.runs import RunKey
 from muster.operators.testing import rounds
-from muster.remote import attempt as remote
+from muster.remote.job import attempt as remote
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from muster.integration import logins
 from muster.model.runs import UNJUDGED, Run, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge, replanned
-from muster.remote import attempt as remote
-from muster.remote import outcome
-from muster.remote.attempt import Attempt, Programme
-from muster.remote.attempt_key import AttemptKey
-from muster.remote.outcome import Ended
+from muster.remote.job import attempt as remote
+from muster.remote.job import outcome
+from muster.remote.job.attempt import Attempt, Programme
+from muster.remote.job.attempt_key import AttemptKey
+from muster.remote.job.outcome import Ended
 from muster.settings import settings
 from muster_criteria.cluster.model import Measurements
 from muster_criteria.cluster.plan import Asked, cluster_calls, cluster_deadline_s

@@ -15,10 +15,10 @@ from muster.model.stages import ROUND_STAGES
 from muster.operators.testing import rounds
 from muster.operators.testing.member import GRACE_S
 from muster.operators.testing.remote_job import RemoteJobOperator
-from muster.remote import attempt as remote
-from muster.remote import outcome
-from muster.remote.attempt import Attempt, Finished, Programme
-from muster.remote.attempt_key import AttemptKey
+from muster.remote.job import attempt as remote
+from muster.remote.job import outcome
+from muster.remote.job.attempt import Attempt, Finished, Programme
+from muster.remote.job.attempt_key import AttemptKey
 from muster_criteria.cluster.plan import PAIRS, pair_call, pair_deadline_s
 from muster_criteria.measured import StageResult
 from muster_criteria.sku_files.model import Sku

@@ -1,6 +1,6 @@
 """A remote attempt as an Airflow task: started in a worker, awaited in the triggerer, settled in a worker.
 
-The steps are ``muster.remote.attempt``'s. What is judged and recorded is the subclass's.
+The steps are ``muster.remote.job.attempt``'s. What is judged and recorded is the subclass's.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey
 from muster.operators.testing import faults
 from muster.operators.testing.trigger import JobTrigger
-from muster.remote import attempt as remote
-from muster.remote import jobs, launch, neighbours, outcome, ssh
-from muster.remote.attempt import Attempt, Finished, Programme, Task
-from muster.remote.attempt_key import AttemptKey
-from muster.remote.outcome import Ended, Kind
-from muster.remote.zipapp import build_agent
+from muster.remote.connection import ssh
+from muster.remote.job import attempt as remote
+from muster.remote.job import jobs, launch, neighbours, outcome
+from muster.remote.job.attempt import Attempt, Finished, Programme, Task
+from muster.remote.job.attempt_key import AttemptKey
+from muster.remote.job.outcome import Ended, Kind
+from muster.remote.job.zipapp import build_agent
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult

@@ -22,12 +22,12 @@ from muster.model.runs import Run, RunKey
 from muster.model.stages import LOAD_STAGES
 from muster.operators.testing import qualification
 from muster.operators.testing.remote_job import RemoteJobOperator, ToJudge, replanned
-from muster.remote import attempt as remote
-from muster.remote import outcome
-from muster.remote.attempt import Attempt, Programme
-from muster.remote.attempt_key import AttemptKey
-from muster.remote.neighbours import reachable_neighbours
-from muster.remote.outcome import Ended, Kind, Next
+from muster.remote.job import attempt as remote
+from muster.remote.job import outcome
+from muster.remote.job.attempt import Attempt, Programme
+from muster.remote.job.attempt_key import AttemptKey
+from muster.remote.job.neighbours import reachable_neighbours
+from muster.remote.job.outcome import Ended, Kind, Next
 from muster.settings import settings
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence, Judgement, Verdict

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from muster.integration import logins
-from muster.remote.waiting import Wait, Waiter, make_room
+from muster.remote.job.waiting import Wait, Waiter, make_room
 
 
 class JobTrigger(BaseTrigger):

@@ -11,9 +11,9 @@ import random
 import threading
 from typing import Any, ClassVar
 
-from muster.remote.bmc import Bmc, Login
-from muster.remote.redfish import read_chassis
-from muster.remote.redfish_client import SESSIONS, BmcSilent
+from muster.remote.bmc.bmc import Bmc, Login
+from muster.remote.bmc.redfish import read_chassis
+from muster.remote.bmc.redfish_client import SESSIONS, BmcSilent
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken
 from tests.support.servers import bmc

@@ -12,7 +12,7 @@ from pathlib import Path
 from muster.enrolment import inventory
 from muster.errors import MusterError
 from muster.model.nodes import NewNode
-from muster.remote.launch import command_for
+from muster.remote.job.launch import command_for
 from tests.bench.fuzz import mutate
 from tests.bench.fuzz.edge import Edge, Sample, Taken, breaks_line
 from tests.muster import fleet

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from muster.cli.doctor import connections, doctor
 from muster.cli.doctor.checks import Mark
 from muster.errors import ControllerFault
-from muster.remote.login import Credentials
+from muster.remote.connection.login import Credentials
 from muster.settings import settings
 
 

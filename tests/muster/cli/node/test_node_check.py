@@ -9,7 +9,7 @@ import pytest
 
 from muster.cli.node import check as checking
 from muster.model.nodes import NewNode
-from muster.remote import ssh
+from muster.remote.connection import ssh
 from muster_node.check import RDMA_ITEMS
 from tests.muster import fleet
 from tests.support.servers import sshd

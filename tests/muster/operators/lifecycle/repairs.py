@@ -22,10 +22,11 @@ from muster.model.repairs import Bundle, Fault
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import repair
-from muster.remote import repairing, ssh
-from muster.remote.login import Credentials
+from muster.remote import repairing
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
+from muster.remote.job.zipapp import AgentFile
 from muster.remote.repairing import Done, Sent
-from muster.remote.zipapp import AgentFile
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.skus import SHIPPED
 from tests.muster import fleet

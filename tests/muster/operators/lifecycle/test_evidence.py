@@ -23,8 +23,8 @@ from muster.judging import incident as records
 from muster.model.nodes import NewNode, Node
 from muster.model.repairs import Fault, Incident
 from muster.operators.lifecycle import evidence
-from muster.remote import ssh
-from muster.remote.login import Credentials
+from muster.remote.connection import ssh
+from muster.remote.connection.login import Credentials
 from muster.reporting import archive, bundles
 from tests.muster import fleet
 from tests.support.servers import bmc as bmcs

@@ -15,7 +15,7 @@ from muster import store
 from muster.model.repairs import Outcome
 from muster.operators.lifecycle import repair
 from muster.remote import repairing
-from muster.remote.redfish_client import Client
+from muster.remote.bmc.redfish_client import Client
 from muster.store.database import access, engine
 from muster.store.database.health import SweepRow
 from muster_criteria.repair.ladder import Rung

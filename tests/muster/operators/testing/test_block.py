@@ -19,7 +19,7 @@ from muster.errors import Refusal, UnknownRun
 from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.testing import block, block_results, qualification
-from muster.remote import outcome
+from muster.remote.job import outcome
 from muster.reporting import mailing
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Judgement, Verdict

@@ -13,7 +13,8 @@ from muster import store
 from muster.model.runs import Job, RunKey
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification, remote_job, stage
-from muster.remote import launch, outcome, ssh
+from muster.remote.connection import ssh
+from muster.remote.job import launch, outcome
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.stages import STAGES

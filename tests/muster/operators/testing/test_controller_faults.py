@@ -20,9 +20,10 @@ from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import block, faults, qualification, remote_job
 from muster.operators.testing.stage import MusterStageOperator
-from muster.remote import jobs, outcome, ssh
-from muster.remote.attempt import Finished
-from muster.remote.outcome import Ended, Kind
+from muster.remote.connection import ssh
+from muster.remote.job import jobs, outcome
+from muster.remote.job.attempt import Finished
+from muster.remote.job.outcome import Ended, Kind
 from muster.settings import settings
 from muster_criteria.measured import StageResult
 from muster_criteria.model import Evidence, Verdict

@@ -18,9 +18,9 @@ from muster.operators.testing.member import MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RemoteJobOperator
 from muster.operators.testing.stage import MusterStageOperator
-from muster.remote import attempt as remote
-from muster.remote import jobs, outcome
-from muster.remote.outcome import Ended, Kind
+from muster.remote.job import attempt as remote
+from muster.remote.job import jobs, outcome
+from muster.remote.job.outcome import Ended, Kind
 from tests.muster import fleet
 from tests.support import node_list
 

@@ -11,8 +11,8 @@ import pytest
 from muster import store
 from muster.model.runs import Job, RunKey
 from muster.operators.testing import block, member
-from muster.remote import attempt as remote
-from muster.remote import outcome
+from muster.remote.job import attempt as remote
+from muster.remote.job import outcome
 from muster_criteria.measured import StageResult, parse_result
 from tests.muster import copied
 from tests.muster_criteria.cluster_results import Sent

@@ -15,7 +15,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import faults, remote_job, stage
-from muster.remote import ssh
+from muster.remote.connection import ssh
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 

@@ -17,11 +17,12 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from muster import store
 from muster.integration import logins
 from muster.operators.testing.trigger import JobTrigger
-from muster.remote import jobs, ssh
-from muster.remote.attempt_key import AttemptKey
-from muster.remote.bmc import BadBmc, Bmc, Login
-from muster.remote.ssh import NodeAddress
-from muster.remote.waiting import Wait
+from muster.remote.bmc.bmc import BadBmc, Bmc, Login
+from muster.remote.connection import ssh
+from muster.remote.connection.ssh import NodeAddress
+from muster.remote.job import jobs
+from muster.remote.job.attempt_key import AttemptKey
+from muster.remote.job.waiting import Wait
 from tests.support import standin
 from tests.support.servers import sshd
 

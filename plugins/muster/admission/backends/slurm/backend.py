@@ -23,7 +23,7 @@ from muster.admission.backends.slurm.node import BY, PREFIX, WAS, WITHDRAWN, Slu
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
 from muster.model.schedulers import UsersJob
-from muster.remote.ssh import NodeAddress
+from muster.remote.connection.ssh import NodeAddress
 from muster.settings import settings
 from muster_criteria.hostlist import expanded
 from muster_criteria.text import one_line
