@@ -16,7 +16,7 @@ from muster import store
 from muster.model import dags
 from muster.model.breaker import Breaker
 from muster.model.runs import RunKey
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_demo.scoring import Aftermath, Mail, Score, Service, critical_findings

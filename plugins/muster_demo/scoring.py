@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.model.events import Approval
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster_criteria.model import Finding, Severity, Verdict
 from muster_demo.draw import Planted
 from muster_reports.model import RunReport

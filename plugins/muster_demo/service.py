@@ -17,7 +17,7 @@ from muster.model import dags, runs
 from muster.model.events import Event
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
-from muster.rules.current import INCONCLUSIVE
+from muster.rules.lifecycle.current import INCONCLUSIVE
 from muster.settings import settings
 from muster_demo import between
 from muster_demo.scoring import Service

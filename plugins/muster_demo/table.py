@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.model.stages import STAGES
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 
 """The columns while nodes are qualified."""
 

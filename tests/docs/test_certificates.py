@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from muster import store
-from muster.rules import certificate
+from muster.rules.lifecycle import certificate
 from tests.docs.quickstart import ROOT
 
 SECTION = (ROOT / "docs" / "automation.md").read_text().partition("\n## Certificates\n")[2].partition("\n## ")[0]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from muster.audit import sinks, stream
-from muster.rules import escapes
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.service import escapes
 from muster.store.machines import parts
 from muster.store.queues import outbox
 from muster_criteria.context import goldens

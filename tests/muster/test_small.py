@@ -17,7 +17,7 @@ from muster.cli.controller.settings import shown
 from muster.errors import BadSettings
 from muster.integration.runid import of_delivery, run_id, slug
 from muster.model.states import State
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster.settings import Settings, settings
 from tests.muster import fleet
 

@@ -16,7 +16,7 @@ from muster.judging.verdict import record
 from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster_criteria.model import Coverage, Judgement, Verdict
 from muster_demo import service, watch
 from muster_demo.scoring import Service

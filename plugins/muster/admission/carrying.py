@@ -12,7 +12,7 @@ from muster.judging import policies
 from muster.model.schedulers import ADMITTED, Place
 from muster.model.states import SERVING, State
 from muster.reporting import notices
-from muster.rules import health as rules
+from muster.rules.service import health as rules
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
 

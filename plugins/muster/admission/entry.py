@@ -11,7 +11,7 @@ from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import SERVING, State
-from muster.rules.gate import Admit, Decision, Refuse
+from muster.rules.lifecycle.gate import Admit, Decision, Refuse
 from muster.settings import settings
 
 

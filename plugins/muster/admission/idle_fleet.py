@@ -17,8 +17,8 @@ from muster.model.nodes import Node
 from muster.model.states import State
 from muster.rules.idle.capacity import Limits, Signs
 from muster.rules.idle.selection import Idle, Known, Passes
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
 from muster.rules.preview import stage_minutes
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import changed, load_sku

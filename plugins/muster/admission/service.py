@@ -24,7 +24,7 @@ from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import SERVING, State
 from muster.reporting import notices
 from muster.rules.idle.selection import Idle
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
 
 log = logging.getLogger(__name__)
 

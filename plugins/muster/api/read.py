@@ -19,7 +19,7 @@ from muster.model.health import Observation
 from muster.model.nodes import Lemon, Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.states import State
-from muster.rules.certificate import why_invalid
+from muster.rules.lifecycle.certificate import why_invalid
 from muster.web import fleet
 from muster.web.access import read
 from muster.web.overview import fleet_now

@@ -12,7 +12,7 @@ from muster.errors import BadSettings
 from muster.judging import policies
 from muster.model.health import Observation, Report
 from muster.model.states import SERVING
-from muster.rules import health as rules
+from muster.rules.service import health as rules
 from muster.settings import settings
 from muster_criteria.device_events.policy import (
     GRAVITY,

@@ -17,7 +17,7 @@ from muster.judging import verdict
 from muster.judging.case import Collected, stored_case
 from muster.model.runs import Run
 from muster.model.stages import STAGES
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle.waivers import Standing
 from muster.settings import settings
 from muster_criteria.chassis import Chassis
 from muster_criteria.measured import StageResult, parse_result

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from muster import store
 from muster.model.runs import RunKey
-from muster.rules import waivers
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle import waivers
+from muster.rules.lifecycle.waivers import Standing
 from muster_criteria.model import Judgement, Verdict
 
 if TYPE_CHECKING:

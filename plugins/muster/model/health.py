@@ -57,7 +57,7 @@ class Observation:
     ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" where the source does not tell it.
     ``track``: of a state, None for an event. ``action``: what the policy says; ``acted``: what was done for it, "" for
     nothing yet. ``most``: the gravest action that its source may cause. ``recent``: of the last day and whatever boot,
-    (when, in seconds since 1970, how often), as ``muster.rules.health.remember`` keeps it.
+    (when, in seconds since 1970, how often), as ``muster.rules.service.health.remember`` keeps it.
     """
 
     id: int

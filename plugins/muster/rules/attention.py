@@ -21,8 +21,8 @@ from muster.model.replacing import Replacement
 from muster.model.schedulers import ADMITTED, CLOSED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
-from muster.rules.repair import REPAIRABLE
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.service.repair import REPAIRABLE
 from muster_criteria.model import Verdict
 
 BLOCK_MAX = 16

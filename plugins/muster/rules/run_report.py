@@ -14,7 +14,7 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run
 from muster.model.stages import in_order
 from muster.model.states import State
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle.waivers import Standing
 from muster_criteria.cluster.acceptance.values import Training
 from muster_criteria.cluster.fabric.found import Fabric
 from muster_criteria.context.waivers import concerns

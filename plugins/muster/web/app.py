@@ -20,8 +20,8 @@ from muster.errors import MusterError, UnknownNode, UnknownRun
 from muster.integration import unstorable
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
+from muster.rules.lifecycle.transitions import person_moves
 from muster.rules.preview import OUT_OF_SERVICE
-from muster.rules.transitions import person_moves
 from muster.web import (
     PREFIX,
     access,

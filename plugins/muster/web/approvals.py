@@ -29,8 +29,8 @@ from muster.integration.airflow_api import REASON, WAITS
 from muster.model.dags import ASKING, HELD_VERDICT
 from muster.model.nodes import Node
 from muster.model.runs import OpenFinding, Run, RunKey
-from muster.rules.decisions import is_person
-from muster.rules.gate import Admit
+from muster.rules.lifecycle.decisions import is_person
+from muster.rules.lifecycle.gate import Admit
 from muster.web import peers, plots
 from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport

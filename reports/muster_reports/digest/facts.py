@@ -14,7 +14,7 @@ OUT = frozenset({"quarantine", "triage", "repair", "rma"})
 """States of a node in service, and of one that was withdrawn."""
 UNKNOWN = "unknown"
 RECORD_REPAIR_DAYS, RECORD_WEIGHT = 5.5, 5
-"""Mean repair of a public record (``muster.rules.spares.RECORD``), and how many failures it adds to the fleet's own.
+"""Mean repair of a public record (``service.spares.RECORD``), and how many failures it adds to the fleet's own.
 This project's choice: a small fleet sees few."""
 WITH_RECORD = f"with the public record's {RECORD_REPAIR_DAYS:g} days as {RECORD_WEIGHT} repairs"
 PASSED = frozenset({"PASS", "WARN"})

@@ -16,7 +16,7 @@ import numpy as np
 
 from muster.judging import policies
 from muster.model.health import Track
-from muster.rules import health as rules
+from muster.rules.service import health as rules
 from muster_criteria.health.policy import Facts, HealthAction, action_on
 
 SWEEP_S = 600.0

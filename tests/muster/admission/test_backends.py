@@ -203,7 +203,7 @@ KILLED = """
 import os, signal, sys
 from muster import store
 from muster.admission import carrying, entry
-from muster.rules.transitions import State
+from muster.rules.lifecycle.transitions import State
 where, state = sys.argv[1:]
 setattr(*{"before": (carrying, "_carry_out"), "after": (store.schedulers, "carried_out")}[where],
         lambda *_: os.kill(os.getpid(), signal.SIGKILL))

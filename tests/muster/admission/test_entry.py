@@ -12,7 +12,7 @@ from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.gate import Admit, NeedsPerson, Refuse
+from muster.rules.lifecycle.gate import Admit, NeedsPerson, Refuse
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet
 from tests.support.refusals import illegal

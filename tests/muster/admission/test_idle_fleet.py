@@ -26,10 +26,10 @@ from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
-from muster.rules import replay
 from muster.rules.idle.capacity import Signs
 from muster.rules.idle.selection import choose
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.service import replay
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing

@@ -28,7 +28,7 @@ from muster.model.runs import RunKey
 from muster.model.states import BROKEN, SERVING, State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import qualification
-from muster.rules.certificate import why_invalid
+from muster.rules.lifecycle.certificate import why_invalid
 from muster.store.queues import schedulers
 from muster_criteria.model import Verdict
 from tests.muster import fleet

@@ -18,7 +18,7 @@ from muster.operators import upkeep
 from muster.operators.lifecycle import sweep
 from muster.operators.testing import block
 from muster.reporting import notices
-from muster.rules import replacing as rules
+from muster.rules.service import replacing as rules
 from muster.store.database import access
 from muster_criteria.health.readings import Reading
 from muster_criteria.model import Severity, Verdict

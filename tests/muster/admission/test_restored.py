@@ -15,8 +15,8 @@ from muster.errors import NoPerson, Refusal
 from muster.integration import closing
 from muster.model.attention import Cause, Turn
 from muster.model.states import State
-from muster.rules import gate
-from muster.rules.gate import Admit, NeedsPerson
+from muster.rules.lifecycle import gate
+from muster.rules.lifecycle.gate import Admit, NeedsPerson
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 from tests.muster.admission.conftest import webhook_settings

@@ -8,8 +8,8 @@ import pytest
 
 from muster.model.stages import CLUSTER_STAGES
 from muster.model.states import State
+from muster.rules.lifecycle.transitions import TRANSITIONS, Need, path_to_stage
 from muster.rules.preview import risks_of_move, stage_minutes, stage_plans, time_needed
-from muster.rules.transitions import TRANSITIONS, Need, path_to_stage
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import list_skus, load_sku
 from muster_criteria.stages import LEVELS, STAGES

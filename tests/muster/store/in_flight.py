@@ -11,7 +11,7 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.remote.job import attempt, outcome
 from muster.remote.job.attempt import Attempt, Programme, Task
-from muster.rules import certificate
+from muster.rules.lifecycle import certificate
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import load_sku
 from tests.muster import fleet

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from muster import store
 from muster.model.states import State
-from muster.rules.gate import Admit, NeedsPerson
+from muster.rules.lifecycle.gate import Admit, NeedsPerson
 from muster.store.database import access, clock, retention
 from muster.store.database.engine import writing
 from muster.store.database.models import RevisionRow, RunRow, StageRow

@@ -19,8 +19,8 @@ from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
-from muster.rules.certificate import why_invalid
-from muster.rules.gate import Refuse
+from muster.rules.lifecycle.certificate import why_invalid
+from muster.rules.lifecycle.gate import Refuse
 from muster.store.database import access, engine
 from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet

@@ -18,7 +18,7 @@ from muster.model.events import Event, Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
 from muster.model.states import IN_FLIGHT, State
-from muster.rules.gate import Refuse
+from muster.rules.lifecycle.gate import Refuse
 from muster_criteria.model import Coverage, Verdict
 from tests.muster import fleet
 from tests.support.examples import guarded, reached

@@ -1,6 +1,6 @@
 """The repair policy: which repairs are tried for which fault, in which order, and where they are allowed. Data.
 
-The ladder is data; what the history of a node allows is decided in ``muster.rules.repair``.
+The ladder is data; what the history of a node allows is decided in ``muster.rules.service.repair``.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _askable(node: Node, run: str) -> dry.Would:
     """
     from muster import store
     from muster.model.states import State
-    from muster.rules.gate import Admit, Refuse
+    from muster.rules.lifecycle.gate import Admit, Refuse
 
     asked = store.questions.find(RunKey(ADMISSION, run))
     if asked is not None and asked.answered_at is not None:

@@ -78,7 +78,7 @@ def _check_login() -> None:
 
     The run of a program's answer would refuse it later, unseen.
     """
-    from muster.rules.decisions import is_person
+    from muster.rules.lifecycle.decisions import is_person
 
     current = settings()
     login = "" if current.airflow_token.get_secret_value() else current.airflow_username

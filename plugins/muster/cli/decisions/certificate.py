@@ -21,7 +21,7 @@ app = typer.Typer()
 def show_(name: Name, json: AsJson = False) -> None:
     """Print a node's newest certificate, JSON as it was signed. Ends with status 1 if it holds no longer."""
     from muster import store
-    from muster.rules import certificate
+    from muster.rules.lifecycle import certificate
 
     found = store.certificates.newest(name)
     if found is None:
@@ -52,7 +52,7 @@ def verify(
 ) -> None:
     """Check a certificate's signature and expiry by the public key; whether it was revoked, where the records are."""
     from muster import ownership, store
-    from muster.rules import certificate
+    from muster.rules.lifecycle import certificate
 
     document = ownership.read(file)
     try:
@@ -75,7 +75,7 @@ def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
     they did not issue it though its key is ``theirs``: a thief signs with it too.
     """
     from muster import store
-    from muster.rules import certificate
+    from muster.rules.lifecycle import certificate
 
     try:
         found = store.certificates.get(str(content.get("id")))

@@ -40,7 +40,7 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
     from muster.judging import policies
     from muster.model.repairs import Fault
     from muster.operators.lifecycle.repair import situation
-    from muster.rules import repair as rules
+    from muster.rules.service import repair as rules
 
     policy = policies.repair()
     ladder = policy.ladder(fault)

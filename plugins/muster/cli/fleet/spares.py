@@ -8,8 +8,8 @@ import typer
 
 from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson
-from muster.rules import replacing
-from muster.rules import spares as rules
+from muster.rules.service import replacing
+from muster.rules.service import spares as rules
 from muster_reports import text
 from muster_reports.digest.facts import WITH_RECORD
 

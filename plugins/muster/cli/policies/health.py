@@ -13,7 +13,7 @@ from muster.cli.terminal import show
 from muster.cli.terminal.options import AsJson, utc
 
 if TYPE_CHECKING:
-    from muster.rules.replay import Replayed
+    from muster.rules.service.replay import Replayed
     from muster_criteria.health.policy import Entry, HealthPolicy
 
 app = typer.Typer()
@@ -54,7 +54,7 @@ def compare(
 ) -> None:
     """Show what another policy would have done about every observation in the records. Changes nothing."""
     from muster import store
-    from muster.rules import replay
+    from muster.rules.service import replay
 
     if node:
         store.nodes.get(node)

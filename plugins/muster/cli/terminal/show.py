@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from muster.errors import MusterError
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster.settings import settings
 from muster_criteria.text import one_line
 from muster_criteria.words import duration

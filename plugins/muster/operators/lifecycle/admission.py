@@ -28,7 +28,7 @@ from muster.model.states import State
 from muster.operators import forms
 from muster.operators.testing import claims
 from muster.reporting import notices
-from muster.rules.gate import Admit, Refuse
+from muster.rules.lifecycle.gate import Admit, Refuse
 from muster.settings import settings
 from muster_criteria.text import as_markdown
 

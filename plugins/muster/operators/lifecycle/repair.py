@@ -31,8 +31,8 @@ from muster.remote.connection.ssh import Connect
 from muster.remote.job.zipapp import build_agent
 from muster.remote.repairing import Sent
 from muster.reporting import notices
-from muster.rules import repair as rules
-from muster.rules.repair import Act, Person, Situation, Wait
+from muster.rules.service import repair as rules
+from muster.rules.service.repair import Act, Person, Situation, Wait
 from muster.settings import settings
 from muster_criteria.repair.ladder import Rung
 from muster_criteria.sku_files.model import SkuError

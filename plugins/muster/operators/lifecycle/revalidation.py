@@ -23,7 +23,7 @@ from muster.model.states import SERVING, State
 from muster.operators.testing import claims, qualification
 from muster.reporting import notices
 from muster.rules.idle import selection as planning
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
 from muster.settings import settings
 from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import current_sku

@@ -29,7 +29,7 @@ from muster.remote import sweeping
 from muster.remote.job.zipapp import build_agent
 from muster.remote.sweeping import Answer
 from muster.reporting import notices
-from muster.rules import health as rules
+from muster.rules.service import health as rules
 from muster.settings import settings
 from muster_reports.text import mark
 

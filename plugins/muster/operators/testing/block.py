@@ -29,7 +29,7 @@ from muster.model.states import State
 from muster.operators.testing import block_results, claims, faults, rounds
 from muster.operators.testing.block_results import STAGE, Collected
 from muster.reporting import notices
-from muster.rules.gate import Admit, Decision
+from muster.rules.lifecycle.gate import Admit, Decision
 from muster.settings import settings
 from muster_criteria.cluster.model import ClusterJudgement
 from muster_criteria.cluster.plan import has_rounds

@@ -12,7 +12,7 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, RunKey
 from muster.model.stages import CLUSTER_STAGES
 from muster.operators.testing import rounds
-from muster.rules.certificate import WATCHED
+from muster.rules.lifecycle.certificate import WATCHED
 from muster_criteria.cluster.plan import JOIN_TIMEOUT_S
 from muster_criteria.cluster.presence import MEMBER_MISSING
 from muster_criteria.model import EVIDENCE, Action, Evidence, FaultClass, Finding, Severity

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.rules.idle.capacity import NO_SIGNS, Limits, Room, Signs
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
 from muster_criteria.stages import STAGES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from muster.model.events import Event, Evidence
 from muster.model.nodes import Lease, Lemon, Node, Pause
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.states import BROKEN, SERVING, State
-from muster.rules import transitions as lifecycle
+from muster.rules.lifecycle import transitions as lifecycle
 from muster.store.database import clock
 from muster.store.database.decisions import CertificateRow, QuestionRow, unrevoked
 from muster.store.database.health import BmcRow, HealthRow, SweepRow

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, s
 from sqlalchemy.orm import aliased
 
 from muster.model.states import State
-from muster.rules.current import INCONCLUSIVE
+from muster.rules.lifecycle.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow

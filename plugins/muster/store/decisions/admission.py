@@ -12,9 +12,10 @@ from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
 from muster.model.states import SERVING, State
-from muster.rules import gate, lemons
-from muster.rules.gate import Admit, Decision, NeedsPerson, Refuse
-from muster.rules.spares import PERIOD
+from muster.rules.lifecycle import gate
+from muster.rules.lifecycle.gate import Admit, Decision, NeedsPerson, Refuse
+from muster.rules.service import lemons
+from muster.rules.service.spares import PERIOD
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading

@@ -19,8 +19,8 @@ from muster.model.certificates import Certificate, VersionChange
 from muster.model.events import Evidence
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
-from muster.rules import certificate
-from muster.rules.current import INCONCLUSIVE
+from muster.rules.lifecycle import certificate
+from muster.rules.lifecycle.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked

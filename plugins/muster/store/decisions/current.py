@@ -7,7 +7,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, load_only
 
 from muster.model.runs import StageVerdict
 from muster.model.stages import LEVELS
-from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
+from muster.rules.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database import access
 from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster_criteria.model import Verdict
@@ -38,7 +38,7 @@ def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVe
 
 
 def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
-    """Whether a later conclusive verdict on the same machine and stage replaced this one (``muster.rules.current``)."""
+    """Whether a later conclusive verdict on the same machine and stage replaced this one (``lifecycle.current``)."""
     later, ranks = aliased(StageRow), {level: thoroughness(level) for level in LEVELS}
 
     def rank(level: InstrumentedAttribute[str]) -> ColumnElement[int]:
@@ -59,7 +59,7 @@ def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
 
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:
-    """{(stage, level): the first of these verdicts that no later one supersedes}, by ``muster.rules.current``."""
+    """{(stage, level): the first of these verdicts that no later one supersedes}, by ``lifecycle.current``."""
     conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in(INCONCLUSIVE))
     query = select(StageRow.stage, StageRow.level, conclusive).where(*of_machine(node), StageRow.current)
     last = {(stage, level): id_ or 0 for stage, level, id_ in session.execute(query.group_by("stage", "level"))}

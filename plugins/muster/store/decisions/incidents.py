@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from muster.model.repairs import Bundle, Fault, Incident
 from muster.model.runs import StageVerdict
-from muster.rules import repair as rules
+from muster.rules.service import repair as rules
 from muster.store.database.models import EventRow, FindingRow, NodeRow, StageRow
 from muster.store.database.repairs import AttemptRow, IncidentRow
 from muster.store.decisions.current import current_verdicts

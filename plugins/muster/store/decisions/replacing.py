@@ -12,8 +12,8 @@ from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.replacing import Crossing, Fitness, Replacement, Vacancy
 from muster.model.states import BROKEN, SERVING, State
-from muster.rules import replacing as rules
-from muster.rules.gate import Admit, Refuse
+from muster.rules.lifecycle.gate import Admit, Refuse
+from muster.rules.service import replacing as rules
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow

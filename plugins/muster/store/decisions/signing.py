@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from muster import ownership
 from muster.errors import BadCertificate, ControllerFault
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import writing

@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from muster.model.events import Approval
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
 from muster.model.stages import STAGES
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, FindingRow, NodeRow, RunRow, StageRow
@@ -28,7 +28,7 @@ _OWN = values(column("stage", Text), name="own").data([(stage,) for stage in STA
 def latest(node: str) -> list[StageVerdict]:
     """The current verdicts on the node's machine, of every stage, oldest first.
 
-    A stage may have several: a short test does not supersede a thorough one (``muster.rules.current``).
+    A stage may have several: a short test does not supersede a thorough one (``muster.rules.lifecycle.current``).
     Raises UnknownNode.
     """
     with reading() as session:

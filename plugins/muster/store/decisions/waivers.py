@@ -11,8 +11,8 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from muster.errors import BadDay, BadWaiver, UnknownFinding
-from muster.rules import waivers as rules
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle import waivers as rules
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.decisions import WaiverRow
 from muster.store.database.engine import reading, writing

@@ -12,9 +12,9 @@ from muster.model.breaker import Breaker
 from muster.model.nodes import Node
 from muster.model.runs import RunKey
 from muster.model.states import SERVING
-from muster.rules import breaker as planning
-from muster.rules.breaker import Limits
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle import breaker as planning
+from muster.rules.lifecycle.breaker import Limits
+from muster.rules.lifecycle.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing

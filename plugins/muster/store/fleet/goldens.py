@@ -13,7 +13,7 @@ from muster import acting
 from muster.errors import UnknownGolden
 from muster.model.states import State
 from muster.model.statistics import KeptGolden
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.engine import reading, writing

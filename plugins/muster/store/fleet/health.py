@@ -21,7 +21,7 @@ from muster.model.health import ACTOR, OF_PLACE, Cursor, Observation, Report, Tr
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
 from muster.model.statistics import Urgent
-from muster.rules import health as rules
+from muster.rules.service import health as rules
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from muster.model.failures import Failure
-from muster.rules import escapes as rules
-from muster.rules.escapes import Escape, Pass
+from muster.rules.service import escapes as rules
+from muster.rules.service.escapes import Escape, Pass
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading
 from muster.store.database.models import NodeRow, RunRow, StageRow

@@ -15,8 +15,8 @@ from muster.model.events import Evidence
 from muster.model.repairs import Attempt, Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import IN_FLIGHT, State
-from muster.rules import repair as rules
-from muster.rules.transitions import steps
+from muster.rules.lifecycle.transitions import steps
+from muster.rules.service import repair as rules
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, LeaseRow, NodeRow, StageRow

@@ -15,7 +15,7 @@ from muster.model.nodes import NewNode, Node
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.rules.identity import CHASSIS
-from muster.rules.transitions import Need
+from muster.rules.lifecycle.transitions import Need
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow

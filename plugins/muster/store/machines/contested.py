@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from muster.errors import BadNode
 from muster.model.parts import Placement
-from muster.rules.decisions import check_decision
 from muster.rules.identity import BOARD, as_known, real_serials
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing

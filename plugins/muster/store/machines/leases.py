@@ -15,7 +15,7 @@ from muster.model.events import Evidence
 from muster.model.nodes import Lease
 from muster.model.runs import RunKey
 from muster.model.states import IN_FLIGHT, State
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing

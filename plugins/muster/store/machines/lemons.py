@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.errors import IllegalMove, Refusal
 from muster.model.nodes import Lemon, Node
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import writing
 

@@ -30,7 +30,7 @@ from muster.model.names import ADDRESS_LABEL, HOST_KEY, NODE_NAME, OWN_KEYS, is_
 from muster.model.nodes import NewNode, Node
 from muster.model.states import State
 from muster.rules.identity import as_known, replacement
-from muster.rules.transitions import steps
+from muster.rules.lifecycle.transitions import steps
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing

@@ -6,7 +6,7 @@ import datetime
 
 from muster.errors import BadDay, IllegalMove, Refusal
 from muster.model.nodes import Node, Pause
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import writing
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from muster.errors import UnknownRack
 from muster.model.racks import HeldRack
 from muster.model.runs import RunKey
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.fabric import RackRow

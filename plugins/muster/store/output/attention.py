@@ -16,9 +16,9 @@ from muster.model.health import Observation
 from muster.model.schedulers import CLOSED, OPEN
 from muster.model.states import State
 from muster.rules import attention
-from muster.rules.gate import Refuse
-from muster.rules.repair import REPAIRABLE
-from muster.rules.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.lifecycle.gate import Refuse
+from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
+from muster.rules.service.repair import REPAIRABLE
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.decisions import QuestionRow, WaiverRow

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from muster.model.failures import Failure
 from muster.model.nodes import Node
-from muster.rules import escapes, lemons, spares
-from muster.rules.certificate import WATCHED
+from muster.rules.lifecycle.certificate import WATCHED
+from muster.rules.service import escapes, lemons, spares
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading

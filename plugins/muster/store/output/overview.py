@@ -141,7 +141,7 @@ def nodes_with(text: str) -> set[str]:
     """Names of nodes with that serial, a current finding of these words, or a driver's error of that code.
 
     A serial is found by its beginning; a number or "xid 79" by the drivers' errors of current verdicts. Current: of the
-    present machine, and not superseded (``muster.rules.current``).
+    present machine, and not superseded (``muster.rules.lifecycle.current``).
     """
     text = text.strip()
     if not text:

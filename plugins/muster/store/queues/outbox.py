@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from muster.model.queues import OutboxMessage, ParkedMail
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.outgoing import OutboxRow

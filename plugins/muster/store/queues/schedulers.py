@@ -18,7 +18,7 @@ from muster.model.schedulers import ADMITTED as ADMITTED
 from muster.model.schedulers import CLOSED, OPEN, REPEATED, Place
 from muster.model.schedulers import WITHDRAWN as WITHDRAWN
 from muster.model.states import BROKEN, SERVING, State
-from muster.rules.decisions import check_decision
+from muster.rules.lifecycle.decisions import check_decision
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.batches import batches

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from muster.model.states import State
-from muster.rules import ending
+from muster.rules.lifecycle import ending
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from muster.model.runs import Run, StageVerdict
 from muster.model.states import State
-from muster.rules import reevaluation
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle import reevaluation
+from muster.rules.lifecycle.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import LeaseRow, NodeRow, StageRow

@@ -15,8 +15,8 @@ from muster.model.nodes import Node
 from muster.model.runs import Job, Run, RunKey, StageVerdict
 from muster.model.stages import STAGES, all_of, in_order
 from muster.model.states import BROKEN, SERVING, State
-from muster.rules import ending
-from muster.rules import transitions as lifecycle
+from muster.rules.lifecycle import ending
+from muster.rules.lifecycle import transitions as lifecycle
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading, writing

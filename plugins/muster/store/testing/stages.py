@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from muster.model.runs import RunKey
 from muster.model.states import SERVING, State
 from muster.rules.identity import as_known
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle.waivers import Standing
 from muster.store.database import access
 from muster.store.database.engine import writing
 from muster.store.database.models import ArtifactRow, FindingRow, MeasurementRow, NodeRow, RunRow, StageRow

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from muster.model.runs import Run, RunKey
-from muster.rules import spares
+from muster.rules.service import spares
 from muster.settings import settings
 from muster.store.database import access
 from muster.store.database.engine import reading

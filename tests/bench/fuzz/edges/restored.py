@@ -11,9 +11,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from muster.errors import MusterError
-from muster.rules import certificate
 from muster.rules.idle import hazard
 from muster.rules.idle.past import Learned
+from muster.rules.lifecycle import certificate
 from muster_criteria.fleet.peers.snapshot import Snapshot
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.skus import load_sku

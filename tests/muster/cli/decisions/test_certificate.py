@@ -11,7 +11,7 @@ from sqlalchemy import inspect, select
 
 from muster import store
 from muster.model.states import State
-from muster.rules import certificate
+from muster.rules.lifecycle import certificate
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from tests.muster import fleet

@@ -18,7 +18,7 @@ from muster.errors import ControllerFault
 from muster.model.certificates import Certificate, VersionChange
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.gate import NeedsPerson
+from muster.rules.lifecycle.gate import NeedsPerson
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster.store.decisions import certificates

@@ -18,7 +18,7 @@ from muster.model.dags import CLUSTER_QUALIFICATION
 from muster.model.runs import Job, RunKey, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.current import INCONCLUSIVE, current_of, thoroughness
+from muster.rules.lifecycle.current import INCONCLUSIVE, current_of, thoroughness
 from muster.store.database.engine import writing
 from muster_criteria.model import Verdict
 from muster_criteria.stages import LEVELS

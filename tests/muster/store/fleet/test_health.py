@@ -16,8 +16,8 @@ from muster.judging import policies
 from muster.model.health import Cursor, Observation, Report
 from muster.model.stages import STAGES
 from muster.model.states import SERVING, State
-from muster.rules import health as rules
-from muster.rules.transitions import steps
+from muster.rules.lifecycle.transitions import steps
+from muster.rules.service import health as rules
 from muster.store.database import retention
 from muster_criteria.device_events.judge import OLDEST
 from muster_criteria.health.policy import HealthAction

@@ -9,7 +9,7 @@ from muster.model.attention import Turn
 from muster.model.repairs import Bundle, Fault, Incident, Outcome
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.rules.gate import NeedsPerson
+from muster.rules.lifecycle.gate import NeedsPerson
 from muster.store.database.engine import writing
 from muster.store.machines import parts
 from tests.muster import fleet

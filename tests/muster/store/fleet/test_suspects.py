@@ -14,8 +14,8 @@ from muster.errors import BadWaiver, DatabaseNotReady, MusterError, Refusal
 from muster.judging.case import Collected, fresh_case
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.ending import CORRUPTED
-from muster.rules.gate import NeedsPerson, Refuse
+from muster.rules.lifecycle.ending import CORRUPTED
+from muster.rules.lifecycle.gate import NeedsPerson, Refuse
 from muster.store.database import access, engine
 from muster.store.machines.parts import LATELY
 from muster_criteria.model import Action, Finding, Severity, Verdict

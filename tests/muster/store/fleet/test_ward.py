@@ -18,8 +18,8 @@ from muster.model.names import SPARE_LABEL
 from muster.model.repairs import Outcome
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import SERVING, State
-from muster.rules.gate import Admit
-from muster.rules.repair import REPAIRABLE
+from muster.rules.lifecycle.gate import Admit
+from muster.rules.service.repair import REPAIRABLE
 from tests.muster import fleet
 from tests.muster.store.fleet.test_repairs import FAULT, KEY, LEVEL, NODE, PROVE, broken, evident
 from tests.muster.store.test_story import MEMORY

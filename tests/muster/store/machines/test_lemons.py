@@ -8,8 +8,8 @@ from muster import store
 from muster.admission.entry import move
 from muster.errors import IllegalMove, NoPerson, Refusal
 from muster.model.states import State
-from muster.rules import replacing
-from muster.rules.gate import Admit, NeedsPerson
+from muster.rules.lifecycle.gate import Admit, NeedsPerson
+from muster.rules.service import replacing
 from muster_criteria.model import FaultClass
 from tests.muster import fleet
 

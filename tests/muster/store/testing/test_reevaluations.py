@@ -14,7 +14,7 @@ from muster.model.attention import Turn
 from muster.model.runs import Run, RunKey
 from muster.model.stages import STAGES
 from muster.model.states import State
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle.waivers import Standing
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow

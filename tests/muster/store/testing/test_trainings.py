@@ -11,7 +11,7 @@ from muster import store
 from muster.errors import UnknownRun
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.rules import spares
+from muster.rules.service import spares
 from muster_criteria.cluster.model import SLOWED, Earlier
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet

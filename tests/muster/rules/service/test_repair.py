@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster.model.repairs import Attempt, Fault, Incident, Outcome
 from muster.model.runs import StageVerdict
-from muster.rules.repair import Act, Person, Situation, Wait, counts, next_step, proved
+from muster.rules.service.repair import Act, Person, Situation, Wait, counts, next_step, proved
 from muster_criteria import policy_file
 from muster_criteria.model import Verdict
 from muster_criteria.policy_file import BadPolicy

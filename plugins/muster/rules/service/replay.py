@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.model.health import Observation
 from muster.model.nodes import Node
-from muster.rules.health import decide
+from muster.rules.service.health import decide
 from muster_criteria.health.policy import HealthAction, HealthPolicy
 
 

@@ -9,7 +9,7 @@ from muster.model.nodes import Lease, Node
 from muster.model.runs import StageVerdict
 from muster.model.stages import STAGES
 from muster.model.states import State
-from muster.rules.waivers import Standing
+from muster.rules.lifecycle.waivers import Standing
 from muster_criteria.context.waivers import concerns
 from muster_criteria.model import Verdict
 

@@ -13,8 +13,8 @@ from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import IN_FLIGHT, SERVING, State
-from muster.rules.decisions import NOT_PERSONS
-from muster.rules.transitions import (
+from muster.rules.lifecycle.decisions import NOT_PERSONS
+from muster.rules.lifecycle.transitions import (
     INCONCLUSIVE_BUDGET,
     TRANSITIONS,
     check_move,

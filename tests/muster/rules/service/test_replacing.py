@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster.model.nodes import Node, Pause
 from muster.model.replacing import Crossing, Fitness, Vacancy
 from muster.model.states import State
-from muster.rules import replacing as rules
+from muster.rules.service import replacing as rules
 
 NOW = datetime.datetime(2026, 5, 4, 12, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)

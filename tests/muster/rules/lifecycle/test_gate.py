@@ -13,7 +13,7 @@ from muster.model.nodes import Lemon, Node, Pause
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
-from muster.rules.gate import Admit, Decision, Limits, NeedsPerson, Refuse, against, decide, stage_of
+from muster.rules.lifecycle.gate import Admit, Decision, Limits, NeedsPerson, Refuse, against, decide, stage_of
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
 from muster_criteria.stages import LEVELS

@@ -14,7 +14,7 @@ from muster.errors import IllegalMove, Refusal
 from muster.model.events import Evidence
 from muster.model.stages import STAGES
 from muster.model.states import BROKEN, IN_FLIGHT, SERVING, STATE_OF_STAGE, State
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 from muster_criteria.model import Verdict
 
 INCONCLUSIVE_BUDGET = 3

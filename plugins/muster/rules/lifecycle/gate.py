@@ -15,8 +15,8 @@ from muster.model.nodes import Node
 from muster.model.runs import OpenFinding, StageVerdict
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import SERVING, State
-from muster.rules.current import current_of, thoroughness
-from muster.rules.transitions import TRANSITIONS, Need
+from muster.rules.lifecycle.current import current_of, thoroughness
+from muster.rules.lifecycle.transitions import TRANSITIONS, Need
 from muster_criteria.context.waivers import Waiver
 from muster_criteria.model import Severity, Verdict
 

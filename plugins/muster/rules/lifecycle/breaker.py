@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from muster.model.breaker import Breaker
 from muster.model.events import Event
 from muster.model.states import SERVING
-from muster.rules.decisions import is_person
+from muster.rules.lifecycle.decisions import is_person
 
 
 @dataclasses.dataclass(frozen=True)

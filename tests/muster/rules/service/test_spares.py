@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from muster.model.failures import Failure
 from muster.model.nodes import Lemon, Node, Pause
 from muster.model.states import State
-from muster.rules import replacing
-from muster.rules import spares as rules
-from muster.rules.spares import correlation, spares
+from muster.rules.service import replacing
+from muster.rules.service import spares as rules
+from muster.rules.service.spares import correlation, spares
 
 DOWN = 1.78e-4 * 24 * 5.5
 """Of the record of 400 servers: faults an hour, and the mean repair of 5.5 days."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from muster.model.breaker import Breaker
 from muster.model.events import Event
 from muster.model.states import SERVING, State
-from muster.rules import breaker
+from muster.rules.lifecycle import breaker
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)

@@ -13,7 +13,7 @@ from muster.judging import policies
 from muster.model.health import Observation, Track
 from muster.model.nodes import Node
 from muster.model.states import State
-from muster.rules import health
+from muster.rules.service import health
 from muster_criteria.health.policy import HealthAction
 
 POLICY = policies.health()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import BadCertificate
-from muster.rules import certificate
+from muster.rules.lifecycle import certificate
 
 NOW = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
 KEY = Ed25519PrivateKey.generate()

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from muster.model.failures import Failure
-from muster.rules.escapes import Pass, escapes, rates, summed
+from muster.rules.service.escapes import Pass, escapes, rates, summed
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster.model.failures import Failure
 from muster.model.nodes import Lemon, Node
 from muster.model.states import State
-from muster.rules import lemons
+from muster.rules.service import lemons
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

@@ -16,9 +16,9 @@ from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.stages import STAGES, all_of
 from muster.model.states import State
-from muster.rules import transitions
-from muster.rules.current import thoroughness
-from muster.rules.transitions import Closing
+from muster.rules.lifecycle import transitions
+from muster.rules.lifecycle.current import thoroughness
+from muster.rules.lifecycle.transitions import Closing
 from muster_criteria.model import COMMON_CAUSE, Finding, Verdict
 
 if TYPE_CHECKING:

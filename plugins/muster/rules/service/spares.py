@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from muster.model.failures import Failure
 from muster.model.nodes import Node
 from muster.model.states import SERVING, State
-from muster.rules.replacing import is_free
+from muster.rules.service.replacing import is_free
 from muster_criteria.counts import rate_limits
 from muster_reports.digest.facts import RECORD_REPAIR_DAYS, RECORD_WEIGHT, Pool
 

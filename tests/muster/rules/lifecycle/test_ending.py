@@ -13,8 +13,8 @@ from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.stages import STAGES
 from muster.model.states import State
-from muster.rules import ending
-from muster.rules.ending import RunFacts
+from muster.rules.lifecycle import ending
+from muster.rules.lifecycle.ending import RunFacts
 from muster_criteria.context.alike import GROUPED, Neighbour
 from muster_criteria.model import COMMON_CAUSE, Verdict, symptom_name
 from tests.muster import fleet
