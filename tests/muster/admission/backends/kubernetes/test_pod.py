@@ -142,6 +142,24 @@ def test_a_pod_is_not_preempted_because_one_of_its_name_was(
         assert tests.step("muster-test-1") is None
 
 
+@pytest.mark.parametrize("looks", [0, 1, 5])
+def test_a_test_is_over_once_its_pod_is_gone(tests: PodTests, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Until then it ends every node side on its node: that of the next test too, which waits for this."""
+    left = [{"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}}] * looks
+    monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
+    monkeypatch.setattr(tests.api, "pod", lambda *_: left.pop() if left else None)
+    tests.end("muster-test-1")
+    assert not left
+
+
+def test_a_test_whose_pod_does_not_end_is_not_over(tests: PodTests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.END_S", 0.0)
+    monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
+    monkeypatch.setattr(tests.api, "pod", lambda *_: {"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}})
+    with pytest.raises(SchedulerDown):
+        tests.end("muster-test-1")
+
+
 Stored = Callable[[dict[str, Any]], dict[str, Any]]
 
 
