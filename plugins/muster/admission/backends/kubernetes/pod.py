@@ -89,8 +89,9 @@ class PodTests:
         self._check_classes()
         for node in nodes:
             for devices in self.api.resource_slices(node):
+                whose = "it has" if devices["spec"].get("nodeName") else "several nodes share"
                 raise BadScheduler(
-                    f"pods that claim a device of {node} would start during its idle test, and not preempt it: it has "
+                    f"pods that claim a device of {node} would start during its idle test, and not preempt it: {whose} "
                     f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
                 )
         # Kueue counts what any pod without a topology holds, whatever its priority, and lets no workload through to

@@ -87,14 +87,25 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
         tests.check(["n0"], 60)
 
 
-@pytest.mark.parametrize(("slices", "refused"), [(None, False), ([], False), (["n1"], False), (["n1", "n0"], True)])
+@pytest.mark.parametrize(
+    ("slices", "refused"),
+    [
+        (None, False),
+        ([], False),
+        ([{"nodeName": "n1"}], False),
+        ([{"nodeName": "n1"}, {"nodeName": "n0"}], True),
+        ([{"nodeName": "n1"}, {"allNodes": True}], True),
+        ([{"nodeSelector": {"nodeSelectorTerms": []}}], True),
+        ([{"perDeviceNodeSelection": True}], True),
+    ],
+)
 def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
-    kubernetes: Cluster, tests: PodTests, slices: list[str] | None, refused: bool
+    kubernetes: Cluster, tests: PodTests, slices: list[dict[str, Any]] | None, refused: bool
 ) -> None:
     """Such GPUs are not among what a node may allocate, so a test pod cannot request them."""
     kubernetes.granted.add(("list", "resourceslices"))
     if slices is not None:
-        kubernetes.served[SLICES] = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
+        kubernetes.served[SLICES] = [{"spec": {"driver": "gpu.nvidia.com", **each}} for each in slices]
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
         tests.check(["n0"], 60)
 
