@@ -196,7 +196,7 @@ class PodTests:
         deleted = time.monotonic()
         while self._find(job) is not None:
             if time.monotonic() - deleted > END_S:
-                raise SchedulerDown(f"the test pod {self.namespace}/{job} is deleted, and does not end: see its kubelet")
+                raise SchedulerDown(f"the test pod {self.namespace}/{job} does not end: see the kubelet of its node")
             time.sleep(0.2)
 
     def _find(self, job: str) -> dict[str, Any] | None:
