@@ -94,8 +94,10 @@ with DAG(
     @task
     def held_verdicts(ti: Any = None) -> list[dict[str, Any]]:
         """Returns one run of the DAG held_verdict to start per question about a held verdict."""
-        count = live(ti)
-        return held.questions(lambda dag_id, run_id: count(dag_id, [run_id]) > 0)
+        count, exist = live(ti), known(ti)
+        return held.questions(
+            lambda dag_id, run_id: count(dag_id, [run_id]) > 0, lambda dag_id, run_id: exist(dag_id, [run_id]) > 0
+        )
 
     forms.starting("ask", dags.HELD_VERDICT).expand_kwargs(held_verdicts())
     end_questions()

@@ -17,6 +17,7 @@ from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.operators import upkeep
 from muster.operators.lifecycle import admission, held, revalidation
 from muster.operators.testing import claims
 from muster_criteria.model import Verdict
@@ -125,8 +126,8 @@ def test_each_answer_is_carried_out_under_a_name(failed_node: str, option: str, 
 def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
     failed_node: str, monkeypatch: pytest.MonkeyPatch, marked: bool
 ) -> None:
-    """Its question is closed, and housekeeping starts no second run for the same verdict; nor does the run itself where
-    a person marked the task that asks: there is no answer.
+    """Its question is closed, and the run itself starts another one; where a person marked the task that asks,
+    there is no answer, and housekeeping does.
     """
     put("n1", DAG_ID, "r")
     if not marked:
@@ -141,7 +142,8 @@ def test_a_person_is_notified_of_an_answer_that_was_not_carried_out(
         each(context)
     (waiting,) = [each for each in store.outbox.pending() if each.key.startswith(f"notice/answer lost/{DAG_ID}/r/")]
     said = " ".join(store.outbox.message(waiting.id).decode().split())
-    assert (f"start the DAG {DAG_ID}" in said) == marked == (admission.asked_again(RunKey(DAG_ID, "r"), {}) == [])
+    assert f"start the DAG {DAG_ID}" not in said
+    assert marked == (admission.asked_again(RunKey(DAG_ID, "r"), {}) == [])
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ class TestReTestThatDidNotSettleIt:
 
     @pytest.fixture(autouse=True)
     def _answered(self, failed_node: str) -> None:
-        (asked,) = held.questions(over)
+        (asked,) = held.questions(over, over)
         self.question: str = asked["trigger_run_id"]
         self.test = runid.asked_by("n1", self.question)
         given(answer(held.RETEST), held, DAG_ID, self.question)
@@ -199,7 +201,7 @@ class TestReTestThatDidNotSettleIt:
     @pytest.mark.parametrize("dag_id", [DAG_ID, "node_revalidation"])
     def test_not_while_it_may_still_begin(self, dag_id: str) -> None:
         live = (dag_id, self.question if dag_id == DAG_ID else self.test)
-        assert held.questions(lambda *run: run == live) == []
+        assert held.questions(lambda *run: run == live, over) == []
 
     @pytest.mark.parametrize("cause", ["paused", "leased", "in use"])
     def test_after_a_refusal_the_question_gives_the_cause(self, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,11 +214,11 @@ class TestReTestThatDidNotSettleIt:
             monkeypatch.setattr(service, "in_use", lambda _: "job 7 of ada")
         self.refuse()
         if cause == "leased":  # what that run finds would outdate the question
-            assert held.questions(over) == []
+            assert held.questions(over, over) == []
             store.leases.release(RunKey("node_qualification", "other"), "over")
-        (again,) = held.questions(over)
+        (again,) = held.questions(over, over)
         assert again["trigger_run_id"] != self.question
-        assert again["trigger_run_id"] == held.questions(over)[0]["trigger_run_id"], "once"
+        assert again["trigger_run_id"] == held.questions(over, over)[0]["trigger_run_id"], "once"
         (refusal,) = store.signs.refusals(store.verdicts.approvals("n1")[-1].at).values()
         assert as_markdown(refusal) in held.look("n1")["body"]
 
@@ -225,13 +227,13 @@ class TestReTestThatDidNotSettleIt:
         store.leases.acquire("n1", RunKey("node_revalidation", self.test))
         store.runs.finish(RunKey("node_revalidation", self.test), Verdict.INCONCLUSIVE, "ssh got no answer")
         store.leases.release(RunKey("node_revalidation", self.test), "over")
-        assert len(held.questions(over)) == 1
+        assert len(held.questions(over, over)) == 1
         assert "ssh got no answer" in held.look("n1")["body"]
 
     def test_and_again_after_the_next_one(self) -> None:
-        (again,) = held.questions(over)
+        (again,) = held.questions(over, over)
         given(answer(held.RETEST), held, DAG_ID, again["trigger_run_id"])
-        (third,) = held.questions(over)
+        (third,) = held.questions(over, over)
         assert third["trigger_run_id"] not in (self.question, again["trigger_run_id"])
 
 
@@ -257,28 +259,54 @@ def test_without_a_named_person_or_a_reason_decides_nothing(failed_node: str, ap
 
 
 def test_a_question_that_a_later_test_outdated_is_asked_again_once_that_is_over(failed_node: str) -> None:
-    (first,) = held.questions(over)
+    (first,) = held.questions(over, over)
     put("n1", DAG_ID, first["trigger_run_id"])
     later = values.begin("n1", "n1__later", level="demo", required_stages=("intake", "performance"))
     for stage in ("intake", "performance"):
         values.do_stage(later, stage, level="demo")
-    assert held.questions(over) == []
+    assert held.questions(over, over) == []
     store.runs.finish(later.key, Verdict.PASS, "All is well.")
     store.leases.release(later.key, "over")
     assert str(store.nodes.get("n1").held_run) == failed_node
-    (second,) = held.questions(over)
+    (second,) = held.questions(over, over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
-    assert [second] == held.questions(over)
+    assert [second] == held.questions(over, over)
+
+
+def test_a_question_whose_run_was_marked_is_asked_again_by_another_run(failed_node: str) -> None:
+    """By a person, in Airflow, as a success or as failed; or its task is: it has no answer, and its run is over."""
+    runs: list[str] = []
+    for _ in range(3):
+        (asked,) = held.questions(over, lambda _, run_id: run_id in runs)
+        assert asked["trigger_run_id"] not in runs
+        runs.append(asked["trigger_run_id"])
+        put("n1", DAG_ID, asked["trigger_run_id"])
+        for live in (runs[-1:], []):
+            assert held.questions(lambda _, run_id, live=live: run_id in live, lambda _, run_id: run_id in runs) == [
+                asked
+            ]
+        ended = upkeep.end_questions(lambda *_: 0, lambda _, run_ids: len(run_ids))
+        assert ended == [RunKey(DAG_ID, asked["trigger_run_id"])]
+    assert store.nodes.get("n1").held_run
+
+
+def test_a_question_whose_time_is_over_is_not_asked_again(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run fails with that, and the node's history has it."""
+    (asked,) = held.questions(over, over)
+    put("n1", DAG_ID, asked["trigger_run_id"])
+    monkeypatch.setenv("MUSTER_APPROVAL_HOURS", "0.0000001")
+    assert upkeep.end_questions(lambda *_: 0, lambda _, run_ids: len(run_ids)) == []
+    assert held.questions(over, lambda *_: True) == [asked]
 
 
 def test_a_run_that_was_cleared_and_is_held_again_is_asked_about_again(failed_node: str) -> None:
-    (first,) = held.questions(over)
+    (first,) = held.questions(over, over)
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
     values.fail("n1", failed_node.split("/")[1])
     assert str(store.nodes.get("n1").held_run) == failed_node
-    (second,) = held.questions(over)
+    (second,) = held.questions(over, over)
     assert second["trigger_run_id"] != first["trigger_run_id"]
-    assert [second] == held.questions(over)  # each housekeeping asks, and Airflow knows a question by its run
+    assert [second] == held.questions(over, over)  # each housekeeping asks, and Airflow knows a question by its run
 
 
 def test_what_is_held_outlives_the_retention_of_runs(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,9 +328,9 @@ def test_what_was_settled_meanwhile_is_asked_no_more(failed_node: str) -> None:
     with caused(AirflowException, NodeLeased):
         given(answer(held.WITHDRAW), held, DAG_ID)
     store.leases.release(RunKey("node_revalidation", "again"), "over")
-    assert [each["conf"] for each in held.questions(over)] == [{"node": "n1", "level": "short"}]
+    assert [each["conf"] for each in held.questions(over, over)] == [{"node": "n1", "level": "short"}]
     store.withdrawals.keep_in_service("n1", "Ada", "a bad driver")
-    assert held.questions(over) == []
+    assert held.questions(over, over) == []
     for attempt in (lambda: held.look("n1"), lambda: held.carry_out(RunKey(DAG_ID, "r"))):
         with pytest.raises(AirflowSkipException):
             attempt()

@@ -176,7 +176,9 @@ class PreemptibleTests(Protocol):
         """
 
     def end(self, job: str) -> None:
-        """Cancel the job, if it is there."""
+        """Cancel the job, if it is there, and wait until its end can touch no other test. Raises SchedulerDown if it
+        does not end in time.
+        """
 
 
 class AdmissionBackend:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import logging
 
 from muster import redaction, store
 from muster.admission.backend import AdmissionBackend, Mark
 from muster.admission.clusters import backend_of, unreadable
-from muster.errors import LeftAlone, MusterError
+from muster.errors import LeftAlone, MusterError, of_sku_files
 from muster.judging import policies
 from muster.model.schedulers import ADMITTED, Place
 from muster.model.states import SERVING, State
 from muster.reporting import notices
 from muster.rules.service import health as rules
+from muster.settings import settings
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
+from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.skus import load_sku
+from muster_criteria.stages import STAGES
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +59,8 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
             if change.held_since and not (mark.tested_since and mark.tested_since > change.held_since):
                 return change.held, "", True
             _check_nothing_failed(change.node)
+            if not change.test_job:  # such a test gives way by itself
+                _end_tests(change.node)
             lifted = backend.admit(change.name, mark, change.wanted_at)
         else:
             for_good = change.state is State.RETIRED
@@ -78,6 +86,32 @@ def _check_nothing_failed(node: str) -> None:
     shared = rules.common(seen, store.nodes.find(states=SERVING), policies.health())
     if due := rules.due(rules.theirs(seen, shared), {node}).get(node):
         raise LeftAlone(f"{node} is not opened, since it is to leave service: {due.sentence}")
+
+
+def _end_tests(node: str) -> None:
+    """Stop what tests have left running on a node that is to be opened, as where SSH was away at the run's end.
+
+    Raises LeftAlone if that cannot be done, until the node side has ended by itself at the latest.
+    """
+    from muster.integration import logins
+    from muster.remote import attempt, outcome
+
+    for job in store.runs.find_jobs(None, {outcome.RUNNING, outcome.UNSEEN}, node=node):
+        if not job.remote_dir or job.started_at is None:
+            continue
+        with of_sku_files():
+            sku = load_sku(store.nodes.get(node).sku, settings().sku_folders)
+        limit_s = programme.test_limit_s(sku, STAGES, store.runs.get(job.key, node=node).level)
+        until = job.started_at + datetime.timedelta(seconds=limit_s)
+        if until < store.clock.now():
+            continue
+        try:
+            attempt.stop_leftovers(job.key, functools.partial(logins.connect, attempts=1), node=node)
+        except MusterError as error:
+            raise LeftAlone(
+                f"{node} is not opened: a test of run {job.run_id} may load it until {until:%H:%M, %d %B} UTC, and "
+                f"cannot be stopped: {error}"
+            ) from error
 
 
 def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:

@@ -7,7 +7,7 @@ import enum
 
 from muster import store
 from muster.admission.backend import Seen
-from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
+from muster.model.schedulers import ABSENT, ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 
 _SECOND = datetime.timedelta(seconds=1)
 """Schedulers record the second in which a node was created."""
@@ -34,7 +34,7 @@ class Do(enum.Enum):
 def shown_as(seen: Seen | None) -> str:
     """Returns how the scheduler shows a node, in the words of the node's page and history. Pure."""
     if seen is None:
-        return "not at all"
+        return ABSENT
     if seen.foreign:
         return f"{seen.apart or 'closed'}: {seen.foreign}"
     return seen.apart or (OPEN if seen.open else CLOSED)

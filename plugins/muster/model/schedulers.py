@@ -10,6 +10,8 @@ from muster.model.states import State
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 OPEN, CLOSED = "open", "closed by Muster"
 """How a scheduler shows a node with which nothing is the matter there."""
+ABSENT = "not at all"
+"""How a scheduler shows a node that it does not know."""
 REPEATED = "confirmed once more"
 """Why an admission is carried out again although its scheduler has not closed the node since."""
 

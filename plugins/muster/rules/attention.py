@@ -18,7 +18,7 @@ from muster.model.questions import Question
 from muster.model.racks import HeldRack
 from muster.model.repairs import Incident
 from muster.model.replacing import Replacement
-from muster.model.schedulers import ADMITTED, CLOSED, WITHDRAWN, Place
+from muster.model.schedulers import ABSENT, ADMITTED, CLOSED, WITHDRAWN, Place
 from muster.model.schedulers import OPEN as OPENED
 from muster.model.states import IN_FLIGHT, SERVING, State
 from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
@@ -277,6 +277,9 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str, bad: bool) -> Attentio
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
+    if place.shown == ABSENT:
+        why = f"{place.cluster} does not know {place.name}: no job begins on it until it is there again"
+        return item(Cause.CLOSED, Turn.PERSON, f"muster node remove {name} --reason …", why, place.shown_since)
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):
         closed = place.shown.startswith("closed") and not place.shown.startswith("closed: tainted")
         opens = (UNDO if place.shown == CLOSED else OPEN).get(kind, "muster node schedulers").format(there)

@@ -19,10 +19,12 @@ from muster.admission.startable import startable
 from muster.errors import BadScheduler, LeftAlone, Preempted, SchedulerDown
 from muster.integration import closing
 from muster.model.nodes import Lease
-from muster.model.runs import RunKey
+from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
+from muster.remote import attempt, outcome
+from muster.remote.ssh import RemoteError
 from muster.rules.idle.selection import choose
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
@@ -59,6 +61,33 @@ def test_a_node_in_shadow_mode_is_tested_only_while_another_keeps_it_closed(node
     with contextlib.nullcontext() if closed else pytest.raises(LeftAlone):
         service.withdraw_for_test(NODE, "revalidation r1")
     assert nodes.read_text() == before
+
+
+@pytest.mark.parametrize(("state", "hours", "opens"), [
+    (outcome.RUNNING, 0, False), (outcome.UNSEEN, 0, False), (outcome.FINAL, 0, True), (outcome.RUNNING, 24, True),
+])  # fmt: skip
+def test_no_node_is_opened_under_a_test_that_could_not_be_stopped(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch, state: str, hours: int, opens: bool
+) -> None:
+    """The node side ends by itself at its deadline."""
+    in_production()
+    key = revalidate().key
+    began = store.clock.now() - datetime.timedelta(hours=hours)
+    job = Job(DAG, "r1", "intake", "1.0", state, "/work/jobs/1", started_at=began)
+    store.runs.record_job(job)
+
+    def away(*_: object, **__: object) -> None:
+        raise RemoteError("no route to host")
+
+    monkeypatch.setattr(attempt, "stop_leftovers", away)
+    closing.release(key, "its process died")
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    for look in (lambda: service.carry_out(NODE), service.reconcile):
+        look()
+        assert (line(nodes) == THERE) is opens
+    monkeypatch.setattr(attempt, "stop_leftovers", lambda *_, **__: store.runs.change_job(job, state=outcome.STOPPED))
+    service.reconcile()
+    assert line(nodes) == THERE
 
 
 @pytest.mark.parametrize("down", [False, True])

@@ -19,7 +19,7 @@ from muster.model.questions import Question
 from muster.model.racks import HeldRack
 from muster.model.repairs import Fault, Incident
 from muster.model.runs import RunKey
-from muster.model.schedulers import ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
+from muster.model.schedulers import ABSENT, ADMITTED, CLOSED, OPEN, WITHDRAWN, Place
 from muster.model.states import State
 from muster.rules import attention as rules
 from muster.rules.attention import OTHERS_MIN
@@ -268,6 +268,15 @@ def test_a_node_in_production_that_its_scheduler_keeps_from_users_is_missing_cap
 ) -> None:
     found = only(attention([row(state=state)], [there], kinds={"alpha": "slurm"}))
     assert (found.cause, found.command) == (cause, command)
+
+
+@pytest.mark.parametrize("state", [State.PRODUCTION, State.RETIRED])
+def test_a_node_that_its_scheduler_does_not_know_does_not_serve_and_a_person_is_told_how_to_remove_it(
+    state: State,
+) -> None:
+    found = only(attention([row(state=state)], [place(shown=ABSENT, difference="alpha does not know n1-there")]))
+    assert (found.serving, found.turn) == (False, Turn.PERSON)
+    assert found.command == "muster node remove n1 --reason …"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from muster.admission.answers import ADMIT, RETEST, RMA
 from muster.errors import MusterError
 from muster.integration import runid
 from muster.integration.airflow_api import REASON
-from muster.model.dags import ADMISSION
+from muster.model.dags import ADMISSION, HELD_VERDICT
 from muster.model.questions import Question
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -158,13 +158,13 @@ def tests(key: RunKey, level: str) -> list[dict[str, Any]]:
 def lost(context: Context) -> None:
     """Notify people that an answer was not carried out: its question is closed, and asked again by another run.
 
-    Of a task that was marked there is no answer; then no run asks again.
+    Of a task that was marked there is no answer; then housekeeping asks again about a verdict that is held.
     """
     node, key = _asked(context)
     asked = store.questions.find(key)
     why = f"the answer in run {key.run_id} of {key.dag_id} was not carried out: {context.get('exception')}"
     again = f"no question is open any more: start the DAG {key.dag_id} again to ask it"
-    if asked is not None and asked.answered_at is not None:
+    if key.dag_id == HELD_VERDICT or (asked is not None and asked.answered_at is not None):
         again = "the question is asked again, unless it is settled"
     notices.notify(f"answer lost/{key}", f"{node}: {why}; {again}: see `muster approve`", of=node, each=True)
 

@@ -27,14 +27,19 @@ from muster_criteria.text import as_markdown
 from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
+AGAIN_MAX = 50
+"""How often one question is asked again whose run was over before it had an answer."""
+
+Asks = Callable[[str, str], bool]
 
 
-def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
+def questions(live: Asks, known: Asks) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
 
-    One per held verdict, and one more where newer evidence has outdated it, or after each re-test that is over, or did
-    not begin, and left the verdict held. None while a run holds the node: what it finds would outdate the question.
-    ``live``: whether a run of Airflow, (DAG id, run id), is queued or running. A waiver that has ended holds verdicts.
+    One per held verdict, and one more where newer evidence has outdated it, after each re-test that is over, or did
+    not begin, and left the verdict held, or where a person marked the run or its tasks instead of giving an answer.
+    None while a run holds the node: what it finds would outdate the question. ``live``: whether a run of Airflow,
+    (DAG id, run id), is queued or running; ``known``: whether there is one. A waiver that has ended holds verdicts.
     At most ``MAPPED_MAX``, those first that were not asked yet: the others come with the next look.
     """
     store.waivers.recheck_expired()
@@ -43,27 +48,32 @@ def questions(live: Callable[[str, str], bool]) -> list[dict[str, Any]]:
         # A re-test at the level of the verdict: one at a lower level would leave it held.
         {"trigger_run_id": runid.run_id(node.name, reason), "conf": {"node": node.name, "level": _held(node).level}}
         for node in store.nodes.find(states=(State.PRODUCTION,))
-        if node.held_run and node.name not in leased and (reason := _why_asked(node, live))
+        if node.held_run and node.name not in leased and (reason := _why_asked(node, live, known))
     ]
     if len(wanted) > MAPPED_MAX:
         wanted.sort(key=lambda each: store.questions.find(RunKey(HELD_VERDICT, each["trigger_run_id"])) is not None)
     return wanted[:MAPPED_MAX]
 
 
-def _why_asked(node: Node, live: Callable[[str, str], bool]) -> str:
+def _why_asked(node: Node, live: Asks, known: Asks) -> str:
     """The reason of the question's run id; "" while the run that is held, or a re-test of it, is under way."""
     run = _held(node)
     if run.ended_at is None:
         return ""
     # With what it is about: an answer to a question about less is refused.
     reason, tests = f"held by {store.questions.newest(node.name)}", _retests(node, run)
-    if not tests:
-        return reason
-    return (
-        ""
-        if any(live(each.dag_id, each.run_id) for each in _runs_of(tests[-1]))
-        else f"{reason} after {len(tests)} re-tests"
-    )
+    if tests and any(live(each.dag_id, each.run_id) for each in _runs_of(tests[-1])):
+        return ""
+    reason += f" after {len(tests)} re-tests" if tests else ""
+
+    def over(why: str) -> bool:
+        """Whether it was asked, and housekeeping dropped the question, since its run is over without an answer."""
+        key = RunKey(HELD_VERDICT, runid.run_id(node.name, why))
+        asked = known(key.dag_id, key.run_id) and not live(key.dag_id, key.run_id)
+        return asked and store.questions.find(key) is None
+
+    again = [reason, *(f"{reason} again {number}" for number in range(1, AGAIN_MAX))]
+    return next((why for why in again if not over(why)), again[-1])
 
 
 def _held(node: Node) -> Run:

@@ -97,7 +97,7 @@ class MusterPairOperator(RemoteJobOperator):
     def _record(self, attempt: Attempt, finished: Finished | None) -> tuple[Side, str]:
         if finished is None:
             return self._recorded(attempt)
-        result, why_missing = remote.checked_result(attempt, finished.output)
+        result, why_missing = remote.checked_result(attempt, finished)
         found = outcome.evidence(
             finished.end.kind, job=attempt.job_key, stage="a round of pairs", loads=True, losses=1, neighbours=""
         )

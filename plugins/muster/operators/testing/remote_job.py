@@ -282,7 +282,7 @@ class RemoteJobOperator(BaseOperator):
         """Returns the judgement and ``StageResult.end`` ("" without a result), recorded now unless they are already."""
         if finished is None:
             return self._recorded(attempt)
-        result, why_missing = remote.checked_result(attempt, finished.output)
+        result, why_missing = remote.checked_result(attempt, finished)
         given = self._to_judge(attempt, finished.end, result, "" if result else why_missing or finished.end.sentence)
         sent = store.stages.Sent(
             given.result,

@@ -33,7 +33,7 @@ from muster_criteria.chassis import Chassis, with_earlier
 from muster_criteria.measured import BadResult, StageResult, parse_result
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.sku_files.programme import CallSpec
-from muster_node.contract import Plan, ProbeCall
+from muster_node.contract import END_TERMINATED, Plan, ProbeCall
 
 log = logging.getLogger(__name__)
 
@@ -307,12 +307,12 @@ def _tidy(attempt: Attempt, client: paramiko.SSHClient, seen: jobs.Look) -> None
         log.warning("the job's folder stays on %s until a later run removes it: %s", attempt.node.name, error)
 
 
-def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageResult | None, str]:
+def checked_result(attempt: Attempt, found: Finished) -> tuple[StageResult | None, str]:
     """Returns (the result, "") if it is valid and of this attempt, else (None, the reason; "" without any)."""
-    if collected.result is None:
-        return None, "; ".join(collected.notes)
+    if found.output.result is None:
+        return None, "; ".join(found.output.notes)
     try:
-        result = parse_result(collected.result)
+        result = parse_result(found.output.result)
     except BadResult as error:
         return None, str(error)
     for name in ("job_id", "node", "stage", "level", "fence", "repeat"):
@@ -320,7 +320,8 @@ def checked_result(attempt: Attempt, collected: jobs.Collected) -> tuple[StageRe
             return None, f"the node sent a result of another job: its {name} is {getattr(result, name)!r}"[:300]
     if result.simulated and not attempt.node.simulated:
         return None, "the node sent a result of simulated hardware, and is enrolled as a real one"
-    return result.model_copy(update={"notes": [*result.notes, *collected.notes]}), ""
+    why = [found.end.sentence] if (found.end.kind, result.end) == (Kind.EXPLAINED, END_TERMINATED) else []
+    return result.model_copy(update={"notes": [*why, *result.notes, *found.output.notes]}), ""
 
 
 def read_bmc(attempt: Attempt) -> Chassis | None:
@@ -394,7 +395,4 @@ def _stop_recorded(client: paramiko.SSHClient, node: Node, job: Job) -> None:
 def _stop_job(client: paramiko.SSHClient, node: Node, work: str, key: str) -> None:
     """Stop a job. Raises RemoteError, also if it still runs."""
     if not jobs.stop(client, work, key):
-        raise ssh.RemoteError(
-            f"the job {key} still runs on {node.name} after it was stopped: its process or container cannot be ended; "
-            f"look there"
-        )
+        raise ssh.RemoteError(f"the job {key} still runs on {node.name}: its process or container cannot be ended")

@@ -46,13 +46,16 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash)."""
+    """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash). ``orderly``: it booted since
+    the job began, and each time after an orderly shutdown.
+    """
 
     work: str
     boot_id: str
     agent: str
     state: State
     exit_code: int | None
+    orderly: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +132,8 @@ def look(client: paramiko.SSHClient, work_dir: str, key: str, agent_sha256: str)
         if state in (State.RUNNING, State.GONE) and job_boot and boot and job_boot != boot:
             state = State.REBOOTED
         paths(found["work"], key)
-        return Look(found["work"], boot, found["agent"], state, exit_status(found["exit"]))
+        orderly = re.fullmatch("(bs)+", found["ends"]) is not None
+        return Look(found["work"], boot, found["agent"], state, exit_status(found["exit"]), orderly)
     except (KeyError, ValueError) as error:
         raise ssh.RemoteError(
             f"the node's reply cannot be read: {answer.text[:200]!r}; log in by hand to see why"

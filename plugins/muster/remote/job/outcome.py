@@ -90,6 +90,9 @@ def ended(seen: Look, *, overdue: bool = False, boot_id: str = "") -> Ended | No
 
     ``boot_id``: the node's when the job was started. One without a disk forgets the job when it reboots.
     """
+    other_boot = bool(boot_id and seen.boot_id and boot_id != seen.boot_id)
+    if seen.orderly and (seen.state is State.REBOOTED or (other_boot and seen.state is not State.RUNNING)):
+        return explained(Kind.REBOOTED, "it was rebooted by an administrator or a daemon, by an orderly shutdown")
     if seen.state is State.DONE:
         if seen.exit_code in (EXIT_BAD_PLAN, EXIT_NO_RESULT):
             what = "could not use its plan" if seen.exit_code == EXIT_BAD_PLAN else "could not write a result"
@@ -100,7 +103,7 @@ def ended(seen: Look, *, overdue: bool = False, boot_id: str = "") -> Ended | No
         how = f"exit status {seen.exit_code}{_signal(seen.exit_code)}"
         return Ended(Kind.DONE, f"the node side ended with {how} and left no result")
     gone = seen.state in (State.ABSENT, State.GONE)
-    if seen.state is State.REBOOTED or (gone and boot_id and seen.boot_id and boot_id != seen.boot_id):
+    if seen.state is State.REBOOTED or (gone and other_boot):
         return Ended(Kind.REBOOTED, "the machine rebooted by itself while it was tested")
     if seen.state is State.RUNNING:
         if overdue:

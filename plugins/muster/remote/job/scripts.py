@@ -70,10 +70,18 @@ agent=absent
 if [ -f "$a" ]; then
   sum=$(sha256sum "$a" 2>/dev/null); [ "${{sum%% *}}" = "$3" ] && agent=ok || agent=bad
 fi
-printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\n' \\
-  "$w" "$boot" "$agent" "$state" "$exit_code" "$(head -c 64 "$j/boot_id" 2>/dev/null)"
+jobboot=$(head -c 64 "$j/boot_id" 2>/dev/null) ends=
+[ -z "$jobboot" ] || [ "$jobboot" = "$boot" ] ||
+  ends=$(last -x -n 100 -s "$(date -r "$j/boot_id" '+%Y-%m-%d %H:%M:%S')" reboot shutdown 2>/dev/null |
+    sed -n 's/^reboot .*/b/p; s/^shutdown .*/s/p' | tr -d '\\n')
+printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\nends %s\\n' \\
+  "$w" "$boot" "$agent" "$state" "$exit_code" "$jobboot" "$ends"
 """
-"""$1 work folder, $2 job key, $3 the agent's sha256."""
+"""$1 work folder, $2 job key, $3 the agent's sha256.
+
+``ends``: the boots (b) and orderly shutdowns (s) since the job began, the latest first, by wtmp, which every user may
+read, unlike the journal of the boot before.
+"""
 
 ENDS_WITH_LOGIN = """
 [ -n "$XDG_SESSION_ID" ] || exit 0

@@ -274,9 +274,9 @@ def get_job(key: RunKey, stage: str, attempt_key: str | None = None, *, node: st
         return to_job(run, row) if row else None
 
 
-def find_jobs(key: RunKey, states: Collection[str], *, node: str = "") -> list[Job]:
-    """The run's jobs in these states, over all stages and attempts, of ``node`` if it tests several."""
-    of = (*access.of_run(key), *((RunRow.node == node,) if node else ()))
+def find_jobs(key: RunKey | None, states: Collection[str], *, node: str = "") -> list[Job]:
+    """The jobs of a run, or of all, in these states, over all stages and attempts, of ``node`` if it tests several."""
+    of = (*(access.of_run(key) if key else ()), *((RunRow.node == node,) if node else ()))
     query = select(RunRow, JobRow).join(JobRow, JobRow.run == RunRow.id).where(*of, JobRow.state.in_(sorted(states)))
     with reading() as session:
         return [to_job(run, row) for run, row in session.execute(query.order_by(JobRow.id))]

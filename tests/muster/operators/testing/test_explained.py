@@ -68,6 +68,20 @@ def test_a_scheduler_that_is_silent_too_explains_it(there: Path) -> None:
     assert silence.explained(NODE, START)
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_node_that_its_scheduler_forgot_meanwhile_is_removed_there_and_one_that_it_never_knew_is_not(
+    there: Path, known: bool, looks: int
+) -> None:
+    for _ in range(known):
+        service.reconcile()
+    began = store.clock.now()
+    there.write_text("")
+    for _ in range(looks if known else 1):
+        service.reconcile()
+    assert bool(silence.explained(NODE, began if known else store.clock.now())) is known
+
+
 @pytest.mark.parametrize(("worked_on", "says_nothing"), [("rebooting", True), ("", False)])
 def test_what_the_scheduler_has_forgotten_stands_in_the_nodes_history(
     monkeypatch: pytest.MonkeyPatch, worked_on: str, says_nothing: bool

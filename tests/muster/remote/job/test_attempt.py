@@ -31,7 +31,7 @@ from muster.remote.job import jobs, outcome
 from muster.remote.job.attempt import Attempt, Finished, NoVerdict, Programme, Task
 from muster.remote.job.outcome import Ended, Kind
 from muster.remote.job.zipapp import AgentFile
-from muster_criteria.measured import parse_result
+from muster_criteria.measured import StageResult, parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.programme import CallSpec
 from muster_criteria.sku_files.skus import load_sku
@@ -81,7 +81,7 @@ class Bench:
             if not isinstance(found, Finished):
                 return found
             self.ended.append(found.end)
-            result, _ = remote.checked_result(attempt, found.output)
+            result, _ = remote.checked_result(attempt, found)
             verdict = Verdict.FAIL if result else Verdict.INCONCLUSIVE
             fleet.record(RUN, result, fleet.judgement("intake", verdict), found.output.result)
             remote.record_end(attempt, found.end, outcome.state_after(found.end.kind, verdict))
@@ -262,16 +262,23 @@ def test_a_login_that_is_refused_is_never_a_lost_node(bench: Bench) -> None:
         bench.settle(attempt, Kind.LOST)
 
 
+DONE = Ended(Kind.DONE, "")
+
+
+def checked(attempt: Attempt, raw: bytes | None, *notes: str, end: Ended = DONE) -> tuple[StageResult | None, str]:
+    return remote.checked_result(attempt, Finished(end, jobs.Collected(raw, None, notes)))
+
+
 def test_a_result_of_another_job_is_not_taken(bench: Bench) -> None:
     attempt = bench.until_done(bench.begin()[0])
     result = json.loads((bench.folder(attempt) / "result.json").read_text())
-    assert remote.checked_result(attempt, jobs.Collected(json.dumps(result).encode(), None))[0] is not None
+    assert checked(attempt, json.dumps(result).encode())[0] is not None
     other = {"job_id": "x", "node": "x", "stage": "burn_in", "level": "long", "fence": 99, "repeat": True}
     for name, value in other.items():
-        found, why = remote.checked_result(attempt, jobs.Collected(json.dumps({**result, name: value}).encode(), None))
+        found, why = checked(attempt, json.dumps({**result, name: value}).encode())
         assert (found, name in why) == (None, True)
-    assert remote.checked_result(attempt, jobs.Collected(b"{}", None))[0] is None
-    assert remote.checked_result(attempt, jobs.Collected(None, None, ("too large",))) == (None, "too large")
+    assert checked(attempt, b"{}")[0] is None
+    assert checked(attempt, None, "too large") == (None, "too large")
 
 
 def test_a_job_s_record_says_what_its_probes_had_to_do_when_it_was_started(bench: Bench) -> None:
@@ -281,14 +288,6 @@ def test_a_job_s_record_says_what_its_probes_had_to_do_when_it_was_started(bench
     for now, same in (((), True), (calls, False)):
         attempt = remote.claim(TASK, run, load_sku(run.sku, ()), lambda *_, now=now: Programme(now, 60.0), begin=False)
         assert (attempt.job.work == attempt.work) is same
-
-
-def test_what_was_left_out_on_the_way_is_a_note_of_the_result(bench: Bench) -> None:
-    attempt = bench.until_done(bench.begin()[0])
-    raw, left_out = (bench.folder(attempt) / "result.json").read_bytes(), "telemetry was left out: it is too large"
-    result, _ = remote.checked_result(attempt, jobs.Collected(raw, None, (left_out,)))
-    assert result is not None
-    assert result.notes[-1] == left_out
 
 
 def test_a_job_that_nothing_waits_for_is_stopped(bench: Bench) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
+import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +24,7 @@ from tests.support.servers import sshd
 
 pytestmark = pytest.mark.needs_sshd
 
+REAL_LAST = shutil.which("last")
 KEY = AttemptKey(2).job_key("node_qualification", "n1__new", "burn_in")
 
 
@@ -176,6 +180,44 @@ def test_a_reboot_is_distinguished_from_a_death(tmp_path: Path) -> None:
             bench.until(jobs.State.GONE)
             boot.write_text("second\n")
             assert bench.look().state is jobs.State.REBOOTED
+
+
+BOOT, SHUTDOWN = 2, 1
+"""Types of the records of wtmp (utmp(5); the second is RUN_LVL)."""
+RECORD = struct.Struct("<hxxi32s4s32s256shhiii16s20s")
+
+
+@pytest.mark.skipif(REAL_LAST is None, reason="there is no last(1)")
+@pytest.mark.parametrize(
+    ("since", "orderly"),
+    [("sb", True), ("sbsb", True), ("b", False), ("sbb", False), ("bsb", False), ("s", False), ("", False)],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
+    tmp_path: Path, since: str, orderly: bool, ended: bool
+) -> None:
+    boot, tools, now = tmp_path / "boot_id", tmp_path / "tools", int(time.time())
+    boot.write_text("first\n")
+    records = [("b", now - 600), *((each, now + 60 * number) for number, each in enumerate(since, 1))]
+    (tmp_path / "wtmp").write_bytes(b"".join(
+        RECORD.pack(BOOT if each == "b" else SHUTDOWN, 0, b"~", b"~~", b"reboot" if each == "b" else b"shutdown",
+                    b"6.8.0", 0, 0, 0, at, 0, b"", b"")
+        for each, at in records
+    ))  # fmt: skip
+    tools.mkdir()
+    (tools / "last").write_text(f'#!/bin/sh\nexec {REAL_LAST} -f {tmp_path}/wtmp "$@"\n')
+    (tools / "last").chmod(0o755)
+    agent, sha256 = standin.write(tmp_path / "cache")
+    environment = {"MUSTER_BOOT_ID_FILE": str(boot), "PATH": f"{tools}:{os.environ['PATH']}"}
+    with (
+        sshd.running(tmp_path / "node", environment) as server,
+        ssh.connect(server.node(), Credentials(key_file=str(server.key_file))) as client,
+    ):
+        bench = Bench(client, server.node().work_dir, agent, sha256)
+        bench.start(**({} if ended else {"die": True}))
+        assert not bench.until(jobs.State.DONE if ended else jobs.State.GONE).orderly
+        boot.write_text("second\n")
+        assert bench.look().orderly is orderly
 
 
 def test_a_job_that_ended_before_the_reboot_is_done(tmp_path: Path) -> None:

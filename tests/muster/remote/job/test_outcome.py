@@ -82,6 +82,19 @@ def test_a_node_that_rebooted_and_forgot_its_job_has_rebooted(state: State, befo
     assert outcome.ended(unknown, boot_id=before) == outcome.ended(look(State.ABSENT))
 
 
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("before", ["", "boot", "another"])
+def test_an_orderly_reboot_says_nothing_of_the_node(state: State, before: str) -> None:
+    seen = dataclasses.replace(look(state), orderly=True)
+    end = outcome.ended(seen, boot_id=before)
+    rebooted = state is State.REBOOTED or (before == "another" and state is not State.RUNNING)
+    if rebooted:
+        assert end is not None
+        assert end.kind is Kind.EXPLAINED
+    else:
+        assert end == outcome.ended(look(state), boot_id=before)
+
+
 @pytest.mark.parametrize(
     ("kind", "loads", "losses", "neighbours", "established"),
     [

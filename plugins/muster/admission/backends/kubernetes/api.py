@@ -148,11 +148,11 @@ class Api:
         yield from self._pages(self._scheduling.list_priority_class)
 
     def resource_slices(self, node: str) -> Iterator[dict[str, Any]]:
-        """Yields the node's devices for Dynamic Resource Allocation, none from a server without it.
-
-        Raises SchedulerDown.
+        """Yields the devices for Dynamic Resource Allocation of the node, and those that are not of one node (allNodes,
+        nodeSelector, perDeviceNodeSelection); none from a server without it. Raises SchedulerDown.
         """
-        yield from self._of_group(DEVICES, "resourceslices", field_selector=f"spec.nodeName={node}")
+        for name in (node, ""):
+            yield from self._of_group(DEVICES, "resourceslices", field_selector=f"spec.nodeName={name}")
 
     def resource_flavors(self) -> Iterator[dict[str, Any]]:
         """Yields Kueue's flavors of nodes, none from a server without Kueue. Raises SchedulerDown."""

@@ -12,6 +12,7 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pydantic
@@ -259,7 +260,7 @@ class Kubernetes(AdmissionBackend):
 
 def _is_of_a_user(chosen: KubernetesSettings, metadata: Mapping[str, Any]) -> bool:
     namespace = metadata["namespace"]
-    if namespace in chosen.system_namespaces or _of_the_node(metadata):
+    if any(fnmatchcase(namespace, each) for each in chosen.system_namespaces) or _of_the_node(metadata):
         return False
     ours = namespace == chosen.test_namespace and metadata["name"].startswith(TEST_PREFIX)
     return not ours

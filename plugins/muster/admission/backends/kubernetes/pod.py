@@ -31,6 +31,9 @@ PULL_S = 180.0
 GRACE_S = 5
 """Kubelet kills the container after so long. The node side ends within 2 s, and is killed after 3 s."""
 
+END_S = 3.0 * GRACE_S
+"""A pod that is deleted is gone after so many seconds, unless its kubelet does not answer."""
+
 EVENT_S = 3.0
 """The scheduler deletes a pod that it preempts, and tells why in an event that is stored a moment later."""
 
@@ -86,8 +89,9 @@ class PodTests:
         self._check_classes()
         for node in nodes:
             for devices in self.api.resource_slices(node):
+                whose = "it has" if devices["spec"].get("nodeName") else "several nodes share"
                 raise BadScheduler(
-                    f"pods that claim a device of {node} would start during its idle test, and not preempt it: it has "
+                    f"pods that claim a device of {node} would start during its idle test, and not preempt it: {whose} "
                     f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
                 )
         # Kueue counts what any pod without a topology holds, whatever its priority, and lets no workload through to
@@ -142,7 +146,7 @@ class PodTests:
         # One that is there already too: the call that created it may have ended before it looked at it or deleted it.
         if made is not None and (changed := self._changed(made)):
             with contextlib.suppress(SchedulerDown):  # housekeeping, or the node's next test, ends it
-                self.end(job)
+                self.api.delete_pod(self.namespace, job)
             raise BadScheduler(
                 f"a webhook or a policy of the cluster changes the test pod {self.namespace}/{job}: {changed}; "
                 f"keep it off this namespace, or {_WITHOUT}"
@@ -152,7 +156,7 @@ class PodTests:
             waits = pod is not None and pod.get("status", {}).get("phase") == "Pending" and not _ends(pod)
             placed = bool((pod or {}).get("spec", {}).get("nodeName"))
             if not waits or time.monotonic() - submitted > (PULL_S if placed else START_S):
-                self.end(job)
+                self.api.delete_pod(self.namespace, job)
                 why = _why_it_waits(pod or {})
                 if waits and placed:
                     raise SchedulerDown(f"the test pod {self.namespace}/{job} does not start on {node}: {why}")
@@ -186,9 +190,14 @@ class PodTests:
         return max(said, default=("", False))[1]
 
     def end(self, job: str) -> None:
-        """Delete the pod, if it is there."""
+        """Delete the pod, if it is there, and wait until it is gone: it ends every node side on its node."""
         self.api.begin()
         self.api.delete_pod(self.namespace, job)
+        deleted = time.monotonic()
+        while self._find(job) is not None:
+            if time.monotonic() - deleted > END_S:
+                raise SchedulerDown(f"the test pod {self.namespace}/{job} does not end: see the kubelet of its node")
+            time.sleep(0.2)
 
     def _find(self, job: str) -> dict[str, Any] | None:
         self.api.begin()

@@ -17,7 +17,7 @@ class KubernetesSettings(pydantic.BaseModel):
     """One cluster. ``connection``: the Airflow connection (type kubernetes); ``context``: of its kubeconfig.
 
     ``closing_taints``: keys of taints by which others close a node to all jobs; further taints only select jobs.
-    ``system_namespaces``: their pods are no users' jobs, and neither are those of daemon sets.
+    ``system_namespaces``: names or patterns (``kube-*``); their pods are no users' jobs, nor are those of daemon sets.
     ``test_image``: of the pods that hold idle nodes while they are tested, in ``test_namespace``, of
     ``test_priority_class``; empty: tests close the node. ``end_corrupted_jobs``: delete users' pods on a node once a
     test has found that it corrupts data.

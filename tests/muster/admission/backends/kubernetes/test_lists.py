@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from muster import store
@@ -49,6 +51,19 @@ def test_what_a_list_keeps_is_all_that_is_read_of_it(kubernetes: Cluster) -> Non
     assert not any("containers" in pod["spec"] or "last-applied" in pod["metadata"] for pod in kept)
     assert all("containers" in pod["spec"] for pod in backend._api.pods("n0"))
     assert not any("images" in node["status"] for node in backend._api.nodes())
+
+
+@pytest.mark.parametrize(
+    ("system", "idle"),
+    [([], False), (["kube-system"], True), (["kube-*"], True), (["*"], True), (["kube"], False), (["Kube-*"], False)],
+)
+def test_namespaces_of_the_system_are_names_or_patterns(
+    kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch, system: list[str], idle: bool
+) -> None:
+    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "system_namespaces": system}
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
+    kubernetes.pod("coredns", "n0", namespace="kube-system")
+    assert backend_of("kube").look(["n0"])["n0"].idle.idle is idle
 
 
 @pytest.mark.parametrize("mood", ["410", "cut", "babble"])

@@ -87,14 +87,25 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
         tests.check(["n0"], 60)
 
 
-@pytest.mark.parametrize(("slices", "refused"), [(None, False), ([], False), (["n1"], False), (["n1", "n0"], True)])
+@pytest.mark.parametrize(
+    ("slices", "refused"),
+    [
+        (None, False),
+        ([], False),
+        ([{"nodeName": "n1"}], False),
+        ([{"nodeName": "n1"}, {"nodeName": "n0"}], True),
+        ([{"nodeName": "n1"}, {"allNodes": True}], True),
+        ([{"nodeSelector": {"nodeSelectorTerms": []}}], True),
+        ([{"perDeviceNodeSelection": True}], True),
+    ],
+)
 def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
-    kubernetes: Cluster, tests: PodTests, slices: list[str] | None, refused: bool
+    kubernetes: Cluster, tests: PodTests, slices: list[dict[str, Any]] | None, refused: bool
 ) -> None:
     """Such GPUs are not among what a node may allocate, so a test pod cannot request them."""
     kubernetes.granted.add(("list", "resourceslices"))
     if slices is not None:
-        kubernetes.served[SLICES] = [{"spec": {"nodeName": name, "driver": "gpu.nvidia.com"}} for name in slices]
+        kubernetes.served[SLICES] = [{"spec": {"driver": "gpu.nvidia.com", **each}} for each in slices]
     with pytest.raises(BadScheduler) if refused else contextlib.nullcontext():
         tests.check(["n0"], 60)
 
@@ -140,6 +151,24 @@ def test_a_pod_is_not_preempted_because_one_of_its_name_was(
     monkeypatch.setattr(tests.api, "events", lambda *_: stored)
     with contextlib.nullcontext() if preempted else pytest.raises(JobEnded):
         assert tests.step("muster-test-1") is None
+
+
+@pytest.mark.parametrize("looks", [0, 1, 5])
+def test_a_test_is_over_once_its_pod_is_gone(tests: PodTests, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Until then it ends every node side on its node: that of the next test too, which waits for this."""
+    left = [{"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}}] * looks
+    monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
+    monkeypatch.setattr(tests.api, "pod", lambda *_: left.pop() if left else None)
+    tests.end("muster-test-1")
+    assert not left
+
+
+def test_a_test_whose_pod_does_not_end_is_not_over(tests: PodTests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.END_S", 0.0)
+    monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
+    monkeypatch.setattr(tests.api, "pod", lambda *_: {"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}})
+    with pytest.raises(SchedulerDown):
+        tests.end("muster-test-1")
 
 
 Stored = Callable[[dict[str, Any]], dict[str, Any]]
