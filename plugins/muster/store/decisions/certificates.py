@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,24 +169,24 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
     Its time counts from the oldest pass that it rests on, or from a person's decision. A node that returns from a test
-    with nothing new keeps its certificate as it is, unless the test was ``whole`` and warns only of what a person
-    accepted. So does one of whose stages some did not pass, or passed with another part, driver or firmware than it has
-    now, and one whose oldest pass is as old as before: short tests would renew it for ever. Raises ControllerFault.
+    with nothing new keeps its certificate as it is, unless the test was ``whole`` and only warns of what a person
+    accepted, or could not judge what it could not when a person admitted the node. So does one of whose stages some
+    did not pass, or passed with another part, driver or firmware than it has now, and one whose oldest pass is as old
+    as before: short tests would renew it for ever. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
-    nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
+    nothing_new = evidence.nothing_new and not (whole and evidence.verdict in (Verdict.WARN, Verdict.PROVISIONAL))
     if evidence.held or nothing_new or (not evidence.person and passed_before_change(session, node)):
         return
-    now, passed = access.now(), _passed(session, node)
+    now, passed = access.now(), _passed(session, node, () if evidence.person else _accepted(session, node))
     if not (passed or evidence.person):
         return
     # A pass that was recorded by a clock that is ahead is not of the future.
     begins = now if evidence.person else min(now, *(stage.recorded_at for stage, _ in passed))
     expires_at = begins + datetime.timedelta(days=settings().certificate_days)
-    since = min((run.started_at for _, run in passed), default=None)
-    warns = any(stage.verdict == Verdict.WARN for stage, _ in passed)
-    by_test = str(Verdict.WARN if warns else Verdict.PASS) if evidence.verdict and not evidence.person else ""
+    gravest = max((stage.verdict for stage, _ in passed), key=list(Verdict).index, default="")
+    by_test = gravest if evidence.verdict and not evidence.person else ""
     certified = {"serials": current_serials(session, node.name), "environment": _environment(session, node)}
     last = None if evidence.person else _newest(session, node)
     if last is not None and _says_it(last, by_test, expires_at, certified):
@@ -209,8 +209,8 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     session.add(
         CertificateRow(
             id=content["id"], number=1 + (session.scalar(numbers) or 0), node=node.name, machine=node.machine,
-            issued_at=now, expires_at=expires_at, verdict=content["verdict"], tested_since=since, certified=certified,
-            document=certificate.sign(content, key), public_key=public_text(key),
+            issued_at=now, expires_at=expires_at, verdict=content["verdict"], tested_since=tested_since(session, node),
+            certified=certified, document=certificate.sign(content, key), public_key=public_text(key),
         )
     )  # fmt: skip
     session.flush()
@@ -222,8 +222,9 @@ def _says_it(
     """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
     name is new.
     """
-    same = row.expires_at >= expires_at and {row.verdict, verdict} != set(_PASSED)
-    return same and not row.revoked and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
+    another = row.verdict != verdict and {row.verdict, verdict} <= {*Verdict}
+    same = row.expires_at >= expires_at and not (another or row.revoked)
+    return same and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
@@ -339,17 +340,26 @@ def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
     return min((run.started_at for _, run in _passed(session, node)), default=None)
 
 
-def _passed(session: Session, node: NodeRow) -> list[tuple[StageRow, RunRow]]:
-    """The newest verdict of each stage, [] if some stage did not pass."""
-    passed = [each for each in _latest(session, node).values() if each[0].verdict in _PASSED]
+def _passed(session: Session, node: NodeRow, provisional: Collection[str] = ()) -> list[tuple[StageRow, RunRow]]:
+    """The newest verdict of each stage, [] if some stage did not pass; one of ``provisional`` may be PROVISIONAL."""
+    allowed = dict.fromkeys(provisional, (*_PASSED, Verdict.PROVISIONAL))
+    passed = [each for name, each in _latest(session, node).items() if each[0].verdict in allowed.get(name, _PASSED)]
     return passed if len(passed) == len(STAGES) else []
 
 
-def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:
+def _accepted(session: Session, node: NodeRow) -> list[str]:
+    """The stages that were PROVISIONAL when a person admitted the node: no later test of it can judge more."""
+    known = _latest(session, node, StageRow.id <= node.accepted)
+    return [stage for stage, (row, _) in known.items() if row.verdict == Verdict.PROVISIONAL]
+
+
+def _latest(
+    session: Session, node: NodeRow, known: ColumnElement[bool] = StageRow.current
+) -> dict[str, tuple[StageRow, RunRow]]:
     """The newest conclusive verdict of each stage of the node itself, as its SKU, at whatever level: a revalidation is
-    shorter than the qualification, whose verdicts stay current too.
+    shorter than the qualification, whose verdicts stay current too. ``known``: which verdicts count.
     """
-    newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
+    newest = select(func.max(StageRow.id)).where(*of_machine(node), known, StageRow.stage.in_(STAGES))
     newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after).group_by(StageRow.stage)
     ids = list(session.scalars(newest))
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
