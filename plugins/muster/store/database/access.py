@@ -55,6 +55,7 @@ ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
 """Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
 
 RECHECK = "recheck"
+WAIVED = "what was found of it is waived"
 """In a session's ``info``: {node: why} of ``recheck``."""
 
 
@@ -239,7 +240,8 @@ def last_event(session: Session, node: NodeRow) -> int:
 def recheck(session: Session, node: str, why: str = "") -> None:
     """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
 
-    ``why``: what changed about a node in service; "" if the transaction brings it there.
+    ``why``: what changed about a node in service, ``WAIVED`` if that can only end a hold; "" if the transaction brings
+    it there.
     """
     session.info.setdefault(RECHECK, {})[node] = why
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import ColumnElement, and_, func, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from muster import acting
 from muster.errors import BadCertificate, ControllerFault
@@ -185,8 +185,8 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     # A pass that was recorded by a clock that is ahead is not of the future.
     begins = now if evidence.person else min(now, *(stage.recorded_at for stage, _ in passed))
     expires_at = begins + datetime.timedelta(days=settings().certificate_days)
-    gravest = max((stage.verdict for stage, _ in passed), key=list(Verdict).index, default="")
-    by_test = gravest if evidence.verdict and not evidence.person else ""
+    gravest = max((Verdict(stage.verdict) for stage, _ in passed), key=[*Verdict].index, default=Verdict.PASS)
+    by_test = str(gravest) if evidence.verdict and not evidence.person else ""
     certified = {"serials": current_serials(session, node.name), "environment": _environment(session, node)}
     last = None if evidence.person else _newest(session, node)
     if last is not None and _says_it(last, by_test, expires_at, certified):
@@ -354,7 +354,7 @@ def _accepted(session: Session, node: NodeRow) -> list[str]:
 
 
 def _latest(
-    session: Session, node: NodeRow, known: ColumnElement[bool] = StageRow.current
+    session: Session, node: NodeRow, known: ColumnElement[bool] | InstrumentedAttribute[bool] = StageRow.current
 ) -> dict[str, tuple[StageRow, RunRow]]:
     """The newest conclusive verdict of each stage of the node itself, as its SKU, at whatever level: a revalidation is
     shorter than the qualification, whose verdicts stay current too. ``known``: which verdicts count.

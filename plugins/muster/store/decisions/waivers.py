@@ -41,7 +41,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
     The waiver follows the part that has the finding, as far as that goes in the current verdicts that have it.
-    Recorded verdicts stay unchanged.
+    Recorded verdicts stay unchanged. A hold for what is waived now ends, as if the waiver had been there before.
     Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
     part or machine that it was found on is no longer there.
     """
@@ -74,6 +74,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         )  # fmt: skip
         session.add(row)
         session.flush()
+        access.recheck(session, name, access.WAIVED)
         given = to_waiver(row)
         evidence = {"waiver": row.id, "finding": finding_id, "person": person}
         access.remark(session, node, person, f"waived {finding_id} {given}", evidence)
