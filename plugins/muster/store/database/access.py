@@ -55,7 +55,7 @@ ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
 """Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
 
 RECHECK = "recheck"
-WAIVED = "what was found of it is waived"
+LESS = "less stands against it"
 """In a session's ``info``: {node: why} of ``recheck``."""
 
 
@@ -240,7 +240,7 @@ def last_event(session: Session, node: NodeRow) -> int:
 def recheck(session: Session, node: str, why: str = "") -> None:
     """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
 
-    ``why``: what changed about a node in service, ``WAIVED`` if that can only end a hold; "" if the transaction brings
+    ``why``: what changed about a node in service, ``LESS`` if that can only end a hold; "" if the transaction brings
     it there.
     """
     session.info.setdefault(RECHECK, {})[node] = why

@@ -113,15 +113,16 @@ def stand(session: Session) -> None:
     """The one door to production, at the end of each transaction that brings nodes there or changes what they rest on.
 
     A node that the gate refuses, and of which no verdict is held, does not enter; one that serves when a waiver ends is
-    held, for a person to decide, until all that stands against it is waived. No certificate is valid while a critical
+    held, for a person to decide, until nothing stands against it. No certificate is valid while a critical
     finding is open. Raises IllegalMove.
     """
     asked: dict[str, str] = session.info.pop(access.RECHECK, {})
     for name, why in asked.items():
         row = access.node_row(session, name)
-        if why == access.WAIVED:
+        if why == access.LESS:
             if row.held_run and not against_service(session, row, held_too=True):
-                access.remark(session, row, "muster", f"its verdict is held no more: {why}", {"kept": row.held_run})
+                text = "its verdict is held no more: nothing stands against it"
+                access.remark(session, row, "muster", text, {"kept": row.held_run})
                 row.held_run = ""
         elif State(row.state) is State.PRODUCTION and not row.shadow and not row.held_run:
             decision = decide(session, row)
