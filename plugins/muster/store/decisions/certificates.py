@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from muster import acting
@@ -76,12 +76,12 @@ def uncertified() -> dict[str, str]:
     now = access.now()
     with reading() as session:
         served = and_(NodeRow.state == State.PRODUCTION, NodeRow.shadow.is_(False))
-        newest = {node.name: row for node, row in _newest_of(session, served)}
-    why = {
-        name: certificate.why_invalid(row.revoked, row.expires_at, now) if row else "it has none"
-        for name, row in newest.items()
+        invalid = or_(CertificateRow.id.is_(None), ~unrevoked(), CertificateRow.expires_at <= now)
+        newest = {node.name: row for node, row in _newest_of(session, served, invalid)}
+    return {
+        name: certificate.why_invalid(row.revoked, row.expires_at, now) if (row := newest[name]) else "it has none"
+        for name in sorted(newest)
     }
-    return {name: why[name] for name in sorted(why) if why[name]}
 
 
 def version_changes() -> dict[str, VersionChange]:
@@ -222,9 +222,9 @@ def _says_it(
     """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
     name is new.
     """
-    another = row.verdict != verdict and {row.verdict, verdict} <= {*Verdict}
-    same = row.expires_at >= expires_at and not (another or row.revoked)
-    return same and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
+    if row.revoked or row.expires_at < expires_at or (row.verdict != verdict and {row.verdict, verdict} <= {*Verdict}):
+        return False
+    return all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
@@ -287,13 +287,14 @@ def _to_be_made(session: Session) -> bool:
 
 
 def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
-    query = select(CertificateRow).where(CertificateRow.node == node.name)
-    query = query.where(CertificateRow.machine == node.machine)
+    query = select(CertificateRow).where(CertificateRow.node == node.name, CertificateRow.machine == node.machine)
     return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
 
 
-def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
-    """Each node of ``which`` and the newest certificate of its present machine."""
+def _newest_of(
+    session: Session, which: ColumnElement[bool], *found: ColumnElement[bool]
+) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
+    """Each node of ``which`` and the newest certificate of its machine, where that is as ``found`` says."""
     place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.number.desc())
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
@@ -306,7 +307,7 @@ def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[N
         .outerjoin(ranked, and_(ranked.c.node == NodeRow.name, ranked.c.place == 1))
         .outerjoin(CertificateRow, CertificateRow.id == ranked.c.id)
     )
-    yield from session.execute(query.where(which))
+    yield from session.execute(query.where(which, *found))
 
 
 def _stages(session: Session, node: NodeRow) -> list[dict[str, Any]]:
@@ -360,8 +361,8 @@ def _latest(
     shorter than the qualification, whose verdicts stay current too. ``known``: which verdicts count.
     """
     newest = select(func.max(StageRow.id)).where(*of_machine(node), known, StageRow.stage.in_(STAGES))
-    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after).group_by(StageRow.stage)
-    ids = list(session.scalars(newest))
+    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after)
+    ids = list(session.scalars(newest.group_by(StageRow.stage)))
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 
