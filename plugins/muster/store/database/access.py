@@ -49,6 +49,9 @@ CONCLUSIVE = (*SOUND, Verdict.FAIL)
 BLAMELESS = or_(StageRow.job_end == END_FENCED, cast(StageRow.missing, Text).contains(f'"{Lack.REPLANNED}"'))
 """Of a stage: the node refused its job as an old one, or the SKU file changed while its probes ran."""
 
+OTHER_MACHINE = "another machine"
+"""``StageRow.job_end`` where the result was refused as another machine's."""
+
 COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
 """Of an event: its node serves after it; its node served before it."""
 ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
