@@ -57,9 +57,8 @@ COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
 ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
 """Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
 
-RECHECK = "recheck"
-LESS = "less stands against it"
-"""In a session's ``info``: {node: why} of ``recheck``."""
+RECHECK, LESS = "recheck", "less stands against it"
+"""In a session's ``info``: {node: why} of ``recheck``; and the why that can only end a hold."""
 
 
 def now() -> datetime.datetime:
