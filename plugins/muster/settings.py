@@ -239,7 +239,10 @@ class _Retention(pydantic.BaseModel):
     """Retention: for how long data is kept."""
 
     retention_archive_days: int = pydantic.Field(
-        default=365, ge=0, description="days the full reports in MUSTER_ARCHIVE are kept; 0: forever"
+        default=365,
+        ge=0,
+        description="days the full reports and bundles of evidence in MUSTER_ARCHIVE are kept, bundles at least until "
+        "their incident is closed; 0: forever",
     )
     retention_telemetry_days: int = pydantic.Field(
         default=90, ge=1, description="days raw telemetry is kept; the charts' points stay with the run"

@@ -45,6 +45,13 @@ CASES: dict[str, tuple[dict[str, float | str], dict[str, float | str]]] = {
             f'{OUT}{{turn="scheduler",simulated="false"}}': 0,
         },
     ),
+    "MusterNodesWait": (
+        {f'{OUT}{{turn="muster",simulated="false"}}': OLD},
+        {
+            f'{OUT}{{turn="muster",simulated="false"}}': NOW - 4 * 86400,
+            f'{OUT}{{turn="muster",simulated="true"}}': OLD, f'{OUT}{{turn="person",simulated="false"}}': OLD,
+        },
+    ),
     "MusterCorruptData": (
         {'muster_corrupting_findings{metric="pulse_mismatches",simulated="false"}': 1},
         {

@@ -94,7 +94,7 @@ def _end_tests(node: str) -> None:
     Raises LeftAlone if that cannot be done, until the node side has ended by itself at the latest.
     """
     from muster.integration import logins
-    from muster.remote import attempt, outcome
+    from muster.remote.job import attempt, outcome
 
     for job in store.runs.find_jobs(None, {outcome.RUNNING, outcome.UNSEEN}, node=node):
         if not job.remote_dir or job.started_at is None:

@@ -112,16 +112,20 @@ class Fleet:
     def _attention(self) -> Iterable[Metric]:
         """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
         seen = self.figures.attention
+        out = {each.node: each for each in reversed(seen) if not each.serving}.values()
+        counts = collections.Counter[tuple[str, ...]]((each.turn, _flag(each.simulated)) for each in out)
         since: dict[tuple[str, ...], list[float]] = {(turn, _flag(kind)): [] for turn in Turn for kind in KINDS}
-        for each in {each.node: each for each in reversed(seen) if not each.serving}.values():
-            since[each.turn, _flag(each.simulated)].append(_number(each.since))
+        for each in out:
+            if each.waits_for_muster or each.turn is not Turn.MUSTER:
+                since[each.turn, _flag(each.simulated)].append(_number(each.since))
         asked = [each for each in seen if each.cause in ASKED and each.until]
         held = [each for each in seen if each.cause is Cause.HELD]
         return (
             _gauge("muster_nodes_not_serving", "nodes that do not serve, by who acts next", ("turn", "simulated"),
-                   {of: len(times) for of, times in since.items()}),
-            _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them; 0: none",
-                   ("turn", "simulated"), {of: min(times, default=0.0) for of, times in since.items()}),
+                   {of: counts[of] for of in since}),
+            _gauge("muster_nodes_not_serving_oldest_timestamp_seconds", "since when the longest of them, but for tests "
+                   "under way and spares; 0: none", ("turn", "simulated"),
+                   {of: min(times, default=0.0) for of, times in since.items()}),
             _gauge("muster_questions_open", "questions that wait for a person's answer",
                    ("simulated",), _number_of(asked)),
             _gauge("muster_questions_oldest_timestamp_seconds", "since when the oldest of them waits; 0: none",

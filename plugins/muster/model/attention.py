@@ -72,6 +72,7 @@ class Attention:
 
     ``why``: in the words of the person or program that took it out. ``until``: when what it waits for ends by itself;
     None: never. ``command``: the one next command of whose ``turn`` it is. ``serving``: users' jobs may run on it.
+    ``late``: it is Muster's turn, and has been for so long that a person has to look.
     """
 
     node: str
@@ -84,8 +85,16 @@ class Attention:
     until: datetime.datetime | None = None
     serving: bool = False
     simulated: bool = False
+    late: bool = False
 
     @property
     def listed(self) -> bool:
         """Whether people see it in a line of its own: unless Muster ends it by itself, and nothing is in its way."""
-        return self.turn is not Turn.MUSTER or self.cause in (Cause.LEAVES, Cause.RETRIED)
+        return self.turn is not Turn.MUSTER or self.cause in (Cause.LEAVES, Cause.RETRIED) or self.late
+
+    @property
+    def waits_for_muster(self) -> bool:
+        """Whether Muster ends it by itself, as soon as it can. A test under way has limits of its own, by the alerts
+        MusterTestStuck and MusterNewNodesStuck, and a spare has none.
+        """
+        return self.turn is Turn.MUSTER and self.cause not in (Cause.IN_TEST, Cause.SPARE)

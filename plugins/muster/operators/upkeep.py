@@ -192,6 +192,7 @@ def apply_retention(*, dry_run: bool = False) -> dict[str, int]:
     Returns {kind: how many}.
     """
     purged = store.retention.apply(dry_run=dry_run)
-    purged["reports"] = archive.expire(store.retention.agreed_now(), dry_run=dry_run)
+    bundles = [each.bundle.path for each in store.repairs.find(still_open=True) if each.bundle]
+    purged["reports"] = archive.expire(store.retention.agreed_now(), bundles, dry_run=dry_run)
     log.info("%s %s", "would remove" if dry_run else "removed", purged)
     return purged

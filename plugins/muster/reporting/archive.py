@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from muster import ownership
 from muster.reporting import bundles
@@ -40,19 +41,19 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
     return str(path)
 
 
-def expire(now: datetime.datetime, *, dry_run: bool = False) -> int:
+def expire(now: datetime.datetime, cited: Collection[str] = (), *, dry_run: bool = False) -> int:
     """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS at ``now``, or only count them;
-    returns how many.
+    returns how many. ``cited``: the paths of bundles that open incidents cite, which stay.
     """
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:
         return 0
     last = (now - datetime.timedelta(days=days)).timestamp()
-    deleted = 0
+    deleted, kept = 0, {Path(each).name for each in cited}  # the folder may have been moved
     # With the drafts of a writer that was killed.
     for path in (*folder.glob(f"*/*{SUFFIX}*"), *folder.glob(f"*/*{bundles.SUFFIX}*")):
         try:
-            if path.lstat().st_mtime < last:
+            if path.name not in kept and path.lstat().st_mtime < last:
                 if not dry_run:
                     path.unlink()
                 deleted += 1

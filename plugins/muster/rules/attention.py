@@ -37,6 +37,8 @@ OTHERS_MIN = 2
 """With fewer other nodes of its SKU nothing of a node has peers: no node gives half of what it is compared with."""
 WAITING_FOR = datetime.timedelta(hours=1)
 """How long a repair counts as one that begins by itself, after the sweep last saw that it waits."""
+LATE_AFTER = datetime.timedelta(days=5)
+"""What waits for Muster for longer is shown to people, as by the alert MusterNodesWait."""
 _TESTED_FROM = (State.REGISTERED, State.QUALIFIED, State.REVALIDATION)
 
 
@@ -89,6 +91,9 @@ def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) ->
         bad = bool(row.held_run) or row.node in known.leaving
         at = _at_scheduler(row, place, known.kinds.get(place.cluster, ""), bad) if place else None
         found += [each for each in (own, at) if each is not None]
+    for place_, each in enumerate(found):
+        if each.waits_for_muster and each.since and now - each.since > LATE_AFTER:
+            found[place_] = dataclasses.replace(each, late=True)
     order = list(Cause)
     # Persons first: a scheduler that is away has as many others as it has nodes, and lists are cut.
     found.sort(key=lambda each: (

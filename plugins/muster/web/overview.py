@@ -17,6 +17,7 @@ from muster.model.attention import Attention
 from muster.model.dags import HEALTH_SWEEP, HOUSEKEEPING, STOPPED_AFTER
 from muster.model.figures import FleetRow
 from muster.model.states import State
+from muster.rules.lifecycle import certificate
 from muster.web import fleet, keys, rack_map, rendering, shading
 from muster.web.shared import Shared
 
@@ -120,6 +121,8 @@ def _notices(rows: list[FleetRow]) -> list[str]:
         if breaker.open:
             found.append(f"The circuit breaker{' of simulated nodes' if simulated else ''} is open: {breaker.sentence}")
     found += [f"{rack.sentence}." for rack in store.racks.held()]
+    if lack := certificate.without_one(store.certificates.uncertified(), {row.node for row in rows if row.simulated}):
+        found.append(lack)
     if parked := len(store.outbox.parked()):
         found.append(f"Mails or notifications given up: {parked:,}. `muster status` shows why.")
     found += [f"{lag.sentence}." for lag in store.audit.lags() if lag.last_error]

@@ -23,8 +23,8 @@ from muster.model.runs import Job, RunKey
 from muster.model.states import State
 from muster.operators.lifecycle import revalidation
 from muster.operators.testing import claims, qualification
-from muster.remote import attempt, outcome
-from muster.remote.ssh import RemoteError
+from muster.remote.connection.ssh import RemoteError
+from muster.remote.job import attempt, outcome
 from muster.rules.idle.selection import choose
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow

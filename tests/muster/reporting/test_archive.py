@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.reporting import archive
+from muster.reporting import archive, bundles
 from tests.muster_reports.conftest import empty, hostile
 from tests.muster_reports.largest import eight_gpus
 
@@ -60,3 +60,16 @@ def test_old_reports_go_and_other_files_stay(folder: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MUSTER_RETENTION_ARCHIVE_DAYS", "30")
     assert archive.expire(now) == 1
     assert files(folder) == sorted([new, other])
+
+
+def test_the_bundle_of_an_open_incident_stays_and_its_draft_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cited, draft, over = (
+        folder / "2026-01" / f"{name}{bundles.SUFFIX}" for name in ("a_incident-1", ".a", "a_incident-2")
+    )
+    cited.parent.mkdir(parents=True)
+    for path in (cited, draft, over):
+        path.touch()
+        os.utime(path, times=(0, 0))
+    monkeypatch.setenv("MUSTER_RETENTION_ARCHIVE_DAYS", "30")
+    assert archive.expire(datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC), [f"/moved/since/{cited.name}"]) == 2
+    assert files(folder) == [cited]

@@ -79,6 +79,21 @@ def test_a_run_that_cannot_reach_its_node_is_listed_with_the_cause() -> None:
     assert over.cause is Cause.IN_TEST
 
 
+@pytest.mark.parametrize("days", [4, 6])
+@pytest.mark.parametrize(("seen", "waits"), [
+    (row(state=State.REVALIDATION), True),
+    (after("n1", State.QUALIFIED, Verdict.PROVISIONAL), True),
+    (row(state=State.INTAKE), False),
+    (after("n1", State.QUALIFIED, Verdict.PASS, dag_id=dags.CLUSTER_QUALIFICATION, spare=True), False),
+])  # fmt: skip
+def test_what_waits_for_muster_for_days_is_listed(seen: FleetRow, waits: bool, days: int) -> None:
+    """Without a test that has limits of its own, and a spare, which is to wait."""
+    seen = dataclasses.replace(seen, state_since=NOW - days * 24 * HOUR)
+    found = only(attention([seen], members={("h100", False): 9}))
+    assert found.turn is Turn.MUSTER
+    assert (found.late, found.listed) == (waits and days == 6,) * 2
+
+
 def test_what_a_repair_leaves_to_a_person_is_said_with_its_incident() -> None:
     rows = [row(state=State.QUARANTINE)]
     asked = only(attention(rows, incidents=[incident(asks="reboot is not switched on")]))

@@ -259,8 +259,24 @@ class TestTheWaysThatSkippedTheGate:
         node = store.nodes.get(NODE)
         assert (node.state, node.held_run) == (State.PRODUCTION, RunKey(DAG, "first"))
         assert store.certificates.newest(NODE).revoked
-        store.withdrawals.keep_in_service(NODE, "Ada", "it is")
+        again = store.waivers.give(known.finding.id, until + datetime.timedelta(days=90), "Ada", "still known")
+        assert store.nodes.get(NODE).held_run is None
+        if way == "revoked":  # else the first waiver holds again: only the clock of this test was ahead
+            store.waivers.revoke(again.id, "Bob", "it is not")
+            assert store.nodes.get(NODE).held_run == RunKey(DAG, "first")
+            store.withdrawals.keep_in_service(NODE, "Ada", "it is")
         assert self.run("second", ("intake",), {}, Verdict.PASS).state_after is State.PRODUCTION
+
+    @pytest.mark.parametrize("left", [Verdict.PASS, Verdict.WARN])
+    def test_a_waiver_ends_a_hold_where_it_leaves_nothing(self, left: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+        lives.in_production(NODE)
+        self.run("bad", STAGES, {"integrity": Verdict.FAIL, "thermal": left}, Verdict.FAIL)
+        assert store.nodes.get(NODE).held_run == RunKey(DAG, "bad")
+        (known,) = [each for each in store.verdicts.open_findings(NODE) if each.stage == "integrity"]
+        store.waivers.give(known.finding.id, access.now() + LATER, "Ada", "known")
+        assert (store.nodes.get(NODE).held_run is None) is (left is Verdict.PASS)
+        assert store.nodes.get(NODE).state is State.PRODUCTION
 
     def test_a_decision_about_one_held_verdict_does_not_release_a_later_one(self) -> None:
         store.adoption.adopt([NODE], "Ada", "it serves")

@@ -8,11 +8,12 @@ import re
 import pytest
 from airflow.models.dagrun import DagRun
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from muster import store
 from muster.model.dags import HOUSEKEEPING, IDLE_REVALIDATION, PEER_STATISTICS, STOPPED_AFTER
 from muster.model.states import State
+from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster.store.database.models import NodeRow
 from muster.store.database.outgoing import PlaceRow
@@ -73,6 +74,17 @@ def test_a_dag_that_stopped_is_a_notice_if_the_page_rests_on_it(
         session.get_one(NodeRow, "gpu-0001").added_at = now - datetime.timedelta(days=9)
     text = page(client, "/")
     assert (len(notices(text)), f"DAG {dag} " in text) == (noticed, bool(noticed))
+
+
+def test_an_expired_certificate_in_service_is_a_notice(client: TestClient, dag_runs: Engine) -> None:
+    for name in STOPPED_AFTER:
+        succeeded(dag_runs, name, store.clock.now())
+    serves("real")
+    with writing() as session:
+        (certificate,) = session.scalars(select(CertificateRow))
+        certificate.expires_at = store.clock.now() - datetime.timedelta(days=1)
+    text = page(client, "/")
+    assert (len(notices(text)), "first real" in text) == (1, True)
 
 
 def test_a_dag_without_a_run_is_a_notice_once_it_should_have_ended(

@@ -30,6 +30,7 @@ def status(json: AsJson = False) -> None:
     """
     from muster import store
     from muster.judging import health
+    from muster.rules.lifecycle import certificate
 
     nodes = store.nodes.find()
     kinds = sorted({node.simulated for node in nodes}) or [False]
@@ -68,11 +69,7 @@ def status(json: AsJson = False) -> None:
     for name, pause in paused.items():
         typer.echo(f"{name}: its tests are {pause}; `muster node resume {name} --reason …` ends that")
     if uncertified:
-        name, why = next(iter(uncertified.items()))
-        apart = sum(node.simulated and node.name in uncertified for node in nodes)
-        count = f"{len(uncertified)}{f' ({apart} simulated)' if apart else ''}"
-        of = f"{count} serve without a valid certificate, first {name} ({why})"
-        typer.echo(f"{of}: tested again when idle; see `muster certificate list`")
+        typer.echo(certificate.without_one(uncertified, {node.name for node in nodes if node.simulated}))
     _show_queues(waiting, parked, lags)
     _show_controller({each.command for each in attention})
 

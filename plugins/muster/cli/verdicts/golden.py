@@ -46,7 +46,10 @@ def withdraw(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """End a golden, or forget the digests seen where there is none yet: devices have to agree again."""
+    """End a golden, or forget the digests seen where there is none yet: devices have to agree again.
+
+    Devices that are suspects by this golden alone are none any more; recorded verdicts stay.
+    """
     from muster import store
 
     with rehearsed(dry_run):

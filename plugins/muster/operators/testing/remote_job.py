@@ -295,7 +295,7 @@ class RemoteJobOperator(BaseOperator):
             recorded = verdict.record(attempt.task.key, given.stage, sent, node=self.member)
         except DifferentMachine as error:  # its sentence has the way out: the run, and so `muster status`, show it
             refused = self._to_judge(attempt, finished.end, None, str(error))
-            nothing = store.stages.Sent(attempts=attempt.task.try_number)
+            nothing = store.stages.Sent(attempts=attempt.task.try_number, refused=True)
             verdict.record(attempt.task.key, refused.stage, nothing, node=self.member)
             raise
         for sentence in recorded.swapped:

@@ -9,7 +9,7 @@ import base64
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -58,6 +58,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def why_invalid(revoked: str, expires_at: datetime.datetime, now: datetime.datetime) -> str:
     """Returns why a certificate no longer holds, "" while it does."""
     return revoked or (f"it expired on {expires_at:%Y-%m-%d %H:%M} UTC" if now >= expires_at else "")
+
+
+def without_one(why: Mapping[str, str], simulated: Collection[str]) -> str:
+    """Returns what people read of the nodes in service without a valid certificate, {node: why}; "" without any."""
+    if not why:
+        return ""
+    (first, its), apart = next(iter(why.items())), len(why.keys() & simulated)
+    count = f"{len(why):,}{f' ({apart:,} simulated)' if apart else ''}"
+    return (
+        f"Nodes in service without a valid certificate: {count}, first {first} ({its}). "
+        "They are tested again when idle; `muster certificate list` names all."
+    )
 
 
 def signed_by(document: str | bytes) -> str:

@@ -15,7 +15,7 @@ from muster.model.events import Evidence
 from muster.model.nodes import Node
 from muster.model.runs import Run, RunKey, StageVerdict
 from muster.model.stages import STAGES, all_of
-from muster.model.states import State
+from muster.model.states import SERVING, State
 from muster.rules.lifecycle import transitions
 from muster.rules.lifecycle.current import thoroughness
 from muster.rules.lifecycle.transitions import Closing
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 CORRUPTED = "a part of it corrupted data before"
 """Why a node leaves service whose suspect part alone stands against it."""
+
+OTHER = "another machine answers than the one that was qualified: a person has to decide"
+"""Why a node leaves service without waiting for more inconclusive runs."""
 
 _FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUSIVE, Verdict.SKIPPED})
 
@@ -40,7 +43,8 @@ class RunFacts:
     found is waived now. ``blameless``: the node refused a job of the run
     as older than one that it has seen, or the SKU file changed while the
     probes ran. ``clean``: all that the run found, informative findings apart, is ``accepted``.
-    ``preempted``: the run was a job of the scheduler, which ended it for a user's.
+    ``preempted``: the run was a job of the scheduler, which ended it for a user's. ``other_machine``: what answered
+    under the node's name is another machine, whose results were refused.
     """
 
     run: Run
@@ -52,6 +56,7 @@ class RunFacts:
     blameless: bool = False
     clean: bool = False
     preempted: bool = False
+    other_machine: bool = False
     against: Sequence[str] = ()
 
     @property
@@ -136,6 +141,8 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     if facts.blameless and verdict is Verdict.INCONCLUSIVE:
         verdict = Verdict.SKIPPED  # restored records, a second controller, a changed SKU file: not the node's fault
     end = transitions.closing(node.state, verdict, full, node.inconclusive, shadow=node.shadow, nothing_new=nothing_new)
+    if facts.other_machine and node.state in SERVING and not node.shadow and verdict is not Verdict.FAIL:
+        end = Closing((State.QUARANTINE, State.TRIAGE), 0, OTHER)
     if verdict not in (Verdict.FAIL, Verdict.INCONCLUSIVE) and facts.unanswered:
         end = dataclasses.replace(end, inconclusive=node.inconclusive)
     stands = (*facts.against, *([CORRUPTED] if facts.suspect else []))

@@ -49,13 +49,16 @@ CONCLUSIVE = (*SOUND, Verdict.FAIL)
 BLAMELESS = or_(StageRow.job_end == END_FENCED, cast(StageRow.missing, Text).contains(f'"{Lack.REPLANNED}"'))
 """Of a stage: the node refused its job as an old one, or the SKU file changed while its probes ran."""
 
+OTHER_MACHINE = "another machine"
+"""``StageRow.job_end`` where the result was refused as another machine's."""
+
 COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
 """Of an event: its node serves after it; its node served before it."""
 ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
 """Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
 
-RECHECK = "recheck"
-"""In a session's ``info``: {node: why} of ``recheck``."""
+RECHECK, LESS = "recheck", "less stands against it"
+"""In a session's ``info``: {node: why} of ``recheck``; and the why that can only end a hold."""
 
 
 def now() -> datetime.datetime:
@@ -239,7 +242,8 @@ def last_event(session: Session, node: NodeRow) -> int:
 def recheck(session: Session, node: str, why: str = "") -> None:
     """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
 
-    ``why``: what changed about a node in service; "" if the transaction brings it there.
+    ``why``: what changed about a node in service, ``LESS`` if that can only end a hold; "" if the transaction brings
+    it there.
     """
     session.info.setdefault(RECHECK, {})[node] = why
 

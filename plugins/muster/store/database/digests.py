@@ -64,7 +64,7 @@ class GoldenRow(_Comparable, Base):
 
 
 class SuspectRow(Base):
-    """A part that corrupted data once, with the finding. No later test removes it."""
+    """A part that corrupted data once, with the finding. No later test removes it, the end of its golden does."""
 
     __tablename__ = "suspects"
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, CursorResult, Select, delete, func, or_, select
 from sqlalchemy.orm import aliased
 
-from muster.model.states import State
+from muster.model.states import BROKEN, State
 from muster.rules.lifecycle.current import INCONCLUSIVE
 from muster.settings import settings
 from muster.store.database import access
@@ -30,6 +30,7 @@ from muster.store.database.models import (
     StageRow,
 )
 from muster.store.database.outgoing import OutboxRow, UsersJobRow
+from muster.store.database.repairs import IncidentRow
 from muster.store.decisions.current import superseded
 from muster.store.testing import stages
 
@@ -62,12 +63,13 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns {kind: how much that is}.
 
     Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
-    by their own age, measurements by their stage's, runs by their end, but for those whose verdict is held, of which a
-    verdict is current or on which a suspicion rests, parts and suspicions of them by when they were last in a node,
-    events by their own age, but for each node's adoption, its last move, and its and its present machine's first
-    entry into production, and leases by their end. Verdicts and findings stay as long as their run; nodes, goldens and
-    SKU revisions for ever; peer snapshots as long as a verdict that is kept cites them, and the newest of each kind;
-    certificates until a year after they expired, and the newest of each machine.
+    by their own age, measurements by their stage's, runs by their end, but for those of which a verdict is current or
+    on which a suspicion rests, parts and suspicions of them by when they were last in a node, events by their own age,
+    but for each node's adoption, its last move, and its and its present machine's first entry into production, and
+    leases by their end. Of a machine whose case is open (``_open``) telemetry, results, measurements, runs and
+    observations stay. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer
+    snapshots as long as a verdict that is kept cites them, and the newest of each kind; certificates until a year after
+    they expired, and the newest of each machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -80,18 +82,17 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
     figures = aliased(MeasurementRow)
     old_stages = select(StageRow.id).where(
         StageRow.recorded_at < before(keep.retention_measurements_days),
-        select(figures.id).where(figures.stage == StageRow.id).exists(),
-    )
-    held = select(NodeRow.held_run).where(NodeRow.held_run != "")
+        select(figures.id).where(figures.stage == StageRow.id).exists(), ~_open(StageRow),
+    )  # fmt: skip
     past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-    past = past.where((RunRow.dag_id + "/" + RunRow.run_id).not_in(held), ~_current(), ~_made_suspects())
+    past = past.where(~_open(RunRow), ~_current(), ~_made_suspects())
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     suspects, runs = purge(SuspectRow.id, _suspects_gone(parts)), purge(RunRow.id, past)
     for column, over in (
         (PlacementRow.id, or_(PlacementRow.until < parts, PlacementRow.part_id.in_(_gone(parts)))),
         (LeaseRow.id, LeaseRow.released_at < events),
         (UsersJobRow.id, UsersJobRow.until < before(JOBS_DAYS)),
-        (HealthRow.id, HealthRow.last_seen < before(HEALTH_DAYS)),
+        (HealthRow.id, (HealthRow.last_seen < before(HEALTH_DAYS)) & ~_open(HealthRow)),
     ):
         purge(column, select(column).where(over))
     return {
@@ -109,6 +110,16 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
         "parts": purge(PartRow.id, _gone(parts)),
         "events": purge(EventRow.id, _over_events(events)),
     }
+
+
+def _open(row: type[HealthRow | RunRow | StageRow]) -> ColumnElement[bool]:
+    """Whether ``row`` is of a present machine that is out of service as broken, of which a verdict is held, or a repair
+    not proved yet: what was measured of it is the evidence of what is decided next, however long that takes.
+    """
+    incident = select(IncidentRow.id).where(IncidentRow.node == NodeRow.name, IncidentRow.machine == NodeRow.machine)
+    unproved = incident.where(IncidentRow.closed_at.is_(None), IncidentRow.level != "").exists()
+    case = or_(NodeRow.state.in_(BROKEN), NodeRow.held_run != "", unproved)
+    return select(NodeRow.name).where(NodeRow.name == row.node, NodeRow.machine == row.machine, case).exists()
 
 
 def _current() -> ColumnElement[bool]:
@@ -185,7 +196,8 @@ def _suspects_gone(before: datetime.datetime) -> Select[int]:
 
 
 def _artifacts(before: datetime.datetime, *kinds: str) -> Select[int]:
-    return select(ArtifactRow.id).where(ArtifactRow.kind.in_(kinds), ArtifactRow.created_at < before)
+    query = select(ArtifactRow.id).join(StageRow, ArtifactRow.stage == StageRow.id).where(~_open(StageRow))
+    return query.where(ArtifactRow.kind.in_(kinds), ArtifactRow.created_at < before)
 
 
 def _uncited_snapshots(before: datetime.datetime) -> Select[int]:

@@ -80,14 +80,17 @@ def _fails_again(session: Session, row: NodeRow, now: datetime.datetime) -> str:
     return lemons.reason(failures.within(session, now - PERIOD, row.name), now, limit)
 
 
-def against_service(session: Session, row: NodeRow) -> tuple[str, ...]:
-    """What stands against the service of a node that serves, without what is held, or was known to who admitted it."""
+def against_service(session: Session, row: NodeRow, *, held_too: bool = False) -> tuple[str, ...]:
+    """What stands against the service of a node that serves, without what was known to who admitted it, and unless
+    ``held_too``, without what is held.
+    """
     if State(row.state) not in SERVING:
         return ()
     current = current_verdicts(session, row)
     verdicts, findings = [each for _, each in current], findings_now(session, row, current)
     known: list[StageVerdict | OpenFinding] = [*verdicts, *findings]
-    held = {stage for stage in map(gate.stage_of, known) if f"{stage[1]}/{stage[2]}" == row.held_run}
+    of_held = {stage for stage in map(gate.stage_of, known) if f"{stage[1]}/{stage[2]}" == row.held_run}
+    held = frozenset() if held_too else of_held
     accepted, kept = (_known_until(session, row, last, known) for last in (row.accepted, row.kept))
     return gate.against(verdicts, findings, accepted=accepted | kept | held, kept=kept | held)
 
@@ -111,12 +114,18 @@ def stand(session: Session) -> None:
     """The one door to production, at the end of each transaction that brings nodes there or changes what they rest on.
 
     A node that the gate refuses, and of which no verdict is held, does not enter; one that serves when a waiver ends is
-    held, for a person to decide. No certificate is valid while a critical finding is open. Raises IllegalMove.
+    held, for a person to decide, until nothing stands against it. No certificate is valid while a critical
+    finding is open. Raises IllegalMove.
     """
     asked: dict[str, str] = session.info.pop(access.RECHECK, {})
     for name, why in asked.items():
         row = access.node_row(session, name)
-        if State(row.state) is State.PRODUCTION and not row.shadow and not row.held_run:
+        if why == access.LESS:
+            if row.held_run and not against_service(session, row, held_too=True):
+                text = "its verdict is held no more: nothing stands against it"
+                access.remark(session, row, "muster", text, {"kept": row.held_run})
+                row.held_run = ""
+        elif State(row.state) is State.PRODUCTION and not row.shadow and not row.held_run:
             decision = decide(session, row)
             if isinstance(decision, Refuse) and why:
                 _hold(session, row, why)

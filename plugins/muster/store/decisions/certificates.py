@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import datetime
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from sqlalchemy import ColumnElement, and_, func, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from muster import acting
 from muster.errors import BadCertificate, ControllerFault
@@ -76,12 +76,12 @@ def uncertified() -> dict[str, str]:
     now = access.now()
     with reading() as session:
         served = and_(NodeRow.state == State.PRODUCTION, NodeRow.shadow.is_(False))
-        newest = {node.name: row for node, row in _newest_of(session, served)}
-    why = {
-        name: certificate.why_invalid(row.revoked, row.expires_at, now) if row else "it has none"
-        for name, row in newest.items()
+        invalid = or_(CertificateRow.id.is_(None), ~unrevoked(), CertificateRow.expires_at <= now)
+        newest = {node.name: row for node, row in _newest_of(session, served, invalid)}
+    return {
+        name: certificate.why_invalid(row.revoked, row.expires_at, now) if (row := newest[name]) else "it has none"
+        for name in sorted(newest)
     }
-    return {name: why[name] for name in sorted(why) if why[name]}
 
 
 def version_changes() -> dict[str, VersionChange]:
@@ -169,24 +169,24 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
 
     Its time counts from the oldest pass that it rests on, or from a person's decision. A node that returns from a test
-    with nothing new keeps its certificate as it is, unless the test was ``whole`` and warns only of what a person
-    accepted. So does one of whose stages some did not pass, or passed with another part, driver or firmware than it has
-    now, and one whose oldest pass is as old as before: short tests would renew it for ever. Raises ControllerFault.
+    with nothing new keeps its certificate as it is, unless the test was ``whole`` and only warns of what a person
+    accepted, or could not judge what it could not when a person admitted the node. So does one of whose stages some
+    did not pass, or passed with another part, driver or firmware than it has now, and one whose oldest pass is as old
+    as before: short tests would renew it for ever. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
-    nothing_new = evidence.nothing_new and not (whole and evidence.verdict is Verdict.WARN)
+    nothing_new = evidence.nothing_new and not (whole and evidence.verdict in (Verdict.WARN, Verdict.PROVISIONAL))
     if evidence.held or nothing_new or (not evidence.person and passed_before_change(session, node)):
         return
-    now, passed = access.now(), _passed(session, node)
+    now, passed = access.now(), _passed(session, node, () if evidence.person else _accepted(session, node))
     if not (passed or evidence.person):
         return
     # A pass that was recorded by a clock that is ahead is not of the future.
     begins = now if evidence.person else min(now, *(stage.recorded_at for stage, _ in passed))
     expires_at = begins + datetime.timedelta(days=settings().certificate_days)
-    since = min((run.started_at for _, run in passed), default=None)
-    warns = any(stage.verdict == Verdict.WARN for stage, _ in passed)
-    by_test = str(Verdict.WARN if warns else Verdict.PASS) if evidence.verdict and not evidence.person else ""
+    gravest = max((Verdict(stage.verdict) for stage, _ in passed), key=[*Verdict].index, default=Verdict.PASS)
+    by_test = str(gravest) if evidence.verdict and not evidence.person else ""
     certified = {"serials": current_serials(session, node.name), "environment": _environment(session, node)}
     last = None if evidence.person else _newest(session, node)
     if last is not None and _says_it(last, by_test, expires_at, certified):
@@ -209,8 +209,8 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     session.add(
         CertificateRow(
             id=content["id"], number=1 + (session.scalar(numbers) or 0), node=node.name, machine=node.machine,
-            issued_at=now, expires_at=expires_at, verdict=content["verdict"], tested_since=since, certified=certified,
-            document=certificate.sign(content, key), public_key=public_text(key),
+            issued_at=now, expires_at=expires_at, verdict=content["verdict"], tested_since=tested_since(session, node),
+            certified=certified, document=certificate.sign(content, key), public_key=public_text(key),
         )
     )  # fmt: skip
     session.flush()
@@ -222,8 +222,9 @@ def _says_it(
     """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
     name is new.
     """
-    same = row.expires_at >= expires_at and {row.verdict, verdict} != set(_PASSED)
-    return same and not row.revoked and all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
+    if row.revoked or row.expires_at < expires_at or (row.verdict != verdict and {row.verdict, verdict} <= {*Verdict}):
+        return False
+    return all(certified[kind].keys() <= row.certified[kind].keys() for kind in certified)
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
@@ -286,13 +287,14 @@ def _to_be_made(session: Session) -> bool:
 
 
 def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
-    query = select(CertificateRow).where(CertificateRow.node == node.name)
-    query = query.where(CertificateRow.machine == node.machine)
+    query = select(CertificateRow).where(CertificateRow.node == node.name, CertificateRow.machine == node.machine)
     return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
 
 
-def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
-    """Each node of ``which`` and the newest certificate of its present machine."""
+def _newest_of(
+    session: Session, which: ColumnElement[bool], *found: ColumnElement[bool]
+) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
+    """Each node of ``which`` and the newest certificate of its machine, where that is as ``found`` says."""
     place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.number.desc())
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
@@ -305,7 +307,7 @@ def _newest_of(session: Session, which: ColumnElement[bool]) -> Iterator[tuple[N
         .outerjoin(ranked, and_(ranked.c.node == NodeRow.name, ranked.c.place == 1))
         .outerjoin(CertificateRow, CertificateRow.id == ranked.c.id)
     )
-    yield from session.execute(query.where(which))
+    yield from session.execute(query.where(which, *found))
 
 
 def _stages(session: Session, node: NodeRow) -> list[dict[str, Any]]:
@@ -339,19 +341,28 @@ def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
     return min((run.started_at for _, run in _passed(session, node)), default=None)
 
 
-def _passed(session: Session, node: NodeRow) -> list[tuple[StageRow, RunRow]]:
-    """The newest verdict of each stage, [] if some stage did not pass."""
-    passed = [each for each in _latest(session, node).values() if each[0].verdict in _PASSED]
+def _passed(session: Session, node: NodeRow, provisional: Collection[str] = ()) -> list[tuple[StageRow, RunRow]]:
+    """The newest verdict of each stage, [] if some stage did not pass; one of ``provisional`` may be PROVISIONAL."""
+    allowed = dict.fromkeys(provisional, (*_PASSED, Verdict.PROVISIONAL))
+    passed = [each for name, each in _latest(session, node).items() if each[0].verdict in allowed.get(name, _PASSED)]
     return passed if len(passed) == len(STAGES) else []
 
 
-def _latest(session: Session, node: NodeRow) -> dict[str, tuple[StageRow, RunRow]]:
+def _accepted(session: Session, node: NodeRow) -> list[str]:
+    """The stages that were PROVISIONAL when a person admitted the node: no later test of it can judge more."""
+    known = _latest(session, node, StageRow.id <= node.accepted)
+    return [stage for stage, (row, _) in known.items() if row.verdict == Verdict.PROVISIONAL]
+
+
+def _latest(
+    session: Session, node: NodeRow, known: ColumnElement[bool] | InstrumentedAttribute[bool] = StageRow.current
+) -> dict[str, tuple[StageRow, RunRow]]:
     """The newest conclusive verdict of each stage of the node itself, as its SKU, at whatever level: a revalidation is
-    shorter than the qualification, whose verdicts stay current too.
+    shorter than the qualification, whose verdicts stay current too. ``known``: which verdicts count.
     """
-    newest = select(func.max(StageRow.id)).where(*of_machine(node), StageRow.current, StageRow.stage.in_(STAGES))
-    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after).group_by(StageRow.stage)
-    ids = list(session.scalars(newest))
+    newest = select(func.max(StageRow.id)).where(*of_machine(node), known, StageRow.stage.in_(STAGES))
+    newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after)
+    ids = list(session.scalars(newest.group_by(StageRow.stage)))
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(StageRow.id.in_(ids))
     return {stage.stage: (stage, run) for stage, run in session.execute(query)}
 

@@ -15,6 +15,7 @@ from muster.rules.lifecycle import waivers as rules
 from muster.rules.lifecycle.decisions import check_decision
 from muster.store.database import access
 from muster.store.database.decisions import WaiverRow
+from muster.store.database.digests import SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import FindingRow, NodeRow, RunRow, StageRow
 from muster.store.decisions.current import current_verdicts
@@ -41,7 +42,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
     The waiver follows the part that has the finding, as far as that goes in the current verdicts that have it.
-    Recorded verdicts stay unchanged.
+    Recorded verdicts stay unchanged. A hold for what is waived now ends, as if the waiver had been there before.
     Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
     part or machine that it was found on is no longer there.
     """
@@ -74,6 +75,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
         )  # fmt: skip
         session.add(row)
         session.flush()
+        recheck_machines(session, row, access.LESS)
         given = to_waiver(row)
         evidence = {"waiver": row.id, "finding": finding_id, "person": person}
         access.remark(session, node, person, f"waived {finding_id} {given}", evidence)
@@ -113,7 +115,7 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
             what = "is revoked already" if row else "does not exist"
             raise BadWaiver(f"waiver {waiver_id} {what}; see `muster waivers list`")
         text = f"revoked the waiver of {row.finding_id}: {reason.strip()}"
-        _recheck_machines(session, row, f"{person} {text}")
+        recheck_machines(session, row, f"{person} {text}")
         row.revoked_at = access.now()
         evidence = {"waiver": row.id, "finding": row.finding_id, "person": person}
         access.remark(session, access.node_row(session, row.node), person, text, evidence)
@@ -128,13 +130,13 @@ def recheck_expired() -> None:
     for waiver in waivers_over:
         with writing() as session:
             row = session.get_one(WaiverRow, waiver, with_for_update=True)
-            _recheck_machines(session, row, f"the waiver of {row.finding_id} has ended")
+            recheck_machines(session, row, f"the waiver of {row.finding_id} has ended")
             row.end_seen = True
 
 
-def _recheck_machines(session: Session, row: WaiverRow, why: str) -> None:
-    """Lock the nodes that a locked waiver is about, where it was given and where its part, or the chassis of its place,
-    sits now, and ask about them.
+def recheck_machines(session: Session, row: SuspectRow | WaiverRow, why: str) -> set[str]:
+    """Lock the nodes that a suspicion or a locked waiver is about, where it came about and where its part, or the
+    chassis of its place, sits now, and ask about them. Returns them.
 
     One that is not locked could enter production by the waiver at this moment.
     """
@@ -145,6 +147,7 @@ def _recheck_machines(session: Session, row: WaiverRow, why: str) -> None:
     for name in sorted(names):
         access.node_row(session, name, lock=True)
         access.recheck(session, name, why)
+    return names
 
 
 def find(*, node: str = "", over: bool = False) -> list[Waiver]:

@@ -19,7 +19,7 @@ from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
 from muster.store.fleet.measured import NOT_PEERS
-from muster.store.fleet.suspects import suspect_subjects
+from muster.store.fleet.suspects import end_with_goldens, suspect_subjects
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.goldens import DISSENT_MAX, Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.context.waivers import subject_of
@@ -88,7 +88,8 @@ def find(*, withdrawn: bool = False) -> list[KeptGolden]:
 def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that cite it stay. Raises UnknownGolden, and NoPerson without a named person and a reason.
+    Verdicts that cite it stay; parts that only differed from it are no suspects any more. Raises UnknownGolden, and
+    NoPerson without a named person and a reason.
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
@@ -113,6 +114,7 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
             session, person, reason, f"golden {identity} of {row.op} withdrawn",
             {"golden": identity, "digest": row.digest},
         )  # fmt: skip
+        end_with_goldens(session, person, f"golden {identity} is withdrawn: {reason.strip()}")
         return _record(row)
 
 

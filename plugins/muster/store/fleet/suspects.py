@@ -1,4 +1,5 @@
-"""Parts that corrupted data once. They stay suspects; no later test or reboot clears them.
+"""Parts that corrupted data once. They stay suspects; no later test or reboot clears them, and only the end of the
+goldens from which they differed does.
 
 What a part is, and how it is followed to another slot or node, is as for waivers (``waivers.subject_of``). A suspect
 that is taken out is no longer this node's; one that stays needs a named person.
@@ -16,10 +17,11 @@ from sqlalchemy.orm import Session
 
 from muster.model.runs import OpenFinding
 from muster.store.database import access
-from muster.store.database.digests import SuspectRow
+from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.decisions.waivers import marked_now
+from muster.store.decisions.waivers import marked_now, recheck_machines
 from muster.store.machines.parts import current_serials
+from muster_criteria.context.goldens import GOLDEN
 from muster_criteria.context.suspicion import makes_suspect
 from muster_criteria.context.waivers import CHASSIS, subject_of
 from muster_criteria.model import Finding, Judgement
@@ -77,6 +79,23 @@ def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
         OpenFinding(finding, row.stage, row.dag_id, row.run_id, row.since)
         for finding, (row, _) in zip(waived, listed, strict=True)
     ]
+
+
+def end_with_goldens(session: Session, person: str, why: str) -> None:
+    """End the suspicions that rest on goldens alone, where none that is in force cites or contradicts the part."""
+    current = GoldenRow.withdrawn_at.is_(None) & (GoldenRow.digest != "")
+    ids = set(session.scalars(select(GoldenRow.golden_id).where(current)))
+    differs = select(DigestRow.id).join(GoldenRow, GoldenRow.golden_id == DigestRow.golden_id)
+    differs = differs.where(current, GoldenRow.digest != DigestRow.digest)
+    for row in session.scalars(select(SuspectRow).where(SuspectRow.finding["rule"].as_string() == GOLDEN)).all():
+        part = row.subject or f"{row.device} of {row.node}"
+        cited = _FINDING.validate_python(row.finding).source.split()[1]  # as in ``Golden.cited``
+        if cited in ids or session.scalar(differs.where(DigestRow.subject == part).limit(1)):
+            continue
+        for name in sorted(recheck_machines(session, row, access.LESS)):
+            access.remark(session, access.node_row(session, name), person, f"{part} is no suspect any more: {why}")
+        session.delete(row)
+    session.flush()
 
 
 def suspect_subjects(session: Session, before: datetime.datetime | None = None) -> frozenset[str]:

@@ -358,7 +358,7 @@ def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evi
 def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
     found = [finding for _, finding in common_causes.findings_of_run(session, run)]
     place = session.get(PlaceRow, node.name)
-    blameless = select(StageRow.id).where(StageRow.run == run.id, StageRow.current, access.BLAMELESS)
+    current = select(StageRow.id).where(StageRow.run == run.id, StageRow.current)
     accepted = waivers.accepted(session, node, found)
     return ending.RunFacts(
         run=access.to_run(run),
@@ -368,7 +368,8 @@ def _facts(session: Session, run: RunRow, node: NodeRow) -> ending.RunFacts:
         suspect=not all(each.finding.waived for each in suspects_on(session, node)),
         accepted=accepted,
         clean=accepted or all(finding.severity is Severity.INFO for finding in found),
-        blameless=bool(session.scalar(select(blameless.exists()))),
+        blameless=bool(session.scalar(select(current.where(access.BLAMELESS).exists()))),
+        other_machine=bool(session.scalar(select(current.where(StageRow.job_end == access.OTHER_MACHINE).exists()))),
         preempted=place is not None and place.preempted,
         against=admission.against_service(session, node),
     )

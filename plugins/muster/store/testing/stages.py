@@ -43,7 +43,7 @@ class Sent:
     """What an attempt at a stage brought.
 
     ``result``: None if the node returned none. ``raw``, ``telemetry``: its bytes, as the node sent them. ``chassis``:
-    the readings of its BMC. ``attempts``: how often the stage was tried.
+    the readings of its BMC. ``attempts``: how often the stage was tried. ``refused``: as another machine's.
     """
 
     result: StageResult | None = None
@@ -51,6 +51,7 @@ class Sent:
     telemetry: bytes | None = None
     attempts: int = 1
     chassis: bytes | None = None
+    refused: bool = False
 
 
 class Recording:
@@ -161,7 +162,7 @@ def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
         attempts=sent.attempts, recorded_at=access.now(),
         started_at=_moment(result.started_at) if result else None,
         ended_at=_moment(result.ended_at) if result else None,
-        job_end=result.end if result else "",
+        job_end=result.end if result else access.OTHER_MACHINE if sent.refused else "",
         agent_sha256=result.agent_sha256 if result else "",
         probes=[[each.probe, each.status, each.reason] for each in result.probes] if result else [],
         environment=run.environment,  # a person may replace a driver before the run's next stage

@@ -225,6 +225,8 @@ def test_why_a_result_is_another_machines_stands_in_the_run_and_nothing_that_it_
     assert f"muster node confirm {NODE} B-2 --board" in run.headline
     kept = store.raw.stage_bytes(RUN, "intake")
     assert kept is None or not kept.result
+    node = store.nodes.get(NODE)
+    assert (node.state, node.inconclusive) == (State.TRIAGE, 0), "it was never qualified, and serves no more"
 
 
 @pytest.mark.parametrize(

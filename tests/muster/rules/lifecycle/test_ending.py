@@ -196,3 +196,17 @@ def test_the_pass_of_a_block_does_not_qualify_its_members(last: StageVerdict | N
         assert ending.attested(Evidence(KEY), known).full_coverage == full
     gap = facts(state=State.CLUSTER_VALIDATION, of_run=run, stages=[stage(block.stage, full=False)], verdicts=WELL)
     assert not ending.attested(Evidence(KEY), gap).full_coverage
+
+
+@pytest.mark.parametrize(("state", "path"), [
+    (State.REVALIDATION, (State.QUARANTINE, State.TRIAGE)), (State.PRODUCTION, (State.QUARANTINE, State.TRIAGE)),
+    (State.INTAKE, (State.REGISTERED,)),
+])  # fmt: skip
+@pytest.mark.parametrize("shadow", [False, True])
+def test_another_machine_leaves_service_at_once_unless_in_shadow_mode(
+    state: State, path: tuple[State, ...], shadow: bool
+) -> None:
+    refused = stage(verdict=Verdict.INCONCLUSIVE)
+    seen = facts(refused, state=state, of_node={"shadow": shadow}, clean=True, other_machine=True)
+    end, full = ending.end_of_run(seen, Verdict.INCONCLUSIVE, "standard")
+    assert (end.path, full) == (() if shadow else path, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import func, select
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from muster import store
 from muster.errors import BadSettings
+from muster.model.repairs import Fault
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.store.database import access, engine
@@ -29,6 +30,7 @@ from muster.store.database.models import (
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
+from tests.support import lives
 
 pytestmark = pytest.mark.usefixtures("fleet_db")
 
@@ -69,6 +71,7 @@ def deleted(now: datetime.datetime) -> dict[str, int]:
 @pytest.mark.both_dialects
 def test_each_kind_goes_when_its_time_has_come() -> None:
     a_run()
+    put_back()
     assert deleted(days(89)) == {}
     assert deleted(days(91)) == {"telemetry": 1}
     assert deleted(days(366)) == {"results": 1}
@@ -77,6 +80,46 @@ def test_each_kind_goes_when_its_time_has_come() -> None:
     assert deleted(days(36500)) == {}
     assert left() == {"artifacts": 0, "measurements": 0, "findings": 1, "stages": 1}
     assert store.reporting.run(RunKey(fleet.DAG, "gpu-0001__new")).stages[0].telemetry
+
+
+def _quarantined() -> None:
+    a_run()
+
+
+def _held() -> None:
+    store.nodes.add(fleet.new_node())
+    lives.in_production("gpu-0001")
+    with pytest.MonkeyPatch.context() as breaker:
+        breaker.setenv("MUSTER_BREAKER_FLEET", "1")
+        fleet.fail(run_id="gpu-0001__bad")
+    assert store.nodes.get("gpu-0001").held_run
+
+
+def _with_an_incident() -> None:
+    a_run()
+    store.repairs.open_incident("gpu-0001", Fault("gpu", "gpu3"), "it is slow", ["intake"], "short")
+    put_back()
+
+
+@pytest.mark.both_dialects
+@pytest.mark.parametrize("begin", [_quarantined, _held, _with_an_incident])
+def test_what_was_measured_stays_until_the_case_is_closed(
+    begin: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may be at its vendor's, and a decision may wait, for longer than any of it is kept."""
+    begin()
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1000")
+    before = left()
+    assert deleted(days(36500)) == {}
+    assert left() == before
+    if store.nodes.get("gpu-0001").held_run:
+        store.withdrawals.keep_in_service("gpu-0001", "Ada", "it is known")
+    for incident in store.repairs.find(still_open=True):
+        store.repairs.close(incident.id, "proved")
+    if store.nodes.get("gpu-0001").state is State.QUARANTINE:
+        put_back()
+    store.retention.apply(days(36500))
+    assert left()["artifacts"] == 0
 
 
 def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +184,7 @@ def test_retention_waits_for_no_writer_where_nothing_goes_and_deletes_few_files_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a_run()
+    put_back()
     store.nodes.add(fleet.new_node("gpu-0002"))
     fleet.qualify("gpu-0002", stages=("intake",))
     monkeypatch.setattr("muster.store.database.retention.FEW", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from muster import acting, store
 from muster.errors import NoPerson, UnknownGolden
 from muster.judging.case import NO_PEERS
 from muster.judging.reevaluate import reevaluate
+from muster.model.runs import OpenFinding
 from muster.model.states import State
 from muster.model.statistics import KeptGolden
+from muster.store.database import access
 from muster.store.database.digests import DigestRow
+from muster.store.database.engine import reading
+from muster.store.fleet.suspects import suspects_on
 from muster_criteria.context.goldens import Goldens, golden_id
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Action, Finding, Judgement, Severity, Verdict
@@ -42,13 +47,16 @@ def h100() -> tuple[Sku, dict[str, Any]]:
     return sku, healthy_raw(sku, STAGE, LEVEL)
 
 
-def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = False, **digests: str) -> Judgement:
+def visited(
+    node: str, run: str = "1", *, key: str = KEY, ops: Sequence[str] = (OP,), simulated: bool = False, **digests: str
+) -> Judgement:
     """A visit whose GPUs gave ``digests`` ("right", by default), judged and recorded as the task does."""
     sku, healthy = h100()
     measured = [measurement("full_entropy", "golden_key", gpu, key, "text") for gpu in GPUS]
     measured += [
-        measurement("full_entropy", "full_entropy_digest", gpu, digests.get(gpu, "right"), "text", labels={"op": OP})
+        measurement("full_entropy", "full_entropy_digest", gpu, digests.get(gpu, "right"), "text", labels={"op": op})
         for gpu in GPUS
+        for op in ops
     ]
     identity = {"boot_id": "b", "serials": {"system": node, **{gpu: f"{node}-{gpu}" for gpu in GPUS}}}
     raw = json.dumps(
@@ -68,6 +76,11 @@ def visited(node: str, run: str = "1", *, key: str = KEY, simulated: bool = Fals
 
 def findings(judgement: Judgement) -> list[tuple[str, Severity, Action]]:
     return [(each.device, each.severity, each.action) for each in judgement.findings]
+
+
+def suspects(node: str) -> list[OpenFinding]:
+    with reading() as session:
+        return suspects_on(session, access.node_row(session, node))
 
 
 def only() -> KeptGolden:
@@ -182,6 +195,31 @@ class TestWithdrawal:
         for node in ("a", "b", "c"):
             assert visited(node, "2", **dict.fromkeys(GPUS, "other")).verdict is Verdict.PASS
         assert only().digest == "other"
+
+    @pytest.mark.both_dialects
+    @pytest.mark.parametrize("other_too", [False, True])
+    def test_its_suspects_end_with_the_last_golden_from_which_they_differ(self, other_too: bool) -> None:
+        """A golden that was wrong stays held against no device: its FAIL is superseded by the next test."""
+        ops = (OP, "softmax") if other_too else (OP,)
+        for node in ("a", "b", "c"):
+            visited(node, ops=ops)
+        visited("d", gpu5="wrong", ops=ops)
+        for op in ops:
+            assert {each.finding.device for each in suspects("d")} == {"gpu5"}
+            store.goldens.withdraw(golden_id(KEY, op, simulated=False), "Ada", "another cuBLAS")
+        assert suspects("d") == []
+        assert store.nodes.events("d")[-1].actor == "Ada"
+
+    def test_a_suspect_by_other_evidence_stays(self) -> None:
+        for node in ("a", "b", "c"):
+            visited(node)
+        visited("d", gpu5="wrong")
+        corrupt = fleet.finding(metric="gemm_mismatches", device="gpu5")
+        lease = fleet.begin("d", "d__sdc")
+        fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(corrupt,))
+        store.leases.release(lease.key, "over")
+        store.goldens.withdraw(ID, "Ada", "another cuBLAS")
+        assert [each.finding.metric for each in suspects("d")] == ["gemm_mismatches"]
 
     def test_what_holds_a_key_without_a_golden_is_forgotten_too(self) -> None:
         visited("a")
