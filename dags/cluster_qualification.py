@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, task
+from airflow.sdk import DAG, TaskGroup, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
@@ -17,7 +17,7 @@ from muster.operators.testing.remote_job import RETRIES
 from muster_criteria.cluster.plan import MEMBERS_MAX, SOAK_MINUTES_MAX
 
 PARAMS = {
-    "nodes": Param(
+    "nodes": forms.field(
         type="array",
         items={"type": "string", "minLength": 1},
         minItems=2,
@@ -28,7 +28,7 @@ PARAMS = {
     ),
     "level": forms.level(),
     "reason": forms.reason("Why the nodes are tested now; printed in the reports."),
-    "soak_minutes": Param(
+    "soak_minutes": forms.field(
         0,
         type="integer",
         minimum=0,
@@ -37,7 +37,7 @@ PARAMS = {
         description_md="Repeat collectives for so long, and read the ports' error counters each minute. 0: as the "
         "level has it (**long**: an hour).",
     ),
-    "fault_run": Param(
+    "fault_run": forms.field(
         False,
         type="boolean",
         title="Kill ranks",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, task
+from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
@@ -21,7 +21,7 @@ PARAMS = {
     "node": forms.node("The name of a node in production"),
     "level": forms.level("short"),
     "reason": forms.reason(),
-    "stages": Param(
+    "stages": forms.field(
         None,
         type=["null", "array"],
         items={"type": "string", "enum": list(STAGES)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, TriggerRule, task
+from airflow.sdk import DAG, TriggerRule, task
 
 from muster.model import dags
 from muster.model.runs import RunKey
@@ -17,14 +17,16 @@ from muster.operators.lifecycle import repair
 
 PARAMS = {
     "node": forms.node("The name of a node in quarantine, triage or repair"),
-    "fault": Param(
+    "fault": forms.field(
         type="string",
         minLength=1,
         title="Fault",
         description_md="The class of the fault, as policies/repair.yaml has it.",
     ),
-    "device": Param("", type="string", title="Device", description_md="The device, such as `gpu3`; empty: the node."),
-    "part": Param(
+    "device": forms.field(
+        "", type="string", title="Device", description_md="The device, such as `gpu3`; empty: the node."
+    ),
+    "part": forms.field(
         "",
         type="string",
         title="Part",

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from jsonschema import Draft7Validator
+from jsonschema.validators import validator_for
 
 from muster.errors import MusterError
 from muster.model import dags
@@ -255,6 +257,7 @@ def test_the_form_explains_every_parameter() -> None:
             schema = dag.params.get_param(name).schema
             assert schema["description_md"]
             assert schema["title"]
+            assert validator_for(schema, default=None) is Draft7Validator, "the latest draft costs each task more CPU"
     dag = dags["node_qualification"]
     assert set(dag.params) == {"node", "level", "reason", "force_reason", "pool"}
     assert dag.params.get_param("level").schema["enum"] == ["demo", "short", "standard", "long"]

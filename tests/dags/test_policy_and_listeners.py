@@ -83,9 +83,9 @@ def test_a_module_that_cannot_be_imported_does_not_stop_airflow() -> None:
     assert set(policy.preload(["no_such_module_of_ours", "json"])) == {"no_such_module_of_ours", "json"}
 
 
-def test_airflow_loads_our_policy_which_preloads_where_it_is_set_and_a_celery_worker_its_tasks_before_it_forks() -> (
-    None
-):
+def test_airflow_loads_our_policy_which_preloads_where_it_is_set_and_a_celery_worker_its_tasks_before_it_forks(
+    tmp_path: Path,
+) -> None:
     """By the entry point. One process shows it all; what another one loads by itself: tests/dags/test_dag_files.py."""
     code = "import sys; sys.argv = ['airflow', 'celery', 'worker']; import airflow; from celery import signals; "
     code += "from airflow.settings import get_policy_plugin_manager as m; "
@@ -93,7 +93,7 @@ def test_airflow_loads_our_policy_which_preloads_where_it_is_set_and_a_celery_wo
     code += "tasks = {'muster.integration.warm', 'muster.operators.testing.block', 'airflow.dag_processing.dagbag'}; "
     code += "print('BEFORE', sorted(tasks & set(sys.modules))); signals.worker_init.send(sender=None); "
     code += "print('WARM', tasks <= set(sys.modules))"
-    env = {**os.environ, "MUSTER_PRELOAD": "1"}
+    env = {**os.environ, "MUSTER_PRELOAD": "1", "MUSTER_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
     assert "muster.integration.policy" in done.stdout
     assert "GX True" in done.stdout

@@ -40,7 +40,7 @@ def on_starting(component: Any) -> None:
     if not policy.is_scheduler(sys.argv):
         return
     if policy.forks_tasks(sys.argv, conf.get("core", "executor")):
-        policy.preload([*policy.dag_modules(), policy.WARM])
+        policy.preload([*policy.dag_modules(), *policy.WARM])
     try:
         from airflow.utils.session import create_session
 

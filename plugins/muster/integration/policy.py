@@ -47,8 +47,8 @@ PRELOAD = (
 )
 """Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
 
-WARM = "muster.integration.warm"
-"""Of our tasks, with the modules of the DAG files: does before a fork what each task would do again for itself."""
+WARM = ("muster.integration.warm", "muster.integration.rehearsal")
+"""Of our tasks, with the modules of the DAG files: do before a fork what each task would do again for itself."""
 
 
 def dag_modules() -> list[str]:
@@ -94,9 +94,7 @@ def preload(modules: Sequence[str] = PRELOAD) -> dict[str, float]:
         try:
             importlib.import_module(name)
         except Exception as error:  # a broken extra must not keep Airflow from starting
-            log.warning(
-                "Muster could not preload %s, so each process that needs it imports it by itself: %s", name, error
-            )
+            log.warning("Muster could not preload %s, so each task takes longer: %s", name, error)
         took[name] = time.monotonic() - began
     return took
 
@@ -127,7 +125,7 @@ if _words(sys.argv)[:2] == ["celery", "worker"]:
     from celery import signals  # type: ignore[import-untyped]
 
     # Sent before the worker forks its pool, whose processes fork those of the tasks.
-    signals.worker_init.connect(lambda **_: preload([*dag_modules(), WARM]), weak=False)
+    signals.worker_init.connect(lambda **_: preload([*dag_modules(), *WARM]), weak=False)
 
 # Airflow 3.3 clears this flag only where there is an airflow_local_settings.py; while it is set, task instances are
 # made without asking the hooks of entry points.

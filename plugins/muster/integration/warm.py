@@ -37,7 +37,7 @@ def warm() -> None:
     for name in list_skus(folders):
         with contextlib.suppress(SkuError):  # said by the task of a node of this model
             current_sku(name, folders)
-    case = Case(current_sku(SKU, ()), STAGE, LEVEL, parse_result(json.dumps(_RESULT).encode()), simulated=True)
+    case = Case(current_sku(SKU, ()), STAGE, LEVEL, parse_result(json.dumps(RESULT).encode()), simulated=True)
     now = datetime.datetime.now(datetime.UTC)
     lines = (Series("load", "node", "count", (0.0, 1.0), (1.0, 2.0)),)
     judgement = judge(case)
@@ -50,7 +50,7 @@ def warm() -> None:
     zipapp.packed()
 
 
-_RESULT = {
+RESULT = {
     "schema": "muster.result/1", "job_id": "warm", "node": "warm", "stage": STAGE, "level": LEVEL, "fence": 1,
     "agent_sha256": "", "simulated": True, "started_at": 1.0, "ended_at": 2.0, "end": "completed", "partial": False,
     "identity": {"boot_id": "b", "serials": {"system": "s"}}, "environment": {"kernel": "k"},

@@ -73,24 +73,29 @@ HOW_THOROUGHLY = "How thoroughly. At least so long under load, on a CPU node and
 )
 
 
+def field(*default: Any, **schema: Any) -> Param:
+    """A field of a form. Each task validates all: by draft 7 of JSON Schema, in a fifth of the time of the latest."""
+    return Param(*default, schema={"$schema": "http://json-schema.org/draft-07/schema#", **schema})
+
+
 def node(whose: str = "The node's name") -> Param:
     """One enrolled node."""
-    return Param(type="string", minLength=1, title="Node", description_md=f"{whose}, as `muster node list` shows it.")
+    return field(type="string", minLength=1, title="Node", description_md=f"{whose}, as `muster node list` shows it.")
 
 
 def level(default: str = "standard", *, title: str = "Level", description: str = HOW_THOROUGHLY) -> Param:
     """How thoroughly to test."""
-    return Param(default, type="string", enum=list(LEVELS), title=title, description_md=description)
+    return field(default, type="string", enum=list(LEVELS), title=title, description_md=description)
 
 
 def reason(description: str = "Why the node is tested now; printed in the report.") -> Param:
     """Why the run is wanted."""
-    return Param("by hand", type="string", minLength=1, title="Reason", description_md=description)
+    return field("by hand", type="string", minLength=1, title="Reason", description_md=description)
 
 
 def force_reason(whom: str = "the node", user: str = "it", refused: str = "a busy node refused") -> Param:
     """The reason to test a node in use; empty to refuse a node in use."""
-    return Param(
+    return field(
         None,
         type=["null", "string"],
         title="Force, because",
@@ -101,7 +106,7 @@ def force_reason(whom: str = "the node", user: str = "it", refused: str = "a bus
 
 def pool() -> Param:
     """The pool that limits how many new nodes are tested at once."""
-    return Param(
+    return field(
         None,
         type=["null", "string"],
         maxLength=POOL_CHARACTERS,

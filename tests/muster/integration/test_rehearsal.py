@@ -1,0 +1,80 @@
+"""A run that is stored and undone before task processes are forked: it compiles their statements and leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, MetaData, event, select
+from sqlalchemy.engine.interfaces import CacheStats
+
+from muster import store
+from muster.model.runs import RunKey
+from tests.muster import fleet
+from tests.support import lives
+
+
+@pytest.fixture
+def rehearsal(fleet_db: str) -> ModuleType:
+    """Imported by the test that asks for it: the import rehearses."""
+    return importlib.import_module("muster.integration.rehearsal")
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[list[str]]:
+    """The statements that are compiled within the block."""
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool) -> None:
+        if context.cache_hit is CacheStats.CACHE_MISS:
+            found.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def rows() -> dict[str, list[Any]]:
+    """All that the database holds."""
+    made, tables = store.engine.engine(), MetaData()
+    tables.reflect(made)
+    with made.connect() as connection:
+        return {each.name: sorted(map(repr, connection.execute(select(each)))) for each in tables.sorted_tables}
+
+
+@pytest.mark.both_dialects
+def test_it_changes_no_row_and_leaves_no_connection_to_a_fork(rehearsal: ModuleType) -> None:
+    store.nodes.add(fleet.new_node())
+    lives.qualified("gpu-0001")
+    before = rows()
+    store.engine.engine().dispose()
+    opened: list[int] = []
+    event.listen(store.engine.engine(), "connect", lambda *_: opened.append(os.getpid()))
+    event.listen(store.engine.engine(), "close", lambda *_: opened.remove(os.getpid()))
+    rehearsal.rehearse()
+    assert opened == []
+    assert rows() == before
+
+
+@pytest.mark.both_dialects
+def test_a_run_after_it_compiles_nothing(rehearsal: ModuleType) -> None:
+    store.nodes.add(fleet.new_node(serials={"system": "S1"}))
+    store.engine.engine()._compiled_cache.clear()
+    rehearsal.rehearse()
+    with compiled() as statements:
+        lives.qualified("gpu-0001")
+        store.reporting.run(RunKey("node_qualification", "gpu-0001__earlier"))
+    assert statements == []
+
+
+def test_without_records_it_says_so_and_airflow_starts(muster_home: object) -> None:
+    from muster.integration import policy
+
+    assert set(policy.preload(policy.WARM)) == set(policy.WARM)
