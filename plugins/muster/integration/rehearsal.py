@@ -18,10 +18,10 @@ from muster.model.dags import NODE_QUALIFICATION
 from muster.model.nodes import NewNode
 from muster.model.runs import RunKey
 from muster.model.stages import STAGES
-from muster.remote import attempt as remote
-from muster.remote import outcome
-from muster.remote.attempt import Programme, Task
-from muster.remote.outcome import Ended, Kind
+from muster.remote.job import attempt as remote
+from muster.remote.job import outcome
+from muster.remote.job.attempt import Programme, Task
+from muster.remote.job.outcome import Ended, Kind
 from muster.settings import settings
 from muster_criteria.measured import parse_result
 from muster_criteria.model import Coverage, Judgement, Verdict
