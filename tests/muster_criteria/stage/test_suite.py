@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -139,3 +140,13 @@ def test_every_frame_is_judged_by_its_own_rows(case: MakeCase) -> None:
         frame = pd.DataFrame({rule.column: [1.0, 1.0, 1.0] for rule in rules})
         frame.loc[bad, rules[1].column] = -1.0
         assert unexpected_rows(frame, rules) == {rules[0].column: [], rules[1].column: bad}
+
+
+def test_collections_do_not_look_at_what_was_imported() -> None:
+    before = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]  # type: ignore[var-annotated]
+    suite._frames.cache_clear()
+
+    suite._frames()
+
+    assert gc.get_freeze_count() >= before + len(kept)

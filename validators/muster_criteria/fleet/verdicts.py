@@ -118,7 +118,7 @@ class _Rules:
     ) -> None:
         self._readings, self._thresholds, self._at_least = readings, thresholds, at_least
         self._has_past = np.zeros(len(readings), dtype=np.bool_) if has_past is None else has_past
-        self._items = pd.factorize(readings.item)[0].astype(np.int64) if readings.repeated else readings.item
+        self._items = pd.factorize(readings.item)[0] if readings.repeated else np.empty(0, dtype=np.int64)
 
     def of(
         self,

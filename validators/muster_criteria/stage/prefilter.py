@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +24,7 @@ from muster_criteria.fleet.budget import RETEST_MIN
 from muster_criteria.fleet.peers.distances import Distances
 from muster_criteria.fleet.peers.history import History
 from muster_criteria.fleet.peers.snapshot import Snapshot, build_snapshot
-from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, medians, others_medians, series_of
+from muster_criteria.fleet.series.keyed import SERIES, Codes, Numbers, by_group, medians, others_medians, series_of
 from muster_criteria.fleet.series.readings import group_of, stack_of, together
 from muster_criteria.fleet.verdicts import judge_readings
 from muster_criteria.kinds.kind import Seen, Times
@@ -35,7 +36,7 @@ from muster_criteria.stage.case import Case
 from muster_criteria.stage.coverage import SENSOR_SHARE
 from muster_criteria.stage.plausible import LEAST, RATE_MOST
 
-BLOCK_ROWS = 400_000
+BLOCK_ROWS = 300_000
 """Readings looked at at a time, to save memory: what one node shows does not depend on today's readings of others."""
 NEAR = 1e-6
 """Margins below this share count as small: rounding must leave out none."""
@@ -143,11 +144,12 @@ def _blocks(today: pd.DataFrame) -> Iterator[pd.DataFrame]:
     node = today["node"].cat.codes.to_numpy()
     names = today["node"].cat.categories
     count = max(math.ceil(len(today) / BLOCK_ROWS), 1)
-    each = math.ceil(len(names) / count)
+    each = max(math.ceil(len(names) / count), 1)
     in_order = bool((np.diff(node) >= 0).all())
-    for first in range(0, len(names), max(each, 1)):
+    firsts = range(0, len(names) + each, each)
+    bounds = itertools.pairwise(np.searchsorted(node, firsts).tolist())
+    for first, (start, end) in zip(firsts, bounds, strict=False):
         if in_order:
-            start, end = np.searchsorted(node, [first, first + each])
             block = today.iloc[start:end]
         else:
             block = today.iloc[np.flatnonzero((node >= first) & (node < first + each))]
@@ -216,8 +218,7 @@ def _by_limits(block: pd.DataFrame, sku: Sku, stage: str) -> Codes:
     for limit in sku.all_limits:
         if limit.kind.looks_at(limit) != "row" and (not limit.stages or stage in limit.stages):
             limits.setdefault(limit.metric, []).append(limit)
-    order = np.argsort(series.astype(np.min_scalar_type(len(keys))), kind="stable")  # 16 bits are sorted by radix
-    starts = np.searchsorted(series[order], np.arange(len(keys) + 1))
+    order, starts = by_group(series, len(keys))
     of_series = {
         (kind, metric, labels_of(labels), unit): order[starts[at] : starts[at + 1]]
         for at, (kind, metric, labels, unit) in enumerate(keys)
@@ -251,7 +252,7 @@ def _small(limit: Limit, rows: Codes, columns: _Columns, of_series: Mapping[_Ser
             return rows
         size = int(node.max()) + 1
         median, others, count = medians(value, node, size)[0][node], *others_medians(value, node, size)
-    text = np.full(len(rows), None, dtype=object)
+    text = np.empty(len(rows), dtype=object)  # each is None
     seen = Seen(
         value, nothing, text, median, others, count, lambda times: _referred(limit, times, rows, columns, of_series)
     )

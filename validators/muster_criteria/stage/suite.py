@@ -7,6 +7,7 @@ Great Expectations takes seconds to import, so it is imported where it is used; 
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,9 @@ def _frames() -> Any:
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
     asset = context.data_sources.add_pandas("muster").add_dataframe_asset("frame")
-    return asset.add_batch_definition_whole_dataframe("whole")
+    whole = asset.add_batch_definition_whole_dataframe("whole")
+    gc.freeze()  # what was imported lives as long as the process: no collection needs to look at it again
+    return whole
 
 
 def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster_criteria.fleet.series.keyed import Places, medians, others_medians
+from muster_criteria.fleet.peers.history import OWNER, VISIT_COLUMNS, History
+from muster_criteria.fleet.series.keyed import Places, by_group, medians, others_medians
 from muster_criteria.fleet.series.timeline import VISITS_MAX, row_medians
 
 NUMBER = st.floats(-1e6, 1e6, width=32) | st.just(float("nan"))
@@ -54,6 +55,29 @@ def test_a_key_is_found_where_it_first_stands(keys: list[int], size: int) -> Non
     wanted = np.arange(-1, 41)
     found = Places.of(np.array(keys, dtype=np.int64), size).find(wanted).tolist()
     assert found == [keys.index(key) if key in keys else -1 for key in wanted.tolist()]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=30), st.sampled_from([7, 255, 256, 70_000]))
+def test_positions_by_group_keep_their_order(groups: list[int], size: int) -> None:
+    order, starts = by_group(np.array(groups, dtype=np.int16), size)
+    for group in range(7):
+        assert order[starts[group] : starts[group + 1]].tolist() == [at for at, of in enumerate(groups) if of == group]
+    assert len(starts) == size + 1
+    assert starts[-1] == len(groups)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from("abcd"), max_size=20), st.lists(st.sampled_from("abcdx"), max_size=4))
+def test_the_history_of_some_nodes_is_that_of_each(nodes: list[str], wanted: list[str]) -> None:
+    frame = pd.DataFrame(dict.fromkeys(OWNER, nodes), dtype="str").astype("category")
+    history = History(frame.assign(**{name: np.arange(len(nodes), dtype=np.float32) for name in VISIT_COLUMNS}))
+    some = history.of_nodes(wanted)
+    assert some.series["node"].cat.categories.tolist() == sorted({*nodes} & {*wanted})
+    for name in "abcdx":
+        own = history.of(name) if name in wanted else History(frame[:0])
+        assert some.of(name).series["node"].tolist() == own.series["node"].tolist()
+        assert name not in wanted or some.of(name).values.tolist() == own.values.tolist()
 
 
 def test_medians_of_nothing() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from muster_criteria.fleet.peers.distances import distances
@@ -24,6 +25,7 @@ from muster_criteria.fleet.series.keyed import (
     Numbers,
     Places,
     SeriesKey,
+    by_group,
     keyed,
     mapping,
     series_of,
@@ -57,16 +59,21 @@ class History:
         return History(self.series[self.series["node"] == node].reset_index(drop=True))
 
     def of_nodes(self, nodes: Sequence[str]) -> History:
-        """The history of these nodes alone, without the names of others."""
+        """The history of these nodes alone, without the names of others; the rows of a node stay in order."""
+        names = self._categories["node"].categories
+        wanted = np.unique(names.get_indexer(list(nodes)))
+        wanted = wanted[wanted >= 0]
+        order, starts = self._by_node
+        kept = np.concatenate([order[:0], *(order[starts[at] : starts[at + 1]] for at in wanted.tolist())])
+        own = np.repeat(np.arange(len(wanted)), starts[wanted + 1] - starts[wanted])
+        return History(self.series.take(kept).assign(node=pd.Categorical.from_codes(own, names[wanted])))
+
+    @functools.cached_property
+    def _by_node(self) -> tuple[npt.NDArray[np.int32], Codes]:
+        """The positions of the rows by node, in four bytes each; and where those of each node start."""
         node = self._categories["node"]
-        wanted = node.categories.isin(nodes)
-        codes, numbers = node.codes.to_numpy(), np.flatnonzero(wanted)
-        # Numbers of a block's nodes follow one another: comparing rules most rows out, faster than looking each up.
-        first, last = (numbers[0], numbers[-1]) if len(numbers) else (0, -1)
-        near = np.flatnonzero((codes >= first) & (codes <= last))
-        kept = near[wanted[codes[near]]]
-        own = pd.Categorical.from_codes((np.cumsum(wanted) - 1)[codes[kept]], node.categories[wanted])
-        return History(self.series.take(kept).assign(node=own))
+        order, starts = by_group(node.codes.to_numpy(), len(node.categories))
+        return order.astype(np.int32), starts
 
     @functools.cached_property
     def values(self) -> Matrix:

@@ -96,7 +96,7 @@ class Keyed:
     def __len__(self) -> int:
         return len(self.value)
 
-    @property
+    @functools.cached_property
     def sign(self) -> Numbers:
         """The sign of each reading's series."""
         return np.array([series.sign for series in self.catalogue] or [0.0])[self.series]
@@ -297,12 +297,18 @@ def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
     return np.array([known.get(name, -1) for name in names] or [-1], dtype=np.int64)
 
 
+def by_group(groups: npt.NDArray[np.integer[Any]], size: int) -> tuple[Codes, Codes]:
+    """Positions by group (0…size−1), in order within each; and where each group starts, with the end of the last."""
+    starts = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=size))])
+    return np.argsort(groups.astype(np.min_scalar_type(size)), kind="stable"), starts  # 16 bits are sorted by radix
+
+
 def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
     """Median (NaN for an empty group) and number of the values of each of the groups 0…size−1, without NaN values."""
     values = np.where(np.isfinite(values), values, np.nan)
-    among = np.bincount(groups, minlength=size)
+    order, starts = by_group(groups, size)
+    among = np.diff(starts)
     count = among - np.bincount(groups[np.isnan(values)], minlength=size)
-    order, starts = np.argsort(groups, kind="stable"), np.cumsum(among) - among
     found = np.full(size, np.nan)
     for each in np.flatnonzero(np.bincount(among)[1:]) + 1:  # groups of one size at a time: most fleets have few sizes
         of = np.flatnonzero(among == each)
