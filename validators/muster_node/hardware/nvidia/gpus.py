@@ -113,6 +113,7 @@ class NvidiaGpus(Gpus):
             yield from states.counters(self._nvml, gpu, links, self._driver)
             busy = self._query("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
             yield number("utilisation", device, "%", busy)
+            yield from states.clock_shares(self._nvml, gpu)
             yield processes.foreign(self._nvml, gpu)
             yield number("gpu_lost", device, "bool", states.lost(self._nvml, gpu))
 
