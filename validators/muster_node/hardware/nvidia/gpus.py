@@ -10,7 +10,6 @@ import ctypes
 import functools
 import importlib
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,8 @@ from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
 
 _GIB = 2.0**30
+_CPU_WORDS = 128
+"""Words of 64 in a mask of CPUs: 8,192, the most that Linux is built for; those online may have any numbers."""
 GPUS_MAX = 256
 """Eight times what the largest machine has."""
 
@@ -165,7 +166,7 @@ class NvidiaGpus(Gpus):
 
     def _near(self, handle: Any) -> frozenset[int]:
         """The logical CPUs of the GPU's own NUMA node, from NVML's bit mask in words of 64."""
-        masks = self._query("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
+        masks = self._query("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def _pace(self, handle: Any) -> Pace:
