@@ -351,12 +351,12 @@ def _clocks(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]
     held = [_content(fact) for fact in series.get(("throttle_reason", "", ""), ())]
     spans = [after - before for before, after in zip((times[0], *times), (*times[1:], times[-1]))]
     for domain in [domain for name, domain, _ in series if name == "clock_share"]:
-        shares = map(_content, series["clock_share", domain, ""])
-        work = [each for each in zip(shares, _loaded(series), held, spans) if each[1] and isinstance(each[0], float)]
+        shares = [None if fact is None else fact.value for fact in series["clock_share", domain, ""]]
+        work = [each for each in zip(shares, _loaded(series), held, spans) if each[1] and each[0] is not None]
         free = [each for each in work if each[2] == "none"]
         enough = len(free) >= RUN and 2.0 * sum(each[3] for each in free) >= sum(each[3] for each in work)
         note = "" if enough else "the driver named what held it for most of the work" if work else AT_REST
-        value = max(each[0] for each in free) if enough else None
+        value = max(each[0] or 0.0 for each in free) if enough else None
         yield Found("clock_share", gpu, value, labels={"domain": domain}, note=note)
 
 
