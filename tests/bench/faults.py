@@ -68,7 +68,7 @@ FAULTS = {
     "hbm_slow": Known(("memory_bandwidth",), ("share", 0.70, 0.88)),
     "leaky": Known(CLOCK, ("share", 0.45, 0.6)),
     "power_limit": Known(("power_limit",), ("share", 0.5, 0.9)),
-    "clock_lock": Known(CLOCK, ("share", 0.5, 0.72)),
+    "clock_lock": Known(("clock_share",), ("share", 0.5, 0.72)),
     "mig_mode": Known(("mig_mode",)),
     "ecc_mode": Known(("ecc_mode",)),
     "ecc": Known(("ecc_uncorrected_delta",), ("per_hour", 60.0, 600.0)),

@@ -47,6 +47,20 @@ def test_neighbours_have_the_same_rail_dead_or_corrupt(counts: Counts, wrong: bo
 
 
 @pytest.mark.parametrize(
+    ("block", "rails", "links", "seed"),
+    [("8, leaves unknown", 1, 0.5, 8), ("8, leaves unknown", 8, 1.0, 0), ("9, leaves unknown", 8, 1.0, 0)],
+)
+def test_a_slow_nic_does_not_pass_by_a_round_of_slow_pairs_where_leaves_are_unknown(
+    block: str, rails: int, links: float, seed: int
+) -> None:
+    """A round whose pairs are all between leaves has half the usual rate, and a NIC that lost half is as fast."""
+    for shape, _, world, known, _ in worlds(["bad NIC"], [seed]):
+        if (shape, len(known.rails), world.between) == (block, rails, links):
+            ((part, _),) = world.planted.items()
+            assert judged(world, known, seed)[known.nodes[part.a]] not in (Verdict.PASS, Verdict.WARN)
+
+
+@pytest.mark.parametrize(
     ("block", "rails", "what", "links", "seed"),
     [
         ("12, leaves unknown", 1, "slow uplink", 1.0, 2),  # slow cells are the median of a round

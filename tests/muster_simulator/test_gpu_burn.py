@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import functools
 import importlib
 import importlib.util
 from concurrent.futures import Future
+from multiprocessing import synchronize
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -269,6 +271,16 @@ def test_cores_work_and_check_memory_while_the_gpus_do_and_stop_with_them(tmp_pa
     assert measured["host_burn_rate"].value
     assert measured["memory_burn_mismatches"].value == 0
     assert measured["memory_burn_mismatches"].samples >= 1
+
+
+def test_cores_work_where_there_is_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a full /dev/shm: no semaphore can be made, and none is needed."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(synchronize.SemLock, "__init__", full)
+    assert _beside(open_hardware(), tmp_path, 0.01)["host_burn_rate"].value
 
 
 def test_caches_hold_no_memory_that_burns_with_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

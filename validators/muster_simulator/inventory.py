@@ -13,6 +13,7 @@ from muster_simulator.physics import THROTTLE_REASONS
 from muster_simulator.state import GpuState, State
 
 _MEMORY_CLOCK_MHZ = 2619.0
+_SM = {"domain": "sm"}
 _LOWEST_LIMIT_SHARE = 0.3
 _BIOS, _BMC, _INFOROM = "1.4.2", "24.9", "G520.0200.00.05"
 IS_LOST = "NVML: GPU is lost (error 15)"
@@ -72,6 +73,7 @@ def states(machine: Machine, state: State, known: Collection[int]) -> list[Fact]
         own = [
             *_gpu_facts(machine, machine.gpus[slot], gpu),
             Fact("utilisation", device, "%", 100.0 if gpu.busy else 0.0),
+            Fact("clock_share", device, "%", 100.0 * gpu.clock_mhz / machine.model.boost_clock_mhz, labels=_SM),
             Fact("foreign_processes", device, "count", 0.0),
         ]
         facts += _or_lost(gpu, [fact for fact in own if fact.name not in _COUNTED])

@@ -27,6 +27,7 @@ SLOW = {"metric": "step_excess", "device": "node", "unit": "%", "ceiling": 1, "l
         ("limits", BF16 | {"stages": ["thermal"]}, "not-measured"),
         ("limits", HOT | {"invalidates": ["gemm_rate"]}, None),
         ("limits", HOT | {"invalidates": ["gemm_ratte"]}, "unknown-metric"),
+        ("limits", HOT | {"explains": ["gemm_ratte"]}, "unknown-metric"),
         ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_threads"}}, None),
         ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_cores"}}, "not-required"),
         ("limits", TESTED | {"floor": {"times": 0.5, "metric": "cpu_cores"}, "breach": "warn"}, None),

@@ -101,7 +101,7 @@ class Failing(FakeNvml):
         super().__init__(
             links=18, nvmlDeviceGetTotalEccErrors=0, nvmlDeviceGetRemappedRows=(0, 0, 0, 0),
             nvmlDeviceGetCurrPcieLinkWidth=16, nvmlDeviceGetCurrentClocksEventReasons=0,
-            nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=100, memory=40),
+            nvmlDeviceGetClockInfo=1980,            nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=100, memory=40),
         )  # fmt: skip
         self._call, self._fail, self.fails = call, fail, False
 

@@ -127,7 +127,9 @@ def test_a_figure_that_is_no_number_is_missing_and_never_zero(node: Node) -> Non
 
 def test_a_probe_computes_without_mps_in_the_precision_that_it_sets_on_gpus_in_bus_order(node: Node) -> None:
     kept = {"CUDA_CACHE_DISABLE": "1"}
-    given = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", "NVIDIA_TF32_OVERRIDE": "0", "CUDA_VISIBLE_DEVICES": "1,0", **kept}
+    bound = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0", "KMP_AFFINITY": "compact"}
+    hidden = {"NVIDIA_TF32_OVERRIDE": "0", "CUDA_VISIBLE_DEVICES": "1,0"}
+    given = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps", **hidden, **bound, **kept}
     done = node.run(plan(call("environment")), env=given)
     found = dict(str(row.text).split("=", 1) for row in done.measured("environment"))
     scratch = found.pop("scratch")

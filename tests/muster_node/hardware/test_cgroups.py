@@ -46,7 +46,10 @@ def tree(root: Path, files: dict[str, str]) -> Files:
     return Files(root)
 
 
-@pytest.mark.parametrize("files", [USER_SLICE, SLURM_1, CONTAINER])
+HIGH = {**CONTAINER, "sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/memory.high": f"{6 * GIB}\n"}
+
+
+@pytest.mark.parametrize("files", [USER_SLICE, SLURM_1, CONTAINER, HIGH])
 def test_the_group_that_leaves_least_is_what_is_free(files: dict[str, str], tmp_path: Path) -> None:
     assert cgroups.free_memory(tree(tmp_path, files)) == 4 * GIB
 

@@ -80,6 +80,25 @@ def test_threads_of_one_core_count_once(tree, monkeypatch):
     assert [device.id for device in hardware.devices("core")] == ["cpu0", "cpu1"]
 
 
+@pytest.mark.parametrize(
+    ("smt", "present", "offline", "count"),
+    [
+        ("on", "0-7", "", 0.0),
+        ("on", "0-7", "2,5-6", 3.0),
+        ("notsupported", "0-7", "7-127", 1.0),  # beyond 7 there is none
+        ("off", "0-7", "4-7", None),
+        ("on", "0-7", None, None),
+    ],
+)
+def test_cpus_that_are_switched_off_are_counted(tree, smt, present, offline, count):
+    base = "/sys/devices/system/cpu/"
+    files = {base + "smt/control": smt, base + "present": present, base + "online": "0-3"}
+    if offline is not None:
+        files[base + "offline"] = offline
+    fact = by_name(inventory.inventory(tree(files)))["cpu_offline", "node"]
+    assert (fact.value, bool(fact.note)) == (count, count is None)
+
+
 def test_disks_and_ports(tree):
     files = tree(
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -385,3 +386,13 @@ def test_a_gpus_cpus_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> N
     assert near() == {0, 2, 65}
     *_, untold = built[1]
     assert untold() == frozenset()
+
+
+def test_a_gpus_cpus_are_found_beyond_those_that_are_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML fills as many words as it is given; of 256 CPUs, 192 are offline and those of this GPU are the last."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    masks = [0, 0, 0, 1 << 63]
+    built: list[Any] = []
+    monkeypatch.setattr(nvidia, "CudaCompute", lambda *arguments: built.append(arguments))
+    NvidiaGpus(FakeNvml(nvmlDeviceGetCpuAffinity=lambda handle, words: masks[:words])).compute(Device("gpu2", "gpu", 2))
+    assert built[0][-1]() == {255}

@@ -37,6 +37,17 @@ def test_everything_that_a_load_may_change_is_read() -> None:
     assert facts["mode_change_pending", ""].value == 0.0
 
 
+@pytest.mark.parametrize(
+    ("now", "highest", "share"),
+    [(990, 1980, 50.0), (1980, 1980, 100.0), (990, 0, None), (2**32 - 1, 1980, None), (990, 2**32 - 1, None)],
+)
+def test_a_clock_is_a_share_of_the_highest(now: int, highest: int, share: float | None) -> None:
+    facts = _of(FakeNvml(nvmlDeviceGetClockInfo=now, nvmlDeviceGetMaxClockInfo=highest))
+    for domain in ("sm", "memory"):
+        fact = facts["clock_share", domain]
+        assert (fact.value, bool(fact.note)) == (share, share is None)
+
+
 @pytest.mark.parametrize("call", ["nvmlDeviceGetEccMode", "nvmlDeviceGetMigMode"])
 def test_a_mode_that_the_next_reset_changes_is_pending(call: str) -> None:
     assert _of(FakeNvml(**{call: [1, 0]}))["mode_change_pending", ""].value == 1.0

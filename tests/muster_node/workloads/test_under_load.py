@@ -12,6 +12,7 @@ from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, throttle_field
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.workloads.growth import Growth
 from muster_node.workloads.under_load import (
+    AT_REST,
     COUNTED,
     HEAT,
     METRICS,
@@ -191,6 +192,35 @@ def test_a_link_that_drops_or_becomes_unreadable_adds_no_zero() -> None:
         assert "link 1" in found.note
     found = _found([*_facts(), *_nvlink(0.0, 0.0)], [*_facts(), *_nvlink(0.0, 2.0)])["nvlink_errors_delta", "recovery"]
     assert found.value == 2.0
+
+
+@pytest.mark.parametrize(
+    ("reasons", "share"),
+    [
+        (["none"] * 5, 53.0),
+        (["sw_power_cap"] * 2 + ["none"] * 3, 53.0),
+        (["sw_power_cap"] * 3 + ["none"] * 2, None),
+        (["hw_thermal"] * 5, None),
+        ([None] * 5, None),
+    ],
+)
+def test_a_clock_counts_where_the_driver_names_nothing_that_holds_it(
+    reasons: list[str | None], share: float | None
+) -> None:
+    """As ``nvidia-smi -lgc`` leaves it; of readings at rest, and while a limit holds it, a low clock shows nothing."""
+    rest = [*_facts(utilisation=0.0, throttle_reason="none"), _clock(17.0)]
+    work = [[*_facts(throttle_reason=reason), _clock(50.0 + place % 2 * 3.0)] for place, reason in enumerate(reasons)]
+    found = _found(rest, *work, rest)["clock_share", "sm"]
+    assert (found.value, bool(found.note)) == (share, share is None)
+
+
+def test_the_clock_of_a_gpu_that_never_worked_is_not_known() -> None:
+    rest = [*_facts(utilisation=0.0, throttle_reason="none"), _clock(17.0)]
+    assert _found(*[rest] * 5)["clock_share", "sm"].note == AT_REST
+
+
+def _clock(share: float) -> Fact:
+    return Fact("clock_share", GPU, "%", share, labels={"domain": "sm"})
 
 
 def test_a_power_limit_that_was_lowered_for_a_while_is_a_changed_setting() -> None:

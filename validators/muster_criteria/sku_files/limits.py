@@ -30,10 +30,10 @@ class Limit(Written):
     In a SKU file exactly one key of ``kinds.LIMIT_KINDS`` is set; here ``key`` names it and ``value`` is what it is set
     to. ``siblings``: how many siblings a limit relative to their median needs. ``stages``: applies only there (empty:
     everywhere). ``invalidates``: other metrics of the stage that are invalid too while this limit is broken,
-    but for those of the device's siblings.
-    ``meaning``: half a sentence for operators ("computes wrong results"). ``source``: where
-    the number comes from; ``date``: when it was taken from there; ``stack``: driver, CUDA, libraries, container and
-    conditions under which it holds, as the source states them.
+    but for those of the device's siblings. ``explains``: metrics of the device whose findings are then of this limit's
+    fault and action, and say so. ``meaning``: half a sentence for operators ("computes wrong results"). ``source``:
+    where the number comes from; ``date``: when it was taken from there; ``stack``: driver, CUDA, libraries, container
+    and conditions under which it holds, as the source states them.
     """
 
     metric: str
@@ -46,6 +46,7 @@ class Limit(Written):
     stages: tuple[str, ...] = ()
     siblings: Annotated[int, Field(ge=2)] = 3
     invalidates: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
     fault: FaultClass = FaultClass.NODE
     action: Action = Action.INSPECT
     meaning: str = ""

@@ -151,12 +151,12 @@ def compared_with(findings: Iterable[Finding], devices: Mapping[str, int]) -> li
     """The findings, and one more for each metric (or driver message) in which most devices of a kind fail alike.
 
     The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence
-    ``SHARED_CAUSE``. ``devices``: {kind: number in the node}.
+    ``SHARED_CAUSE``. A fault of software needs no such finding. ``devices``: {kind: number in the node}.
     """
     given = list(findings)
     failing: dict[tuple[str, str], set[str]] = {}
     for each in given:
-        if each.severity is Severity.CRITICAL:
+        if each.severity is Severity.CRITICAL and each.fault_class is not FaultClass.SOFTWARE:
             failing.setdefault((kind_of(each.device), subject(each)), set()).add(each.device)
     common = {
         (kind, metric): sorted(alike)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from muster_criteria.fleet.single import FLEET_PROBE
+from muster_criteria.kinds import LIMIT_KINDS
 from muster_criteria.model import Finding, Severity
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
@@ -14,6 +15,7 @@ from muster_criteria.stage.frame import Frame
 from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS
 
 _TEMPERATURE = "°C"
+_OF_LIMITS = frozenset(kind.rule for kind in LIMIT_KINDS.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,24 @@ def finding_of_invalid(item: Breaking, frame: Frame, invalid: Mapping[int, Inval
         return dataclasses.replace(item.finding, severity=Severity.INFO)
     critical = item.finding.severity is Severity.CRITICAL
     return dataclasses.replace(item.finding, severity=Severity.WARNING) if critical else item.finding
+
+
+def explained(findings: Sequence[Finding], breaking: Sequence[Breaking], frame: Frame, sku: Sku) -> list[Finding]:
+    """The findings; those that a broken limit of their device ``explains`` are of its fault and action, and say so."""
+    causes: dict[tuple[str, str], Limit] = {}
+    for item in breaking:
+        if item.rule.kind in _OF_LIMITS:
+            limit = _limit_of(item, frame, sku)
+            causes.update(((item.finding.device, metric), limit) for metric in limit.explains)
+
+    def named(each: Finding) -> Finding:
+        limit = causes.get((each.device, each.metric))
+        if limit is None or each.severity is Severity.INFO:
+            return each
+        summary = f"{each.summary} It {limit.meaning}."
+        return dataclasses.replace(each, fault_class=limit.fault, action=limit.action, summary=summary)
+
+    return [named(each) for each in findings]
 
 
 def _limit_of(item: Breaking, frame: Frame, sku: Sku) -> Limit:

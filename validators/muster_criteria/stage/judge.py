@@ -37,7 +37,7 @@ from muster_criteria.stage.coverage import tally
 from muster_criteria.stage.findings import Breaking, bounded, evidence_finding, findings_of, in_order
 from muster_criteria.stage.fleet_findings import compared_with, corroborated
 from muster_criteria.stage.frame import Frame, build_frame
-from muster_criteria.stage.invalid import Invalid, finding_of_invalid, invalid_rows
+from muster_criteria.stage.invalid import Invalid, explained, finding_of_invalid, invalid_rows
 from muster_criteria.stage.merging import once, with_past, with_unknown_places
 from muster_criteria.stage.observations import observations_of
 from muster_criteria.stage.retests import rows_again, to_repeat
@@ -256,6 +256,7 @@ def _one(
     if not frame.applicable() and not counted.missing:
         counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, "the whole stage"))
     found = [finding_of_invalid(item, frame, invalid, sku) for item in breaking]
+    found = explained(found, breaking, frame, sku)
     found += weighed.elsewhere
     found += _only_in_repeats(ran, found, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]

@@ -23,9 +23,12 @@ MEASUREMENTS_MAX = 50_000
 SENT_BYTES_MAX = 16 * 1024 * 1024
 """What one probe may send in all; a result holds 5 MB."""
 
-NOT_INHERITED = ("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+NOT_INHERITED = (
+    "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY",
+)  # fmt: skip
 """The first decides for cuBLAS, in the probe's place, whether fp32 products use TF32. The second hides GPUs from CUDA
-alone, or changes their order, by which PyTorch before 2.5 tells them apart."""
+alone, or changes their order, by which PyTorch before 2.5 tells them apart. By the others OpenMP binds the thread that
+imports PyTorch to one CPU, and with it all threads that later drive GPUs."""
 
 TEXT_MAX = 500
 REASON_MAX = 500

@@ -298,7 +298,7 @@ class Hardware(abc.ABC):
 
     def states(self) -> Iterable[Fact]:
         """States and counters of each GPU that a load may change, by the inventory's and the counters' names: they are
-        read again and again while it lasts. Also "utilisation" (%), "foreign_processes" and "gpu_lost"."""
+        read again and again while it lasts. Also "utilisation", "clock_share", "foreign_processes" and "gpu_lost"."""
         return ()
 
     def domain(self) -> Iterable[Fact]:

@@ -29,6 +29,7 @@ class Inventory(Probe):
         "cpu_sockets": Metric("count", "processor packages", on="node"),
         "cpu_cores": Metric("count", "physical cores", on="node"),
         "cpu_threads": Metric("count", "logical CPUs online", on="node"),
+        "cpu_offline": Metric("count", "logical CPUs that are there and switched off", on="node"),
         "cpu_microcode": Metric("text", "microcode revision", on="node"),
         "cpu_max_clock": Metric("MHz", "highest clock, or the best known stand-in (see the note)", on="node"),
         "cpu_vector_width": Metric("bit", "widest vector registers", on="node"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
+import mmap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -162,9 +162,9 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
     if not cores:
         yield None
         return
-    stop, forked = multiprocessing.get_context("fork").Event(), threading.Event()
+    stop, forked = mmap.mmap(-1, 1), threading.Event()  # shared with the workers; /dev/shm may be full, or not there
     work = functools.partial(
-        burn_cpu, torch, context, "float32", memory_gib, limit_s, stop.is_set,
+        burn_cpu, torch, context, "float32", memory_gib, limit_s, lambda: stop[0] > 0,
         least_bytes=beyond_caches(context.hardware),
     )  # fmt: skip
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="host-load") as pool:
@@ -175,7 +175,7 @@ def burning(context: Context, torch: Any, cores: list[Device], memory_gib: float
         try:
             yield burns
         finally:
-            stop.set()
+            stop[0] = 1
 
 
 def emit_burns(context: Context, burns: Burns) -> None:

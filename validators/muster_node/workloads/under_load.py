@@ -70,6 +70,7 @@ METRICS = {
     "counters_reset": Metric("count", "counters of the GPU that were reset during the load", on="gpu"),
     "pcie_generation_loaded": Metric("count", "lowest PCIe generation while the GPU was busy", on="gpu"),
     "pcie_width": Metric("count", "fewest PCIe lanes in use", on="gpu"),
+    "clock_share": Metric("%", "highest clock of a GPU at work that nothing held, of the highest it has", on="gpu"),
     "foreign_processes": Metric("count", "most processes on the GPU that were not the job's own", on="gpu"),
     "settings_changed": Metric(
         "count", "clocks, limits and modes that were set otherwise than before the load", on="gpu"
@@ -118,8 +119,8 @@ class Found:
 
 
 RUN = 3
-"""Equal readings in a row that are kept: a reading between two others that found the GPU at work too."""
-_MOVING = ("throttle_time", "utilisation")
+"""Equal readings in a row that are kept: one between two others that found the GPU at work too."""
+_MOVING = ("throttle_time", "utilisation", "clock_share")
 
 
 def add(readings: list[Reading], new: Reading) -> None:
@@ -172,6 +173,7 @@ def under_load(readings: Sequence[Reading], gpus: Iterable[str], sampled: Sample
             facts = series.get((name, "", ""), ())
             yield _state(gpu, name, metric.unit, facts, _blind(times, facts) if name in PASSING else "")
         yield from _pcie(gpu, series, times)
+        yield from _clocks(gpu, series, times)
         for name in ("foreign_processes", "gpu_lost"):
             facts = series.get((name, "", ""), ())
             yield _most(gpu, name, facts, _blind(times, facts) if name == "foreign_processes" else "")
@@ -325,8 +327,7 @@ def _distance(content: Content, first: Content) -> float:
 
 def _pcie(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
     """A link saves power at rest: its generation counts where readings before and after found the GPU busy too."""
-    busy = [_content(fact) for fact in series.get(("utilisation", "", ""), ())]
-    loaded = [isinstance(share, float) and share >= BUSY for share in busy]
+    loaded = _loaded(series)
     within = [place for place in range(1, len(loaded) - 1) if all(loaded[place - 1 : place + 2])]
     generations, widths = series.get(("pcie_generation", "", ""), ()), series.get(("pcie_width", "", ""), ())
     if within:
@@ -339,6 +340,24 @@ def _pcie(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
         )
         yield Found("pcie_generation_loaded", gpu, samples=0, note=blind or AT_REST)
     yield _least(gpu, "pcie_width", widths, _blind(times, widths))
+
+
+def _loaded(series: Series) -> list[bool]:
+    return [fact is not None and (fact.value or 0.0) >= BUSY for fact in series.get(("utilisation", "", ""), ())]
+
+
+def _clocks(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
+    """By domain, where the driver named nothing that held the GPU for half of its work: a clock let go still rises."""
+    held = [_content(fact) for fact in series.get(("throttle_reason", "", ""), ())]
+    spans = [after - before for before, after in zip((times[0], *times), (*times[1:], times[-1]))]
+    for domain in [domain for name, domain, _ in series if name == "clock_share"]:
+        shares = [None if fact is None else fact.value for fact in series["clock_share", domain, ""]]
+        work = [each for each in zip(shares, _loaded(series), held, spans) if each[1] and each[0] is not None]
+        free = [each for each in work if each[2] == "none"]
+        enough = len(free) >= RUN and 2.0 * sum(each[3] for each in free) >= sum(each[3] for each in work)
+        note = "" if enough else "the driver named what held it for most of the work" if work else AT_REST
+        value = max(each[0] or 0.0 for each in free) if enough else None
+        yield Found("clock_share", gpu, value, labels={"domain": domain}, note=note)
 
 
 def _least(gpu: str, name: str, facts: Sequence[Fact | None], blind: str) -> Found:

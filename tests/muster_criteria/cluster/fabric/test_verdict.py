@@ -53,6 +53,19 @@ def test_a_part_of_a_node_fails_that_node_alone_and_names_its_device(
     assert block.suspected == {}
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("kind", [PartKind.NODE, PartKind.NIC])
+def test_a_part_of_a_node_whose_leaf_is_not_known_names_the_uplink_that_looks_the_same(
+    kind: PartKind, share: float
+) -> None:
+    part = Part(kind, 5, rail=-1 if kind is PartKind.NODE else 1)
+    for topology, doubt in ((flat(12, 4), True), (fabric(4, 4), False)):
+        _, block, _ = judged(Small(topology, {part: share}))
+        ((finding,),) = block.findings.values()
+        assert finding.severity is Severity.CRITICAL
+        assert ("an uplink that no other member uses" in finding.summary) is doubt
+
+
 @pytest.mark.parametrize("share", [0.5, 0.89, 0.905, 0.91, 0.915])
 def test_the_limit_that_failed_a_part_is_the_one_that_is_stated(share: float) -> None:
     """Low begins above 0.9, so that a part that lost 10 % is not taken for good."""

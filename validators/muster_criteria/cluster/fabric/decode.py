@@ -59,11 +59,15 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
 
 def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, int]]:
     """(Node, rail) that was good once, or low because of a part that it goes over. One that was only low with nodes
-    that are charged with it may be as bad as they are; and a bare cell says nothing of a node that is not charged."""
+    that are charged with it may be as bad as they are; and a bare cell says nothing of a node that is not charged.
+    Where leaves are not known, nor does a good cell of a round in which most went over slower links."""
     low: Flags = np.any(cells.low, axis=0)
     low_by_rate: Flags = np.any(cells.low & ~cells.bare, axis=0)
-    compared: Flags = np.any(cells.good & ~cells.bare, axis=0)
+    good = cells.good & ~cells.bare
+    compared: Flags = np.any(good if cells.topology.known else good & shared.fast(cells), axis=0)
     for each in found:
+        if each.part.between_nodes:  # of a path both ends are good elsewhere, and that counts by itself
+            continue
         rail = slice(None) if each.part.rail < 0 else each.part.rail
         nodes = list(each.touches)
         compared[nodes, rail] |= (low if each.part.kind in OF_THE_NODE else low_by_rate)[nodes, rail]

@@ -121,7 +121,7 @@ def _unconnected(cells: Cells, rail: int, evidence: Evidence) -> set[int]:
     Where most cells of a round are slow, so is its median, and a cell may be good that goes over what is at fault.
     """
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    good = (cells.good & _fast(cells))[:, :, columns].sum(axis=2)
+    good = (cells.good & fast(cells))[:, :, columns].sum(axis=2)
     judged = (cells.good | cells.low)[:, :, columns].sum(axis=2)
     linked: dict[int, set[int]] = defaultdict(set)
     for at, node in zip(*np.nonzero((judged > 0) & (2 * good > judged)), strict=True):
@@ -134,11 +134,11 @@ def _unconnected(cells: Cells, rail: int, evidence: Evidence) -> set[int]:
     return set(map(int, np.flatnonzero(judged.any(axis=0)))) - reached - {evidence.part.a}
 
 
-def _fast(cells: Cells) -> Flags:
-    """Which cells are as fast as usual in the best round over as many flows, or have no such round to compare with:
-    (rounds, nodes, rails)."""
+def fast(cells: Cells) -> Flags:
+    """Which cells are as fast as usual in the best round over as many flows or fewer, the best of which is their rate,
+    or have no such round to compare with: (rounds, nodes, rails)."""
     best = {
-        variants: np.fmax.reduce([each.usual for each in cells.levels if each.variants == variants])
+        variants: np.fmax.reduce([each.usual for each in cells.levels if each.variants <= variants])
         for variants in {each.variants for each in cells.levels}
     }
     found = np.ones(cells.good.shape, dtype=bool)

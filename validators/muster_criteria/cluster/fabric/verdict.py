@@ -155,6 +155,8 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
     if uneven:
         why += "; its leaf switch is slow, perhaps unevenly: repair that first, and test again"
         block.suspect([part.node], Lack.UNDECIDED, why)
+    if not rounds.topology.known and part.kind is not PartKind.GPU and part.symptom is not Symptom.SILENT:
+        why += f"; leaves are not known (label {LEAF_LABEL}), and an uplink that no other member uses looks the same"
     if part.symptom is Symptom.SILENT:
         block.suspect([part.node], Lack.LOST, why)
     elif not part.confirmed:

@@ -10,8 +10,12 @@ import re
 from muster_node.hardware.host.sysfs import Files
 
 _CGROUPS = "/sys/fs/cgroup"
-_MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-"""The files of a group's limit and use, of cgroup 2 and version 1; a group has those of one of them."""
+_MEMORY = (
+    ("memory.max", "memory.current"), ("memory.high", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)  # fmt: skip
+"""The files of a group's limit and use, of cgroup 2 and version 1; a group has those of one of them. Beyond "high" no
+process is killed, but each sleeps more the more it takes."""
 
 
 def above(files: Files, controller: str) -> list[str]:
@@ -38,7 +42,9 @@ def _upwards(root: str, path: str) -> list[str]:
 
 
 def free_memory(files: Files) -> float:
-    """Bytes that the groups leave, infinite without a limit: the kernel kills who takes more. Cached files make way."""
+    """Bytes that the groups leave, infinite without a limit: the kernel kills or slows who takes more. Cached files
+    make way.
+    """
     free = float("inf")
     for folder in above(files, "memory"):
         for limit_file, used_file in _MEMORY:

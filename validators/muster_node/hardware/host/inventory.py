@@ -67,11 +67,24 @@ def _cpu_facts(files: Files) -> Iterator[Fact]:
     yield fact("cpu_sockets", "node", "count", sockets)
     yield fact("cpu_cores", "node", "count", cores)
     yield fact("cpu_threads", "node", "count", len(topology))
+    yield _offline(files)
     yield text_fact("cpu_microcode", "node", info["microcode"])
     yield fact("cpu_max_clock", "node", "MHz", clock, clock_note)
     yield fact("cpu_vector_width", "node", "bit", parse.parse_vector_width(info["flags"]))
     llc = last_level_cache_bytes(files)
     yield fact("cpu_llc", "node", "MiB", llc / MIB if llc else None)
+
+
+def _offline(files: Files) -> Fact:
+    """CPUs that the kernel does not use. Which ones SMT's switch has taken offline cannot be told from others."""
+    if files.text(_CPU + "/smt/control") in ("off", "forceoff"):
+        return fact("cpu_offline", "node", "count", None, "SMT is switched off")
+    present, offline = (files.read(f"{_CPU}/{name}").text for name in ("present", "offline"))
+    if present is None or offline is None:
+        return fact("cpu_offline", "node", "count", None)
+    return fact(
+        "cpu_offline", "node", "count", len({*parse.parse_cpu_list(present)} & {*parse.parse_cpu_list(offline)})
+    )
 
 
 def max_clock(files: Files) -> tuple[float | None, str]:

@@ -22,6 +22,7 @@ _MOST = {
     "application_clock": 20_000.0,
     "application_clock_default": 20_000.0,
     "utilisation": 100.0,
+    "clock_share": 200.0,
 }
 _MOST_IN = {"bool": 1.0, "s": 1e9, "count": 2.0**53}
 """By fact, and else by unit: the highest number that is one. Chosen here, some ten times what any GPU of today has; a

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import importlib
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +27,8 @@ from muster_node.hardware.vendors import Gpus
 from muster_node.probe import Skip
 
 _GIB = 2.0**30
+_CPU_WORDS = 128
+"""Words of 64 in a mask of CPUs: 8,192, the most that Linux is built for; those online may have any numbers."""
 GPUS_MAX = 256
 """Eight times what the largest machine has."""
 
@@ -113,6 +114,7 @@ class NvidiaGpus(Gpus):
             yield from states.counters(self._nvml, gpu, links, self._driver)
             busy = self._query("nvmlDeviceGetUtilizationRates", gpu.handle).map(lambda rates: rates.gpu)
             yield number("utilisation", device, "%", busy)
+            yield from states.clock_shares(self._nvml, gpu)
             yield processes.foreign(self._nvml, gpu)
             yield number("gpu_lost", device, "bool", states.lost(self._nvml, gpu))
 
@@ -164,7 +166,7 @@ class NvidiaGpus(Gpus):
 
     def _near(self, handle: Any) -> frozenset[int]:
         """The logical CPUs of the GPU's own NUMA node, from NVML's bit mask in words of 64."""
-        masks = self._query("nvmlDeviceGetCpuAffinity", handle, ((os.cpu_count() or 1) + 63) // 64).value or ()
+        masks = self._query("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS).value or ()
         return frozenset(64 * place + bit for place, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def _pace(self, handle: Any) -> Pace:

@@ -6,7 +6,7 @@ import ctypes
 import operator
 from collections.abc import Iterator
 
-from muster_node.hardware.nvidia.answers import number, text
+from muster_node.hardware.nvidia.answers import number, text, usable
 from muster_node.hardware.nvidia.gpu import Gpu
 from muster_node.hardware.nvidia.links import Links, fabric_facts
 from muster_node.hardware.nvidia.nvml import Answer, Nvml, whole
@@ -78,6 +78,19 @@ def counters(nvml: Nvml, gpu: Gpu, links: Links, driver: Answer) -> Iterator[Fac
     yield from links.errors()
     for reason, field in throttle_fields(driver.value or "").items():
         yield number("throttle_time", device, "s", _throttled(nvml, gpu, field, driver), {"reason": reason})
+
+
+def clock_shares(nvml: Nvml, gpu: Gpu) -> Iterator[Fact]:
+    """Each clock as a share of the highest that the GPU has: NVML reports no locked clocks, but a GPU at work that
+    nothing holds runs at its highest.
+    """
+    for domain, name in (("sm", "NVML_CLOCK_SM"), ("memory", "NVML_CLOCK_MEM")):
+        highest = nvml.query("nvmlDeviceGetMaxClockInfo", gpu.handle, nvml.constant(name))
+        clock = nvml.query("nvmlDeviceGetClockInfo", gpu.handle, nvml.constant(name))
+        share = Answer(note=highest.note or clock.note or NOT_SUPPORTED)
+        if usable(clock) and usable(highest) and highest.value > 0:
+            share = Answer(100.0 * clock.value / highest.value)
+        yield number("clock_share", gpu.device.id, "%", share, {"domain": domain})
 
 
 def ecc_counts(nvml: Nvml, gpu: Gpu) -> Iterator[Fact]:

@@ -38,7 +38,7 @@ class Environment(Probe):
 
     def run(self, context):
         for name, value in os.environ.items():
-            if "CUDA" in name or "TF32" in name:
+            if any(part in name for part in ("CUDA", "TF32", "OMP", "AFFINITY")):
                 context.emit("fact", "node", text=f"{name}={value}")
         context.emit("fact", "node", text=f"scratch={context.scratch}")
 
