@@ -190,7 +190,7 @@ def ssh_connection(current: Settings) -> Check:
     except ControllerFault as error:
         put = f"put the private key that the nodes know at {who.key_file}, for this user to read"
         return Check(Mark.MISSING, "SSH login", f"{error} ({name})", put if who.key_file else fix)
-    if who.key_file and (closing := ownership.closing(Path(who.key_file).expanduser())):
+    if who.key_file and (closing := ownership.closing(Path(who.key_file))):
         return Check(Mark.MISSING, "SSH login", f"the SSH key file {who.key_file} can be read by others", closing)
     given = who.key_file or "a key"
     user = who.username or "each node's own user"
