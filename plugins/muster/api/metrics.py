@@ -62,12 +62,15 @@ class Fleet:
         states = collections.Counter((each.sku, each.state, _flag(each.simulated)) for each in nodes)
         kinds = sorted({(sku, simulated) for sku, _, simulated in states})
         full = {(sku, str(state), simulated): 0 for sku, simulated in kinds for state in State} | states
-        verdicts = collections.Counter((each.sku, each.verdict or "none", _flag(each.simulated)) for each in nodes)
+        verdicts = collections.Counter(
+            (each.sku, each.verdict or "none", _flag(each.simulated))
+            for each in nodes if each.state != State.RETIRED
+        )  # fmt: skip
         serving = [each for each in nodes if each.state in SERVING]
         tested = [each for each in serving if not each.paused]
         return (
             _gauge("muster_nodes", "nodes by model and state", ("sku", "state", "simulated"), full),
-            _gauge("muster_nodes_by_verdict", "nodes by the verdict of their last run",
+            _gauge("muster_nodes_by_verdict", "nodes that are not retired by the verdict of their last run",
                    ("sku", "verdict", "simulated"), verdicts),
             *self._attention(),
             _gauge("muster_nodes_held", "nodes in service although a verdict that is held would withdraw them",

@@ -25,6 +25,7 @@ def main() -> None:
     from muster.cli.app import root
     from muster.cli.terminal import pipes
     from muster.errors import INTERRUPTED, Interrupted, MusterError
+    from muster_criteria.text import refusal
 
     pipes.outlive_readers()
     # What it logs of a connection that broke is a traceback, and the error's sentence says it.
@@ -41,6 +42,7 @@ def main() -> None:
     except TyperException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else _command(sys.argv[1:])
+        error.message = refusal(error.message)
         sentence = f"{' '.join(error.format_message().split()).rstrip('.')}; see `{command} --help`"
         if as_json:
             print(json.dumps({"error": sentence, "kind": "Usage"}))  # noqa: T201

@@ -9,6 +9,7 @@ from muster.errors import MusterError
 from muster.model import dags
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.rules.lifecycle.ending import undecided
 from muster_criteria.model import Verdict
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def release(key: RunKey, reason: str) -> list[str]:
 def _conclude(key: RunKey, node: str, reason: str) -> None:
     try:
         run = store.runs.get(key, node=node)
-        failed = [each for each in store.runs.stages(key, node=node) if each.verdict is Verdict.FAIL]
+        verdicts = store.runs.stages(key, node=node)
+        failed = [each for each in verdicts if each.verdict is Verdict.FAIL]
     except MusterError:  # it was not begun
         return
     if failed and run.ended_at is None:
@@ -57,4 +59,5 @@ def _conclude(key: RunKey, node: str, reason: str) -> None:
     elif run.ended_at is None and store.nodes.get(node).state is State.REVALIDATION:
         place = store.schedulers.place(node)
         verdict = Verdict.SKIPPED if place is not None and place.preempted else Verdict.INCONCLUSIVE
-        store.runs.finish(key, verdict, f"The run ended without a verdict: {reason}", node=node)
+        headline = undecided(run.required_stages, {each.stage for each in verdicts}, reason)
+        store.runs.finish(key, verdict, headline, node=node)

@@ -70,3 +70,8 @@ def absolute(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError(RELATIVE)
     return path
+
+
+def absolute_text(path: str) -> str:
+    """``absolute`` of a path that is text; "" is none, and stays so."""
+    return str(absolute(Path(path))) if path else ""

@@ -145,9 +145,11 @@ def node(
     rows, version = overview.fleet_now()
     waits = [each for each in overview.attention_now(rows, version) if each.node == name]
     decided = any(row.moved_for for row in rows if row.node == name)
+    begins = RunKey.parse(started)
+    begins = None if begins in [each.key for each in runs] else begins
     return rendering.render(
         request, "node.html.j2",
-        node=found, started=RunKey.parse(started), waits=waits, place=store.schedulers.place(name),
+        node=found, started=begins, waits=waits, place=store.schedulers.place(name),
         runs=runs[:RUNS_MAX], more_runs=len(runs) > RUNS_MAX, last=last, ended=ended,
         skipped=newest if newest and newest.verdict is Verdict.SKIPPED else None,
         may_decide=may_decide, may_start=may_start and found.state not in OUT_OF_SERVICE,

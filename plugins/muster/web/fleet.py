@@ -89,7 +89,7 @@ def chosen(rows: Sequence[FleetRow], filters: Filters, found: Collection[str]) -
         row
         for row in rows
         if filters.state in ("", row.state, GROUP_OF[row.state])
-        and filters.verdict in ("", str(row.verdict or NONE))
+        and (not filters.verdict or (filters.verdict == str(row.verdict or NONE) and row.state is not State.RETIRED))
         and filters.sku in ("", row.sku)
         and filters.rack in ("", row.rack or NONE)
         and filters.pod in ("", row.pod or NONE)
@@ -118,9 +118,12 @@ def not_serving(rows: Sequence[FleetRow], found: Iterable[Attention]) -> list[tu
 
 
 def verdict_counts(rows: Sequence[FleetRow]) -> list[tuple[str, int, int]]:
-    """(verdict of the last run, real nodes, simulated ones), most frequent first; "none" without a run."""
-    number = collections.Counter((str(row.verdict or NONE), row.simulated) for row in rows)
-    most = collections.Counter(str(row.verdict or NONE) for row in rows).most_common()
+    """(verdict of the last run, real nodes, simulated ones), most frequent first; "none" without a run. No verdict says
+    anything of a node that has left the fleet.
+    """
+    present = [row for row in rows if row.state is not State.RETIRED]
+    number = collections.Counter((str(row.verdict or NONE), row.simulated) for row in present)
+    most = collections.Counter(str(row.verdict or NONE) for row in present).most_common()
     return [(verdict, number[verdict, False], number[verdict, True]) for verdict, _ in most]
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from muster import store
+from muster.admission.entry import move
 from muster.api import metrics
 from muster.judging import policies
 from muster.model.dags import STOPPED_AFTER
@@ -90,8 +91,9 @@ def test_they_show_the_records(client: TestClient) -> None:
     empty = read(client)
     assert empty["muster_mails_waiting"] == {(): 0}
     assert empty["muster_tests_oldest_timestamp_seconds"] == NONE
-    for name in ("gpu-0001", "gpu-0002", "gpu-0003"):
+    for name in ("gpu-0001", "gpu-0002", "gpu-0003", "gone"):
         store.nodes.add(fleet.new_node(name, rack="r1"))
+    move("gone", State.RETIRED, "Ada", "sold")
     fleet.qualify("gpu-0001")
     fleet.fail("gpu-0002")
     held = fleet.begin("gpu-0003").key

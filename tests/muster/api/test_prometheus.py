@@ -41,8 +41,9 @@ BOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))
 PANELS = [panel for board in BOARDS for panel in json.loads(board.read_text())["panels"]]
 
 
-def queries() -> list[str]:
-    return [target["expr"].replace("$node", ".*") for panel in PANELS for target in panel["targets"]]
+def queries(job: str = "muster") -> list[str]:
+    exprs = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    return [expr.replace("$node", ".*").replace("$job", job) for expr in exprs]
 
 
 def test_a_panel_shows_labels_where_they_are_what_its_query_answers() -> None:
@@ -98,11 +99,17 @@ def test_prometheus_scrapes_and_has_data_for_each_query(tmp_path: Path, monkeypa
     monkeypatch.setenv("MUSTER_METRICS_TOKEN_FILE", str(tmp_path / "token"))
     populate(monkeypatch)
     with served() as port, prometheus(tmp_path, port) as api:
-        until(lambda: api("query", query='up{job="muster"}') == ["1"])
+        until(lambda: api("query", query='up{job="muster"}') == ["1", "1"])
         until(lambda: api("query", query='up{job="wrong"}') == ["0"])
         until(lambda: api("query", query="scrape_samples_scraped{job='muster'} > 50") != [])
         without = [query for query in queries() if not api("query", query=query)]
         assert without == []
+        # Each API server shows the same records, and another controller others: neither adds to what a board shows.
+        until(lambda: api("query", query='up{job="muster-single"}') == ["1"])
+        pairs = zip(queries(), queries("muster-single"), strict=True)
+        assert [
+            two for two, one in pairs if "time" not in two and api("query", query=two) != api("query", query=one)
+        ] == []
 
 
 def populate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,13 +184,17 @@ def served() -> Iterator[int]:
 @contextlib.contextmanager
 def prometheus(folder: Path, port: int) -> Iterator[object]:
     """A Prometheus of our own; yields ``api(path, **parameters)``, which returns the values of a query."""
-    job = {"metrics_path": f"{app.PREFIX}/metrics", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    replicas = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    page = {"metrics_path": f"{app.PREFIX}/metrics"}
+    single = page | {"static_configs": [{"targets": replicas[:1]}]}
+    token = {"authorization": {"credentials_file": str(folder / "token")}}
     config = {
         "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
         "rule_files": [str(DEPLOY / "alerts.yaml")],
         "scrape_configs": [
-            {"job_name": "muster", "authorization": {"credentials_file": str(folder / "token")}, **job},
-            {"job_name": "wrong", "authorization": {"credentials": "wrong"}, **job},
+            {"job_name": "muster", **token, **page, "static_configs": [{"targets": replicas}]},
+            {"job_name": "muster-single", **token, **single},
+            {"job_name": "wrong", "authorization": {"credentials": "wrong"}, **single},
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
@@ -199,7 +210,7 @@ def prometheus(folder: Path, port: int) -> Iterator[object]:
     def api(path: str, **parameters: str) -> list[str]:
         answer = httpx.get(f"{url}/api/v1/{path}", params=parameters).json()
         assert answer["status"] == "success", answer
-        return [each["value"][1] for each in answer["data"]["result"]]
+        return sorted(each["value"][1] for each in answer["data"]["result"])
 
     def ready() -> bool:
         assert process.poll() is None, (folder / "log").read_text()

@@ -16,6 +16,7 @@ from muster.operators import upkeep
 from muster.operators.testing import qualification
 from muster.remote.connection import ssh
 from muster.remote.job import attempt as remote
+from muster.store.database.models import NodeRow
 from muster_criteria.model import Verdict
 from tests.muster import fleet
 
@@ -60,9 +61,32 @@ def test_a_fail_that_was_never_concluded_still_counts(door: Callable[[], object]
 def test_without_a_fail_the_run_ends_inconclusive(door: Callable[[], object]) -> None:
     begun(Verdict.PASS)
     door()
-    assert store.runs.get(RUN).verdict is Verdict.INCONCLUSIVE
+    run = store.runs.get(RUN)
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert f"Stage {STAGES[1]} " in run.headline, "the first that has no verdict"
     assert store.nodes.get(NODE).state is State.REGISTERED
     assert store.leases.live() == []
+
+
+def test_the_headline_of_a_run_without_a_verdict_names_no_stage_that_has_one(door: Callable[[], object]) -> None:
+    """As where the task ``conclude`` failed, or a stage was cleared alone."""
+    begun(Verdict.PASS)
+    for stage in STAGES[1:]:
+        store.runs.begin_stage(RUN, stage)
+        result, raw = fleet.result(stage)
+        fleet.record(RUN, result, fleet.judgement(stage), raw)
+    door()
+    run = store.runs.get(RUN)
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert not any(stage in run.headline for stage in STAGES)
+
+
+def test_the_stage_is_named_for_a_node_in_revalidation_too(door: Callable[[], object]) -> None:
+    begun(Verdict.PASS)
+    with store.engine.writing() as session:
+        session.get_one(NodeRow, NODE).state = State.REVALIDATION
+    door()
+    assert f"Stage {STAGES[1]} " in store.runs.get(RUN).headline
 
 
 def test_housekeeping_reports_once_what_ended_without_its_own_report(

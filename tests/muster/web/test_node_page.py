@@ -27,7 +27,7 @@ from muster_criteria.labels import Key
 from muster_criteria.model import Verdict
 from muster_node.contract import Measurement
 from tests.muster import fleet
-from tests.muster.web.conftest import page
+from tests.muster.web.conftest import notices, page
 from tests.support import lives
 
 RATE = "gpu:gemm_rate:TFLOPS"
@@ -277,6 +277,12 @@ def test_after_an_action_the_page_names_the_run_that_was_started_with_a_link(cli
     text = page(client, "/node/n1?started=node_qualification%2Fn1__why")
     assert '/dags/node_qualification/runs/n1__why"' in text
     assert "n1__why" not in page(client, "/node/n1")
+
+
+def test_a_page_that_is_shown_again_once_the_run_is_recorded_announces_it_no_more(client: TestClient) -> None:
+    store.nodes.add(fleet.new_node("n1"))
+    fleet.begin("n1")
+    assert notices(page(client, "/node/n1?started=node_qualification%2Fn1__new")) == []
 
 
 def test_who_is_not_logged_in_is_led_to_the_login(client: TestClient) -> None:

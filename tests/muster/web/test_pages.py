@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from muster import store
+from muster.admission.entry import move
 from muster.model.figures import FleetRow
 from muster.model.runs import RunKey
 from muster.model.states import State
@@ -384,3 +385,14 @@ def test_commands_in_sentences_are_marked_as_code_and_the_rest_stays_text(client
     assert "<code>muster node list</code>" in text
     hostile = client.get("/node/%60%3Cscript%3E%60", headers={"Accept": "text/html"}).text
     assert "<script>" not in hostile
+
+
+def test_no_verdict_is_counted_or_listed_of_a_node_that_has_left_the_fleet(client: TestClient) -> None:
+    for name in ("a", "b"):
+        store.nodes.add(fleet.new_node(name))
+        fleet.fail(name)
+    move("b", State.RETIRED, "Ada", "sold")
+    rows, _ = overview.fleet_now()
+    assert web_fleet.verdict_counts(rows) == [("FAIL", 1, 0)]
+    listed = {state: web_fleet.chosen(rows, Filters(state=state, verdict="FAIL"), ()) for state in ("", "gone")}
+    assert {state: [row.node for row in found] for state, found in listed.items()} == {"": ["a"], "gone": []}

@@ -98,7 +98,7 @@ def release(key: RunKey) -> list[str]:
     held = [lease.node for lease in store.leases.live(key)]
     # Before the release: a run that takes a node afterwards has another job.
     test_jobs = {place.node: place.test_job for place in map(store.schedulers.place, held) if place is not None}
-    freed = closing.release(key, "the run is over")
+    freed = closing.release(key, "its tasks have ended")
     for node in freed:
         service.end_test(node, test_jobs.get(node, ""))
         service.carry_out(node)  # a node whose test job kept it open is closed now, unless it passed

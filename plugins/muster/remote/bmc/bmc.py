@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pydantic
 
 from muster.errors import MusterError, first_refused
-from muster.model.names import is_http
+from muster.model.names import absolute_text, is_http
 
 
 class BadBmc(MusterError):
@@ -44,6 +44,11 @@ class Bmc(pydantic.BaseModel):
         if parts.username or parts.password or parts.query:
             raise ValueError("url has a login in it, and secrets are not kept here: name a connection or password_env")
         return url.rstrip("/")
+
+    @pydantic.field_validator("verify")
+    @classmethod
+    def _absolute(cls, verify: bool | str) -> bool | str:
+        return absolute_text(verify) if isinstance(verify, str) else verify
 
     @pydantic.field_validator("password_env")
     @classmethod

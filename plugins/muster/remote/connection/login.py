@@ -16,7 +16,7 @@ from typing import Any
 import paramiko
 
 from muster.errors import ControllerFault
-from muster.model.names import is_host
+from muster.model.names import absolute_text, is_host
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
@@ -39,15 +39,20 @@ class Credentials:
     def of_connection(cls, login: str | None, password: str | None, extra: Mapping[str, Any]) -> Credentials:
         """The login in an Airflow connection of type ``ssh``, by the names that the SSH provider documents.
 
-        Raises ControllerFault for one with a password: each node, hostile ones too, would be offered it in clear.
+        Raises ControllerFault for one with a password: each node, hostile ones too, would be offered it in clear; and
+        for a path that each process would look for in its own working directory.
         """
         if password:
             raise ControllerFault(
                 "the SSH connection has a password, which every node would be offered: take it out, and give a key_file"
             )
+        try:
+            key_file = absolute_text(str(extra.get("key_file") or ""))
+        except ValueError as error:
+            raise ControllerFault(f"the key_file {extra['key_file']} of the SSH connection: {error}") from None
         return cls(
             username=login or None,
-            key_file=extra.get("key_file") or None,
+            key_file=key_file or None,
             private_key=extra.get("private_key") or None,
             passphrase=extra.get("private_key_passphrase") or None,
             proxy_command=extra.get("host_proxy_cmd") or None,
@@ -86,7 +91,7 @@ class Credentials:
                     f"there is no SSH key: none is given, and neither the SSH agent nor ~/.ssh has one; {_CHECK}"
                 )
             return None
-        path = Path(self.key_file).expanduser()
+        path = Path(self.key_file)
         try:
             text = path.read_text()
             key = self._parsed(text, f"the SSH key file {path}")

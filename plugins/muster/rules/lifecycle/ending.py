@@ -151,6 +151,15 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
     return end, full
 
 
+def undecided(required: Iterable[str], judged: Collection[str], reason: str) -> str:
+    """The headline of a run that is over, for ``reason``, and whose verdicts (of the stages ``judged``) no task
+    combined.
+    """
+    lacks = next((stage for stage in required if stage not in judged), "")
+    what = f"Stage {lacks} ended without a verdict" if lacks else "No task combined the verdicts of the stages"
+    return f"{what} ({reason}); the logs of the run's tasks in Airflow say why."
+
+
 def hold_back(
     end: Closing, state: State, verdict: Verdict, breaker: Breaker | None, findings: Iterable[Finding]
 ) -> tuple[Closing, bool]:

@@ -16,6 +16,7 @@ from muster.model.nodes import Lease
 from muster.model.runs import RunKey
 from muster.model.states import IN_FLIGHT, State
 from muster.rules.lifecycle.decisions import check_decision
+from muster.rules.lifecycle.ending import undecided
 from muster.store.database import access
 from muster.store.database.batches import batches
 from muster.store.database.engine import reading, writing
@@ -139,7 +140,8 @@ def release(key: RunKey, reason: str) -> list[str]:
             run.ended_at = max(access.now(), run.started_at)
             run.ended_place = access.last_stage(session, access.node_row(session, run.node))
             run.verdict = Verdict.INCONCLUSIVE
-            run.headline = f"The run ended without a verdict: {reason}"
+            judged = set(session.scalars(select(StageRow.stage).where(StageRow.run == run.id, StageRow.current)))
+            run.headline = undecided(run.required_stages, judged, reason)
             run.state_after = access.node_row(session, run.node).state
     return freed
 

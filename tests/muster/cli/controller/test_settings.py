@@ -14,12 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster import store
+from muster.admission.backends.kubernetes.login import KubernetesLogin
+from muster.admission.backends.slurm.backend import SlurmSettings
 from muster.audit import sinks
-from muster.errors import AirflowUnreachable, BadSettings
+from muster.errors import AirflowUnreachable, BadSettings, ControllerFault
 from muster.integration.airflow_api import AirflowClient
 from muster.judging import verdict
 from muster.model.runs import RunKey
 from muster.model.states import State
+from muster.remote.bmc import Bmc
+from muster.remote.connection.login import Credentials
 from muster.settings import Settings, settings
 from muster_criteria.model import Verdict
 from tests.docs.reference.settings import unit
@@ -156,6 +160,23 @@ def test_a_relative_path_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, 
 def test_so_is_that_of_an_sqlite_file(url: str) -> None:
     assert not accepted("database_url", url)
     assert accepted("database_url", url.replace(":///", ":////"))
+
+
+OTHERS: dict[str, Callable[[str], str | None]] = {
+    "the SSH connection": lambda path: Credentials.of_connection("u", None, {"key_file": path}).key_file,
+    "a BMC": lambda path: str(Bmc(url="https://10.0.0.7", verify=path).verify),
+    "slurm": lambda path: SlurmSettings(kind="slurm", slurm_conf=path).slurm_conf,
+    "kubernetes": lambda path: KubernetesLogin(kube_config_path=path).kube_config_path,
+}
+
+
+@pytest.mark.parametrize("of", OTHERS)
+@pytest.mark.parametrize("path", ["x", "./x", "x/y", "../x", "x:/y"])
+def test_so_is_that_of_another_description(of: str, path: str) -> None:
+    """Each process that uses it has a working directory of its own."""
+    with pytest.raises((ControllerFault, pydantic.ValidationError), match="it is relative"):
+        OTHERS[of](path)
+    assert [OTHERS[of](path) for path in ("/x", "~/x")] == ["/x", str(Path.home() / "x")]
 
 
 @pytest.mark.parametrize(

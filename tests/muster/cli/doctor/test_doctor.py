@@ -105,6 +105,16 @@ def test_whatever_is_missing_is_named(
 
 
 @pytest.mark.needs_sshd
+def test_a_key_file_that_depends_on_the_working_directory_is_missing(
+    muster: Muster, airflow: Airflow, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"key_file": key.name}
+    monkeypatch.setenv("AIRFLOW_CONN_MUSTER_SSH", json.dumps({"conn_type": "ssh", "login": "muster", "extra": extra}))
+    monkeypatch.chdir(key.parent)
+    assert marks(muster("doctor", "--json")[1])["SSH login"] == "missing"
+
+
+@pytest.mark.needs_sshd
 def test_retries_that_a_wrong_clock_put_off_are_missing_and_begun_by_a_command(
     muster: Muster, airflow: Airflow, key: Path
 ) -> None:

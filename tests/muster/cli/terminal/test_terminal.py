@@ -144,3 +144,10 @@ def test_a_rehearsal_states_no_outcome_as_come_about(muster: Muster, sqlite_db: 
 )
 def test_an_option_that_cannot_be_used_is_refused(muster: Muster, sqlite_db: str, command: list[str]) -> None:
     assert refusal(muster(*command, " ", "--json")) == "MusterError"
+
+
+def test_a_value_that_is_refused_is_refused_in_our_words(muster: Muster, sqlite_db: str) -> None:
+    for words in (("node", "list", "--state", "Production"), ("runs", "list", "--limit", "0")):
+        status, _, err = muster(*words)
+        assert status == 2
+        assert not any(theirs in err for theirs in ("Value error", "Input should"))

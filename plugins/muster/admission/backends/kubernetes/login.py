@@ -15,13 +15,14 @@ import os
 import shutil
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pydantic
 import yaml
 
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, SchedulerDown
+from muster.model.names import absolute_text
 from muster_criteria import yaml_file
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class KubernetesLogin(pydantic.BaseModel):
 
     in_cluster: bool = False
     kube_config: str | dict[str, Any] = ""
-    kube_config_path: str = ""
+    kube_config_path: Annotated[str, pydantic.AfterValidator(absolute_text)] = ""
 
 
 def client_of(login: KubernetesLogin, context: str, connection: str, timeout_s: float) -> ApiClient:

@@ -13,7 +13,7 @@ import os
 import pwd
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 
@@ -22,6 +22,7 @@ from muster.admission.backends.slurm.job import SlurmTests, fields
 from muster.admission.backends.slurm.node import BY, PREFIX, WAS, WITHDRAWN, SlurmNode, plain
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, LeftAlone, SchedulerDown, first_line
+from muster.model.names import absolute_text
 from muster.model.schedulers import UsersJob
 from muster.remote.connection.ssh import NodeAddress
 from muster.settings import settings
@@ -76,7 +77,7 @@ class SlurmSettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["slurm"]
-    slurm_conf: str = ""
+    slurm_conf: Annotated[str, pydantic.AfterValidator(absolute_text)] = ""
     login: Login | None = None
     sudo: bool = False
     user: str = ""
