@@ -8,7 +8,7 @@ import smtplib
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from muster import ownership
 from muster.cli.doctor import connections, disks, environment, plugin, records, repairs
 from muster.cli.doctor.checks import Check, Mark
 from muster.cli.terminal import show
-from muster.cli.terminal.options import AsJson
 from muster.errors import BadSettings, ControllerFault, MusterError
 from muster.model.dags import ALL, BURN_POOL, NEW_HARDWARE, NODE_QUALIFICATION, STOPPED_AFTER
 from muster.model.nodes import Node
@@ -34,7 +33,9 @@ SQLITE_NODES_MAX = 8
 SMTP_TIMEOUT_S = 10.0
 
 
-def doctor(json: AsJson = False) -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
     """Check everything the controller needs. Ends with status 1 if something needed is missing.
 
     Run it where the scheduler and the workers run, with their environment: connections are looked up as they do.
@@ -46,11 +47,8 @@ def doctor(json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def examine(timeout_s: float = 30.0, *, quick: bool = False) -> Iterator[Check]:
-    """All checks, in the order in which a new installation sets things up. ``timeout_s``: of a request to Airflow.
-
-    ``quick``: without those that load Airflow's libraries, for seconds: of its connections and of its logs' disk.
-    """
+def examine(timeout_s: float = 30.0) -> Iterator[Check]:
+    """All checks, in the order in which a new installation sets things up. ``timeout_s``: of a request to Airflow."""
     try:
         current = settings()
     except BadSettings as error:
@@ -58,21 +56,22 @@ def examine(timeout_s: float = 30.0, *, quick: bool = False) -> Iterator[Check]:
         return
     yield from environment.variables()
     yield home(current.home)
-    yield from () if quick else disks.low(current)
+    yield from disks.low(current)
     yield from environment.files(current)
     yield database()
     yield from records.fences()
     yield skus(current)
     yield agent(current.home)
-    yield from () if quick else [ssh_connection(current)]
+    yield ssh_connection(current)
     yield from environment.token(current)
     yield from airflow(current, timeout_s)
-    yield from () if quick else [mail(current)]
+    yield mail(current)
     yield from records.mail_rules(current)
     yield from schedulers(current)
     yield from records.signing_key()
     yield from between_tests(current)
-    yield from [audit_stream(current)] if current.audit_sinks else ()
+    if current.audit_sinks:
+        yield audit_stream(current)
 
 
 def home(folder: Path) -> Check:
@@ -193,8 +192,9 @@ def ssh_connection(current: Settings) -> Check:
         return Check(Mark.MISSING, "SSH login", f"{error} ({name})", put if who.key_file else fix)
     if who.key_file and (closing := ownership.closing(Path(who.key_file))):
         return Check(Mark.MISSING, "SSH login", f"the SSH key file {who.key_file} can be read by others", closing)
+    given = who.key_file or "a key"
     user = who.username or "each node's own user"
-    return Check(Mark.OK, "SSH login", f"{source}: {user}, {who.key_file or 'a key'}")
+    return Check(Mark.OK, "SSH login", f"{source}: {user}, {given}")
 
 
 def airflow(current: Settings, timeout_s: float) -> Iterator[Check]:

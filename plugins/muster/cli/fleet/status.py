@@ -24,9 +24,8 @@ AIRFLOW_S = 5.0
 
 
 def status(json: AsJson = False) -> None:
-    """Show nodes by state, who acts next on those that do not serve, what else waits, what is missing here.
+    """Show nodes by state, who acts next on those that do not serve, what else waits, what `muster doctor` finds.
 
-    What is missing is what `muster doctor` finds, without Airflow's connections and its disk, which take seconds.
     With --json, `nodes` counts the real nodes by state, and `simulated` the simulated ones.
     """
     from muster import store
@@ -134,7 +133,7 @@ def _controller() -> tuple[list[questions.Question], str, list[doctor.Check]]:
             asked = questions.answerable(questions.waiting(airflow))
     except MusterError as error:
         unknown = str(error)
-    lacks = [each for each in doctor.examine(AIRFLOW_S, quick=True) if each.mark is not doctor.Mark.OK]
+    lacks = [each for each in doctor.examine(AIRFLOW_S) if each.mark is not doctor.Mark.OK]
     return asked, unknown, lacks
 
 
