@@ -14,14 +14,15 @@ LOW = 0.1
 """With a smaller share of free bytes or inodes a disk is nearly full."""
 
 
-def low(current: Settings) -> Iterator[Check]:
-    """Where Airflow logs and where Muster writes, a tenth of bytes and inodes is free; silent if so."""
-    with connections.airflow_libraries():
-        from airflow.configuration import conf
+def low(current: Settings, *, logs: bool) -> Iterator[Check]:
+    """Where Muster writes, and with ``logs`` where Airflow logs, a tenth of bytes and inodes is free; silent if so."""
+    folders, known = [current.home, current.archive_folder], set[int]()
+    if logs:
+        with connections.airflow_libraries():
+            from airflow.configuration import conf
 
-        logs = Path(conf.get("logging", "base_log_folder"))
-    known: set[int] = set()
-    for folder in (logs, current.home, current.archive_folder):
+            folders.insert(0, Path(conf.get("logging", "base_log_folder")))
+    for folder in folders:
         made = existing(folder)
         try:
             device, disk = os.stat(made).st_dev, os.statvfs(made)

@@ -26,7 +26,7 @@ AIRFLOW_S = 5.0
 def status(json: AsJson = False) -> None:
     """Show nodes by state, who acts next on those that do not serve, what else waits, what is missing here.
 
-    What is missing is what `muster doctor` finds, without Airflow's connections and its disk, which take seconds.
+    What is missing is what `muster doctor` finds. Only that checks the SSH login, mail and the disk of Airflow's logs.
     With --json, `nodes` counts the real nodes by state, and `simulated` the simulated ones.
     """
     from muster import store

@@ -22,7 +22,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.judging import verdict
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.remote.bmc import Bmc
+from muster.remote.bmc.bmc import Bmc
 from muster.remote.connection.login import Credentials
 from muster.settings import Settings, settings
 from muster_criteria.model import Verdict
@@ -177,6 +177,12 @@ def test_so_is_that_of_another_description(of: str, path: str) -> None:
     with pytest.raises((ControllerFault, pydantic.ValidationError), match="it is relative"):
         OTHERS[of](path)
     assert [OTHERS[of](path) for path in ("/x", "~/x")] == ["/x", str(Path.home() / "x")]
+
+
+def test_so_is_that_of_any_of_several_kubeconfigs() -> None:
+    assert KubernetesLogin(kube_config_path="/x:~/y").kube_config_path == f"/x:{Path.home() / 'y'}"
+    with pytest.raises(pydantic.ValidationError, match="it is relative"):
+        KubernetesLogin(kube_config_path="/x:y")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_an_ssh_key_that_others_can_read_is_missing(
     assert (found.mark, f"chmod 600 {key}" in found.fix) == (mark, mark is Mark.MISSING)
 
 
+@pytest.mark.parametrize("logs", [True, False])
 @pytest.mark.parametrize(
     ("disk", "named"),
     [
@@ -47,11 +48,11 @@ def test_an_ssh_key_that_others_can_read_is_missing(
     ids=["room", "bytes", "inodes", "both", "without inodes"],
 )
 def test_a_disk_that_is_nearly_full_is_advice_once_also_where_its_folders_are_yet_to_be_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: os.statvfs_result, named: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: os.statvfs_result, named: list[str], logs: bool
 ) -> None:
     for name in ("MUSTER_ARCHIVE", "MUSTER_HOME", "AIRFLOW__LOGGING__BASE_LOG_FOLDER"):
         monkeypatch.setenv(name, str(tmp_path / name / "of one disk"))
     monkeypatch.setattr(disks.os, "statvfs", lambda _: disk)
-    found = list(disks.low(settings()))
+    found = list(disks.low(settings(), logs=logs))
     assert [each.mark for each in found] == [Mark.ADVICE] * bool(named)
     assert [what for what in ("bytes", "inodes") if any(what in each.message for each in found)] == named

@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from muster import store
-from muster.cli.doctor import doctor
+from muster.cli.doctor import disks
 from muster.integration.airflow_api import AirflowClient
 from muster.judging import policies
 from muster.model.attention import Cause
@@ -120,10 +120,9 @@ def test_an_airflow_that_does_not_answer_is_one_sentence(
 
 
 def test_advice_is_shown_too(muster: Muster, sqlite_db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mail server that does not answer is advice: mails wait until it does."""
-    silent = doctor.Check(doctor.Mark.ADVICE, "mail", "it is silent")
-    monkeypatch.setattr(doctor, "examine", lambda _, quick: iter([silent]))
-    assert "seen from this host, mail: it is silent" in muster("status")[1]
+    """As of a disk that is nearly full."""
+    monkeypatch.setattr(disks, "LOW", 1.1)
+    assert "seen from this host, disk: " in muster("status")[1]
 
 
 def test_a_portal_in_front_of_airflow_hides_no_record(
