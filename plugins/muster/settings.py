@@ -17,7 +17,7 @@ from pydantic_settings.exceptions import SettingsError
 from muster import acting, redaction
 from muster.blackout import closed
 from muster.errors import BadSettings
-from muster.model.names import RELATIVE, absolute, absolute_text, is_http
+from muster.model.names import RELATIVE, absolute, absolute_list, is_http
 from muster.model.stages import Level
 from muster_criteria.text import refusal
 
@@ -316,7 +316,7 @@ class Settings(
     @pydantic.field_validator("sku_path", mode="after")
     @classmethod
     def _folders(cls, paths: str) -> str:
-        return ":".join(absolute_text(part) for part in paths.split(":") if part)
+        return absolute_list(paths)
 
     @pydantic.field_validator("shared_path", mode="after")
     @classmethod

@@ -75,3 +75,8 @@ def absolute(path: Path) -> Path:
 def absolute_text(path: str) -> str:
     """``absolute`` of a path that is text; "" is none, and stays so."""
     return str(absolute(Path(path))) if path else ""
+
+
+def absolute_list(paths: str) -> str:
+    """``absolute`` of each of several paths with ":" between them."""
+    return ":".join(absolute_text(part) for part in paths.split(":") if part)

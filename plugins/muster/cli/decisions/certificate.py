@@ -34,7 +34,7 @@ def show_(name: Name, json: AsJson = False) -> None:
 
 @app.command("list")
 def list_(json: AsJson = False) -> None:
-    """List the nodes in production whose certificate was revoked or has expired: they are tested again when idle."""
+    """List the nodes in production without a valid certificate, and why: they are tested again when idle."""
     from muster import store
 
     found = store.certificates.uncertified()

@@ -156,7 +156,7 @@ def undecided(required: Iterable[str], judged: Collection[str], reason: str) -> 
     combined.
     """
     lacks = next((stage for stage in required if stage not in judged), "")
-    what = f"Stage {lacks} ended without a verdict" if lacks else "No task combined the verdicts of the stages"
+    what = f"Stage {lacks} has no verdict" if lacks else "No task combined the verdicts of the stages"
     return f"{what} ({reason}); the logs of the run's tasks in Airflow say why."
 
 

@@ -179,6 +179,12 @@ def test_so_is_that_of_another_description(of: str, path: str) -> None:
     assert [OTHERS[of](path) for path in ("/x", "~/x")] == ["/x", str(Path.home() / "x")]
 
 
+def test_so_is_that_of_any_of_several_kubeconfigs() -> None:
+    assert KubernetesLogin(kube_config_path="/x:~/y").kube_config_path == f"/x:{Path.home() / 'y'}"
+    with pytest.raises(pydantic.ValidationError, match="it is relative"):
+        KubernetesLogin(kube_config_path="/x:y")
+
+
 @pytest.mark.parametrize(
     ("kind", "field"),
     [("file", "path"), *[("syslog", f"{which}_file") for which in ("ca", "cert", "key")], ("http", "token_file")],

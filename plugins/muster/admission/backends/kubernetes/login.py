@@ -22,7 +22,7 @@ import yaml
 
 from muster.admission.runner import Runner
 from muster.errors import BadScheduler, SchedulerDown
-from muster.model.names import absolute_text
+from muster.model.names import absolute_list
 from muster_criteria import yaml_file
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class KubernetesLogin(pydantic.BaseModel):
 
     in_cluster: bool = False
     kube_config: str | dict[str, Any] = ""
-    kube_config_path: Annotated[str, pydantic.AfterValidator(absolute_text)] = ""
+    kube_config_path: Annotated[str, pydantic.AfterValidator(absolute_list)] = ""
 
 
 def client_of(login: KubernetesLogin, context: str, connection: str, timeout_s: float) -> ApiClient:
