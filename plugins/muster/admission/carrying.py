@@ -9,7 +9,7 @@ import logging
 from muster import redaction, store
 from muster.admission.backend import AdmissionBackend, Mark
 from muster.admission.clusters import backend_of, unreadable
-from muster.errors import LeftAlone, MusterError, of_sku_files
+from muster.errors import LeftAlone, MusterError
 from muster.judging import policies
 from muster.model.schedulers import ADMITTED, Place
 from muster.model.states import SERVING, State
@@ -19,6 +19,7 @@ from muster.settings import settings
 from muster_criteria.context.suspicion import METRICS as CORRUPTION
 from muster_criteria.model import Severity
 from muster_criteria.sku_files import programme
+from muster_criteria.sku_files.model import SkuError
 from muster_criteria.sku_files.skus import load_sku
 from muster_criteria.stages import STAGES
 
@@ -99,9 +100,12 @@ def _end_tests(node: str) -> None:
     for job in store.runs.find_jobs(None, {outcome.RUNNING, outcome.UNSEEN}, node=node):
         if not job.remote_dir or job.started_at is None:
             continue
-        with of_sku_files():
+        try:
             sku = load_sku(store.nodes.get(node).sku, settings().sku_folders)
-        limit_s = programme.test_limit_s(sku, STAGES, store.runs.get(job.key, node=node).level)
+            limit_s = programme.test_limit_s(sku, STAGES, store.runs.get(job.key, node=node).level)
+        except SkuError as error:
+            log.warning("%s: until when run %s may load it is unknown: %s", node, job.run_id, error)
+            continue  # a job of any age would keep it closed
         until = job.started_at + datetime.timedelta(seconds=limit_s)
         if until < store.clock.now():
             continue

@@ -353,7 +353,8 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
     verify = shown if shown is not None and shown.verify else Seen(open=True)
     now = (shown_as(shown), difference, verify.foreign, verify.foreign_since)
     if now != (place.shown, place.difference, place.verify, place.verify_since):
-        store.schedulers.note_seen(place.node, *now, worked_on=shown.worked_on if shown else difference)
+        at_work = shown.worked_on if shown else difference if place.known else ""  # one that it never knew may crash
+        store.schedulers.note_seen(place.node, *now, worked_on=at_work)
     if difference:
         yield f"{place.node}: {difference}"
     if verify.foreign:

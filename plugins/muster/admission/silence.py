@@ -9,7 +9,6 @@ from typing import NamedTuple
 from muster import store
 from muster.admission.backend import Seen
 from muster.admission.service import look
-from muster.model.schedulers import ABSENT
 from muster.rules.idle.selection import Idle
 
 _LAST = 50
@@ -52,6 +51,6 @@ def _excused(nodes: Collection[str]) -> tuple[dict[str, str], dict[str, Seen]]:
     seen = look(nodes, unanswered, jobs=False)
     shown = {name: f"its scheduler shows it {each.worked_on}" for name, each in seen.items() if each.worked_on}
     places = store.schedulers.places_of([name for name in nodes if name not in seen]).values()
-    removed = [place.node for place in places if place.node not in unanswered and place.shown not in ("", ABSENT)]
+    removed = [place.node for place in places if place.node not in unanswered and place.known]
     shown |= dict.fromkeys(removed, "its scheduler does not know it any more")
     return shown | dict.fromkeys(unanswered, "its scheduler does not answer"), seen

@@ -62,6 +62,11 @@ class Place:
         return self.wanted != self.done and bool(self.wanted)
 
     @property
+    def known(self) -> bool:
+        """Whether its scheduler knew the node when it was last asked."""
+        return self.shown not in ("", ABSENT)
+
+    @property
     def held(self) -> str:
         """Why nothing opens it but a test that began since, or a person; "" if nothing holds it."""
         if self.held_since is None:

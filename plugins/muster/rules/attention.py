@@ -282,7 +282,7 @@ def _at_scheduler(row: FleetRow, place: Place, kind: str, bad: bool) -> Attentio
     if place.verify:
         why = f"{place.cluster}: {place.verify}"
         return item(Cause.TEST_DUE, Turn.MUSTER, f"muster revalidate {name} --reason …", why, place.verify_since)
-    if place.shown == ABSENT:
+    if place.shown == ABSENT and row.state in (State.PRODUCTION, State.RETIRED):
         why = f"{place.cluster} does not know {place.name}: no job begins on it until it is there again"
         return item(Cause.CLOSED, Turn.PERSON, f"muster node remove {name} --reason …", why, place.shown_since)
     if row.state is State.PRODUCTION and place.wanted == ADMITTED and place.shown not in ("", OPENED):

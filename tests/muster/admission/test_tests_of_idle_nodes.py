@@ -29,6 +29,7 @@ from muster.rules.idle.selection import choose
 from muster.store.database.models import LeaseRow, NodeRow
 from muster.store.database.outgoing import PlaceRow
 from muster_criteria.model import Verdict
+from muster_criteria.sku_files.model import SkuError
 from tests.muster import fleet
 from tests.muster.admission.listed import DAG, NODE, THERE, Jobs, in_production, line, placed, revalidate
 from tests.support.node_list import NodeList
@@ -87,6 +88,23 @@ def test_no_node_is_opened_under_a_test_that_could_not_be_stopped(
         assert (line(nodes) == THERE) is opens
     monkeypatch.setattr(attempt, "stop_leftovers", lambda *_, **__: store.runs.change_job(job, state=outcome.STOPPED))
     service.reconcile()
+    assert line(nodes) == THERE
+
+
+def test_a_job_whose_end_was_not_seen_keeps_no_node_closed_while_its_sku_file_is_broken(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production()
+    key = revalidate().key
+    began = store.clock.now() - datetime.timedelta(days=90)
+    store.runs.record_job(Job(DAG, "r1", "intake", "1.0", outcome.UNSEEN, "/work/jobs/1", started_at=began))
+
+    def broken(*_: object) -> None:
+        raise SkuError("no such file")
+
+    monkeypatch.setattr("muster.admission.carrying.load_sku", broken)
+    closing.release(key, "its process died")
+    service.carry_out(NODE)
     assert line(nodes) == THERE
 
 

@@ -294,6 +294,14 @@ def test_a_node_that_its_scheduler_does_not_know_does_not_serve_and_a_person_is_
     assert found.command == "muster node remove n1 --reason …"
 
 
+@pytest.mark.parametrize("state", sorted(set(State) - {State.PRODUCTION, State.RETIRED}))
+def test_a_node_that_is_not_in_its_scheduler_yet_or_is_repaired_is_not_to_be_removed(state: State) -> None:
+    there = place(wanted=WITHDRAWN, done=WITHDRAWN, shown=ABSENT, difference="alpha does not know n1-there")
+    for found in attention([row(state=state)], [there]):
+        assert found.serving is False
+        assert "node remove" not in found.command
+
+
 @pytest.mark.parametrize(
     ("shown", "command"),
     [("closed: cordoned", "kubectl uncordon n1-there"),

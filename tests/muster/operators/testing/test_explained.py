@@ -14,6 +14,7 @@ import pytest
 from muster import store
 from muster.admission import service, silence
 from muster.admission.backend import Seen
+from muster.model.schedulers import ABSENT
 from muster.operators.testing.member import MusterMemberOperator
 from muster.operators.testing.pair import MusterPairOperator
 from muster.operators.testing.remote_job import RemoteJobOperator
@@ -69,17 +70,24 @@ def test_a_scheduler_that_is_silent_too_explains_it(there: Path) -> None:
 
 
 @pytest.mark.parametrize("looks", [0, 1])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_node_that_its_scheduler_forgot_meanwhile_is_removed_there_and_one_that_it_never_knew_is_not(
-    there: Path, known: bool, looks: int
-) -> None:
-    for _ in range(known):
-        service.reconcile()
+def test_a_node_that_its_scheduler_forgot_meanwhile_is_removed_there(there: Path, looks: int) -> None:
+    service.reconcile()
     began = store.clock.now()
     there.write_text("")
-    for _ in range(looks if known else 1):
+    for _ in range(looks):
         service.reconcile()
-    assert bool(silence.explained(NODE, began if known else store.clock.now())) is known
+    assert silence.explained(NODE, began)
+
+
+def test_a_node_that_its_scheduler_never_knew_may_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are tested before they join their cluster."""
+    monkeypatch.setattr(node_list.NodeList, "look", lambda *_: {})
+    began = store.clock.now()
+    service.reconcile()
+    place = store.schedulers.place(NODE)
+    assert place is not None
+    assert place.shown == ABSENT
+    assert not silence.explained(NODE, began)
 
 
 @pytest.mark.parametrize(("worked_on", "says_nothing"), [("rebooting", True), ("", False)])

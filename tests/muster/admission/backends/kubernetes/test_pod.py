@@ -156,17 +156,22 @@ def test_a_pod_is_not_preempted_because_one_of_its_name_was(
 @pytest.mark.parametrize("looks", [0, 1, 5])
 def test_a_test_is_over_once_its_pod_is_gone(tests: PodTests, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     """Until then it ends every node side on its node: that of the next test too, which waits for this."""
-    left = [{"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}}] * looks
+    left = [{"metadata": {"deletionTimestamp": "2100-06-01T08:00:00Z"}}] * looks
     monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
     monkeypatch.setattr(tests.api, "pod", lambda *_: left.pop() if left else None)
     tests.end("muster-test-1")
     assert not left
 
 
-def test_a_test_whose_pod_does_not_end_is_not_over(tests: PodTests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.END_S", 0.0)
+@pytest.mark.parametrize(("due", "patience_s"), [("2100-06-01T08:00:00Z", 0.0), ("2026-06-01T08:00:00Z", 15.0)])
+def test_a_test_whose_pod_does_not_end_is_not_over(
+    tests: PodTests, monkeypatch: pytest.MonkeyPatch, due: str, patience_s: float
+) -> None:
+    """One that should have been gone long ago is not waited for again."""
+    looks = iter([{"metadata": {"deletionTimestamp": due}}] * 2)
+    monkeypatch.setattr("muster.admission.backends.kubernetes.pod.END_S", patience_s)
     monkeypatch.setattr(tests.api, "delete_pod", lambda *_: True)
-    monkeypatch.setattr(tests.api, "pod", lambda *_: {"metadata": {"deletionTimestamp": "2026-06-01T08:00:00Z"}})
+    monkeypatch.setattr(tests.api, "pod", lambda *_: next(looks, None))
     with pytest.raises(SchedulerDown):
         tests.end("muster-test-1")
 
