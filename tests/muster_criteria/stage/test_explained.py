@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster_criteria.model import Action, FaultClass, Finding, Severity, Verdict
+from muster_criteria.fleet.peers.references import References
+from muster_criteria.model import COMMON_CAUSE, SHARED_CAUSE, Action, FaultClass, Finding, Severity, Verdict
 from tests.muster_criteria.nodes import Case, MakeCase
 
 SLOW = 400.0
@@ -65,3 +66,40 @@ def test_the_reason_of_a_node_whose_gpus_are_all_locked_is_the_lock(case: MakeCa
     assert judgement.verdict is Verdict.FAIL
     assert "nvidia-smi -rgc" in judgement.reason
     assert {each.device for each in judgement.findings} == {*EVERY}
+    of_rates = [each for each in judgement.findings if each.metric == "gemm_rate"]
+    assert max(each.confidence for each in of_rates) == SHARED_CAUSE  # no GPU is said to have failed before, later on
+
+
+def test_gpus_that_fail_alike_have_a_common_cause_although_the_lock_of_some_was_not_seen(case: MakeCase) -> None:
+    made = case("performance").set("gemm_rate", value=SLOW)
+    for device in EVERY[:4]:
+        _locked(made, device)
+    judgement = made.judge()
+    assert COMMON_CAUSE in {each.rule for each in judgement.findings}
+    assert {each.action for each in judgement.findings if each.metric == "gemm_rate"} == {Action.FIX_SOFTWARE}
+
+
+@pytest.mark.parametrize(
+    ("domain", "metrics", "index"),
+    [("sm", ("gemm_rate", "gemm_clock"), "clock_index"), ("memory", ("memory_bandwidth",), "hbm_index")],
+)
+def test_what_the_fleet_makes_of_the_rates_is_the_settings_fault_too(
+    case: MakeCase, references: References, domain: str, metrics: tuple[str, ...], index: str
+) -> None:
+    """A memory clock that is locked must not send a GPU back."""
+    made = _locked(case("performance"), "gpu3", domain)
+    for row in (each for metric in metrics for each in made.rows(metric, "gpu3")):
+        row["value"] *= 0.7
+    found = made.judge(references=references).findings
+    assert index in {each.metric for each in found}
+    assert {(each.fault_class, each.action) for each in found} == {(FaultClass.SOFTWARE, Action.FIX_SOFTWARE)}
+
+
+def test_a_drift_that_a_second_reading_decides_keeps_its_node_from_being_a_peer(
+    case: MakeCase, references: References
+) -> None:
+    made = _locked(case("performance"), "gpu3", "memory")
+    for row in made.rows("memory_bandwidth", "gpu3"):
+        row["value"] *= 0.97
+    drifts = [each for each in made.judge(references=references).findings if each.rule == "drift"]
+    assert {each.action for each in drifts} == {Action.RETEST}

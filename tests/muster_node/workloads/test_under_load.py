@@ -219,6 +219,21 @@ def test_the_clock_of_a_gpu_that_never_worked_is_not_known() -> None:
     assert _found(*[rest] * 5)["clock_share", "sm"].note == AT_REST
 
 
+def test_the_highest_clock_of_a_run_is_kept() -> None:
+    """Of a load of days, few readings are."""
+    taken: list[Reading] = []
+    for at, share in enumerate([60.0] * 4 + [100.0] * 20 + [60.0] * 2):
+        add(taken, Reading(float(at), [*_facts(throttle_reason="none"), _clock(share)]))
+    assert len(taken) < 10
+    found = {each.metric: each for each in under_load(taken, [GPU], {})}
+    assert found["clock_share"].value == 100.0
+
+
+def test_of_a_gpu_that_no_reading_came_of_nothing_is_known() -> None:
+    """As of a driver that hangs from the beginning: what ended the watch is said, and not that it failed itself."""
+    assert {each.value for each in under_load([], [GPU], {}) if each.metric != "counters_reset"} == {None}
+
+
 def _clock(share: float) -> Fact:
     return Fact("clock_share", GPU, "%", share, labels={"domain": "sm"})
 

@@ -117,9 +117,10 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
         if stages and not any(_measured_in(sku, stage, limit.metric, probes) for stage in stages):
             message = f"no probe of stage {' or '.join(stages)} measures {limit.metric}"
             yield Problem(sku.file, key, "not-measured", message)
-        for metric in (*limit.invalidates, *limit.explains):
+        named = {**dict.fromkeys(limit.invalidates, "invalidates"), **dict.fromkeys(limit.explains, "explains")}
+        for metric, verb in named.items():
             if metric not in derived and not any(metric in probe.units for probe in probes.values()):
-                message = f"no probe measures {metric}, which it {'invalidates' if limit.invalidates else 'explains'}"
+                message = f"no probe measures {metric}, which it {verb}"
                 yield Problem(sku.file, key, "unknown-metric", message)
         value = limit.value
         if isinstance(value, Times) and not any(value.metric in probe.units for probe in probes.values()):

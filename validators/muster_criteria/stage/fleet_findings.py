@@ -151,19 +151,27 @@ def compared_with(findings: Iterable[Finding], devices: Mapping[str, int]) -> li
     """The findings, and one more for each metric (or driver message) in which most devices of a kind fail alike.
 
     The node still fails. The devices' own findings get the action ``fix software`` and at most the confidence
-    ``SHARED_CAUSE``. A fault of software needs no such finding. ``devices``: {kind: number in the node}.
+    ``SHARED_CAUSE``. Where all are known to be faults of software, no further finding has to say so.
+    ``devices``: {kind: number in the node}.
     """
     given = list(findings)
     failing: dict[tuple[str, str], set[str]] = {}
+    unexplained: set[tuple[str, str]] = set()
     for each in given:
-        if each.severity is Severity.CRITICAL and each.fault_class is not FaultClass.SOFTWARE:
-            failing.setdefault((kind_of(each.device), subject(each)), set()).add(each.device)
+        if each.severity is Severity.CRITICAL:
+            key = (kind_of(each.device), subject(each))
+            failing.setdefault(key, set()).add(each.device)
+            unexplained |= {key} if each.fault_class is not FaultClass.SOFTWARE else set()
     common = {
         (kind, metric): sorted(alike)
         for (kind, metric), alike in failing.items()
         if len(alike) >= DEVICES_MIN and len(alike) >= DEVICE_SHARE * devices.get(kind, 0)
     }
-    causes = [_cause(kind, metric, alike, given) for (kind, metric), alike in sorted(common.items())]
+    causes = [
+        _cause(kind, metric, alike, given)
+        for (kind, metric), alike in sorted(common.items())
+        if (kind, metric) in unexplained
+    ]
     kept = [
         dataclasses.replace(each, confidence=min(each.confidence, SHARED_CAUSE), action=Action.FIX_SOFTWARE)
         if each.severity is Severity.CRITICAL and (kind_of(each.device), subject(each)) in common

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from muster_criteria.fleet.series.keyed import given_name
 from muster_criteria.fleet.single import FLEET_PROBE
 from muster_criteria.kinds import LIMIT_KINDS
-from muster_criteria.model import Finding, Severity
+from muster_criteria.model import Finding, Severity, Variant
 from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Sku
 from muster_criteria.stage.findings import Breaking, Origins
@@ -16,6 +17,7 @@ from muster_criteria.stage.rules import FLEET_KINDS, INVALID_KINDS
 
 _TEMPERATURE = "°C"
 _OF_LIMITS = frozenset(kind.rule for kind in LIMIT_KINDS.values())
+_OF_READINGS = (Variant.RETEST, Variant.PERSISTENT, Variant.CLEARED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,21 +92,32 @@ def finding_of_invalid(item: Breaking, frame: Frame, invalid: Mapping[int, Inval
 
 
 def explained(findings: Sequence[Finding], breaking: Sequence[Breaking], frame: Frame, sku: Sku) -> list[Finding]:
-    """The findings; those that a broken limit of their device ``explains`` are of its fault and action, and say so."""
+    """The findings; those that a broken limit of their device ``explains`` are of its fault and action, and say so.
+
+    Not those that repeats cleared or have yet to decide: what is to be done about them is of the readings.
+    """
     causes: dict[tuple[str, str], Limit] = {}
     for item in breaking:
         if item.rule.kind in _OF_LIMITS:
             limit = _limit_of(item, frame, sku)
-            causes.update(((item.finding.device, metric), limit) for metric in limit.explains)
+            causes.update(((item.finding.device, metric), limit) for metric in _with_indices(limit, sku))
 
     def named(each: Finding) -> Finding:
         limit = causes.get((each.device, each.metric))
-        if limit is None or each.severity is Severity.INFO:
+        if limit is None or each.severity is Severity.INFO or each.variant in _OF_READINGS:
             return each
         summary = f"{each.summary} It {limit.meaning}."
         return dataclasses.replace(each, fault_class=limit.fault, action=limit.action, summary=summary)
 
     return [named(each) for each in findings]
+
+
+def _with_indices(limit: Limit, sku: Sku) -> set[str]:
+    """The metrics that the limit explains, and the indices of their families: in a fleet these judge them too."""
+    compare = [each for each in sku.programme.compare if each.family and each.device == limit.device]
+    families = {each.family for each in compare if each.metric in limit.explains}
+    given = {given_name(each) for each in compare if each.given and each.family in families}
+    return {*limit.explains, *given, *(f"{family}_index" for family in families)}
 
 
 def _limit_of(item: Breaking, frame: Frame, sku: Sku) -> Limit:

@@ -256,9 +256,9 @@ def _one(
     if not frame.applicable() and not counted.missing:
         counted.unjudged.append(Gap(Lack.UNJUDGED, UNJUDGED, "the whole stage"))
     found = [finding_of_invalid(item, frame, invalid, sku) for item in breaking]
-    found = explained(found, breaking, frame, sku)
     found += weighed.elsewhere
     found += _only_in_repeats(ran, found, sku)
+    found = explained(found, breaking, frame, sku)
     found = [*confirmed(found, rows), *golden_findings(result, case.goldens)]
     devices = collections.Counter(kind_of(device) for device in set(frame["device"].tolist()))
     again = [(each, other) for each, other in ran if each.repeat]

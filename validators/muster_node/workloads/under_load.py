@@ -130,7 +130,7 @@ def add(readings: list[Reading], new: Reading) -> None:
     new = dataclasses.replace(new, facts=shared)
     alike = len(readings) >= RUN and all(_tells(each) == _tells(new) for each in readings[-RUN:])
     if alike and not any(_fell(last.get(_place(fact)), fact) for fact in shared):
-        readings[-1] = new
+        readings[-1] = dataclasses.replace(new, facts=tuple(_higher(last.get(_place(fact)), fact) for fact in shared))
     else:
         readings.append(new)
 
@@ -143,6 +143,13 @@ def _tells(reading: Reading) -> list[object]:
     """A reading without what moves under any load, but whether its GPUs were busy."""
     steady: list[object] = [fact for fact in reading.facts if fact.name not in _MOVING]
     return steady + [(f.device, (f.value or 0.0) >= BUSY) for f in reading.facts if f.name == "utilisation"]
+
+
+def _higher(before: Fact | None, after: Fact) -> Fact:
+    """Of two clocks of a run the higher, since the highest is reported; of all else what was read last."""
+    if before is None or after.name != "clock_share" or (before.value or 0.0) <= (after.value or 0.0):
+        return after
+    return before
 
 
 def _fell(before: Fact | None, after: Fact) -> bool:
@@ -349,7 +356,7 @@ def _loaded(series: Series) -> list[bool]:
 def _clocks(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
     """By domain, where the driver named nothing that held the GPU for half of its work: a clock let go still rises."""
     held = [_content(fact) for fact in series.get(("throttle_reason", "", ""), ())]
-    spans = [after - before for before, after in zip((times[0], *times), (*times[1:], times[-1]))]
+    spans = [after - before for before, after in zip((*times[:1], *times), (*times[1:], *times[-1:]))]
     for domain in [domain for name, domain, _ in series if name == "clock_share"]:
         shares = [None if fact is None else fact.value for fact in series["clock_share", domain, ""]]
         work = [each for each in zip(shares, _loaded(series), held, spans) if each[1] and each[0] is not None]
