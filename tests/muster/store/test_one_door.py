@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster import store
+from muster.admission.entry import move
 from muster.errors import MusterError, Refusal
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
@@ -277,6 +278,24 @@ class TestTheWaysThatSkippedTheGate:
         store.waivers.give(known.finding.id, access.now() + LATER, "Ada", "known")
         assert (store.nodes.get(NODE).held_run is None) is (left is Verdict.PASS)
         assert store.nodes.get(NODE).state is State.PRODUCTION
+
+    def test_a_waiver_ends_no_hold_for_another_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lives.in_production(NODE)
+        self.run("before", STAGES, {"thermal": Verdict.WARN}, Verdict.WARN)
+        move(NODE, State.PRODUCTION, "Ada", "it is warm there")
+        monkeypatch.setenv("MUSTER_BREAKER_FLEET", "1")
+        other = RunKey(DAG, "other")
+        store.runs.begin(other, NODE, "short", "idle", required_stages=STAGES)
+        store.leases.acquire(NODE, other)
+        store.runs.begin_stage(other, "intake")
+        refused = fleet.judgement("intake", **outcome("intake", Verdict.INCONCLUSIVE, "short"))
+        fleet.verdicts.record(other, refused, store.stages.Sent(refused=True))
+        store.runs.finish(other, Verdict.INCONCLUSIVE, "another machine answers")
+        store.leases.release(other, "over")
+        assert store.nodes.get(NODE).held_run == other
+        (known,) = store.verdicts.open_findings(NODE)
+        store.waivers.give(known.finding.id, access.now() + LATER, "Ada", "known")
+        assert store.nodes.get(NODE).held_run == other
 
     def test_a_decision_about_one_held_verdict_does_not_release_a_later_one(self) -> None:
         store.adoption.adopt([NODE], "Ada", "it serves")

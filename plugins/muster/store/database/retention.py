@@ -85,7 +85,9 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
         select(figures.id).where(figures.stage == StageRow.id).exists(), ~_open(StageRow),
     )  # fmt: skip
     past = select(RunRow.id).where(RunRow.ended_at < before(keep.retention_runs_days))
-    past = past.where(~_open(RunRow), ~_current(), ~_made_suspects())
+    member = aliased(RunRow)  # the first has what all members of a block share
+    kept = select(member.id).where(member.dag_id == RunRow.dag_id, member.run_id == RunRow.run_id)
+    past = past.where(~kept.where(or_(_open(member), _current(member), _made_suspects(member))).exists())
     mails_over = or_(*(at < before(OUTBOX_DAYS) for at in (OutboxRow.sent_at, OutboxRow.parked_at)))
     suspects, runs = purge(SuspectRow.id, _suspects_gone(parts)), purge(RunRow.id, past)
     for column, over in (
@@ -122,7 +124,7 @@ def _open(row: type[HealthRow | RunRow | StageRow]) -> ColumnElement[bool]:
     return select(NodeRow.name).where(NodeRow.name == row.node, NodeRow.machine == row.machine, case).exists()
 
 
-def _current() -> ColumnElement[bool]:
+def _current(run: type[RunRow]) -> ColumnElement[bool]:
     """Whether a run has a conclusive verdict on a present machine that no later one replaced (``rules.current``).
 
     By its age alone no FAIL or WARN is forgotten for which the gate to production refuses a node, and no PASS after
@@ -132,15 +134,15 @@ def _current() -> ColumnElement[bool]:
     return (
         select(mine.id)
         .join(NodeRow, NodeRow.name == mine.node)
-        .where(mine.run == RunRow.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~superseded(mine))
+        .where(mine.run == run.id, mine.current, mine.verdict.not_in(INCONCLUSIVE), ~superseded(mine))
         .where(mine.machine == NodeRow.machine, NodeRow.state != State.RETIRED)
         .exists()
     )
 
 
-def _made_suspects() -> ColumnElement[bool]:
+def _made_suspects(run: type[RunRow]) -> ColumnElement[bool]:
     """Whether a suspicion rests on a run: a person waives it by the finding, which goes with the run."""
-    of_run = SuspectRow.node == RunRow.node, SuspectRow.dag_id == RunRow.dag_id, SuspectRow.run_id == RunRow.run_id
+    of_run = SuspectRow.node == run.node, SuspectRow.dag_id == run.dag_id, SuspectRow.run_id == run.run_id
     return select(SuspectRow.id).where(*of_run).exists()
 
 

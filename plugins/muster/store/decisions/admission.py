@@ -13,6 +13,7 @@ from muster.model.events import Evidence
 from muster.model.runs import OpenFinding, RunKey, StageVerdict
 from muster.model.states import SERVING, State
 from muster.rules.lifecycle import gate
+from muster.rules.lifecycle.current import INCONCLUSIVE
 from muster.rules.lifecycle.gate import Admit, Decision, NeedsPerson, Refuse
 from muster.rules.service import lemons
 from muster.rules.service.spares import PERIOD
@@ -29,6 +30,8 @@ from muster.store.decisions.waivers import standing
 from muster.store.fleet import failures
 from muster_criteria.context import waivers
 from muster_criteria.model import Severity, Verdict
+
+_UNJUDGED = (*INCONCLUSIVE, Verdict.PROVISIONAL)
 
 
 def decision(node: str) -> Decision:
@@ -121,7 +124,7 @@ def stand(session: Session) -> None:
     for name, why in asked.items():
         row = access.node_row(session, name)
         if why == access.LESS:
-            if row.held_run and not against_service(session, row, held_too=True):
+            if _held_for_findings(session, row) and not against_service(session, row, held_too=True):
                 text = "its verdict is held no more: nothing stands against it"
                 access.remark(session, row, "muster", text, {"kept": row.held_run})
                 row.held_run = ""
@@ -135,6 +138,13 @@ def stand(session: Session) -> None:
         if found := next((each for each in critical if not each.waived), None):
             certificates.revoke(session, row, f"open finding {found.id}: {found.summary}")
     session.flush()
+
+
+def _held_for_findings(session: Session, row: NodeRow) -> bool:
+    """Whether a verdict is held for what was found: a test that could not judge the node says nothing for it."""
+    key = RunKey.parse(row.held_run)
+    query = select(RunRow.verdict).where(RunRow.node == row.name)
+    return key is not None and session.scalar(query.where(*access.of_run(key))) not in _UNJUDGED
 
 
 def _hold(session: Session, row: NodeRow, why: str) -> None:

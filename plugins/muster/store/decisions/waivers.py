@@ -140,13 +140,19 @@ def recheck_machines(session: Session, row: SuspectRow | WaiverRow, why: str) ->
 
     One that is not locked could enter production by the waiver at this moment.
     """
+    names = machines_of(session, row)
+    for name in sorted(names):
+        access.node_row(session, name, lock=True)
+        access.recheck(session, name, why)
+    return names
+
+
+def machines_of(session: Session, row: SuspectRow | WaiverRow) -> set[str]:
+    """The nodes that ``recheck_machines`` locks."""
     names = {row.node}
     for part in (row.subject, row.subject.partition(" of ")[2]):  # "gpu SERIAL", or "gpu3 of system SERIAL"
         kind, _, serial = part.partition(" ")
         names |= {place[0] for place in [sits_now(session, kind, serial)] if place}
-    for name in sorted(names):
-        access.node_row(session, name, lock=True)
-        access.recheck(session, name, why)
     return names
 
 

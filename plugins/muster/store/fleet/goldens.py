@@ -19,7 +19,7 @@ from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.engine import reading, writing
 from muster.store.database.models import NodeRow, RunRow
 from muster.store.fleet.measured import NOT_PEERS
-from muster.store.fleet.suspects import end_with_goldens, suspect_subjects
+from muster.store.fleet.suspects import end_with_goldens, lock_machines, suspect_subjects
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.goldens import DISSENT_MAX, Golden, Goldens, Sighting, consensus, digests_of, golden_id
 from muster_criteria.context.waivers import subject_of
@@ -93,6 +93,7 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
+        lock_machines(session)  # first, as a task that records: in the other order the two wait for each other
         access.take_turns(session, "golden")  # one that is promoted at this moment is withdrawn too
         row = next(iter(_current(session, {identity}, None)), None)
         if row is None:

@@ -19,7 +19,7 @@ from muster.model.runs import OpenFinding
 from muster.store.database import access
 from muster.store.database.digests import DigestRow, GoldenRow, SuspectRow
 from muster.store.database.models import NodeRow, PartRow, PlacementRow, RunRow
-from muster.store.decisions.waivers import marked_now, recheck_machines
+from muster.store.decisions.waivers import machines_of, marked_now, recheck_machines
 from muster.store.machines.parts import current_serials
 from muster_criteria.context.goldens import GOLDEN
 from muster_criteria.context.suspicion import makes_suspect
@@ -27,6 +27,7 @@ from muster_criteria.context.waivers import CHASSIS, subject_of
 from muster_criteria.model import Finding, Judgement
 
 _FINDING = TypeAdapter(Finding)
+_BY_GOLDENS = select(SuspectRow).where(SuspectRow.finding["rule"].as_string() == GOLDEN)
 
 
 def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection[str] = ()) -> None:
@@ -81,13 +82,20 @@ def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
     ]
 
 
+def lock_machines(session: Session) -> None:
+    """Lock the nodes that ``end_with_goldens`` may ask about, all in one order."""
+    names = {name for row in session.scalars(_BY_GOLDENS).all() for name in machines_of(session, row)}
+    for name in sorted(names):
+        access.node_row(session, name, lock=True)
+
+
 def end_with_goldens(session: Session, person: str, why: str) -> None:
     """End the suspicions that rest on goldens alone, where none that is in force cites or contradicts the part."""
     current = GoldenRow.withdrawn_at.is_(None) & (GoldenRow.digest != "")
     ids = set(session.scalars(select(GoldenRow.golden_id).where(current)))
     differs = select(DigestRow.id).join(GoldenRow, GoldenRow.golden_id == DigestRow.golden_id)
     differs = differs.where(current, GoldenRow.digest != DigestRow.digest)
-    for row in session.scalars(select(SuspectRow).where(SuspectRow.finding["rule"].as_string() == GOLDEN)).all():
+    for row in session.scalars(_BY_GOLDENS).all():
         part = row.subject or f"{row.device} of {row.node}"
         cited = _FINDING.validate_python(row.finding).source.split()[1]  # as in ``Golden.cited``
         if cited in ids or session.scalar(differs.where(DigestRow.subject == part).limit(1)):

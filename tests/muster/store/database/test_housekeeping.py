@@ -122,6 +122,22 @@ def test_what_was_measured_stays_until_the_case_is_closed(
     assert left()["artifacts"] == 0
 
 
+@pytest.mark.both_dialects
+def test_what_the_members_of_a_block_share_stays_while_the_case_of_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gpu-0001", "gpu-0002"):
+        store.nodes.add(fleet.new_node(name))
+        lease = fleet.begin(name, "block")
+        fleet.do_stage(lease, "intake", Verdict.FAIL, findings=(fleet.FINDING,))
+        store.runs.finish(lease.key, Verdict.FAIL, "gpu3 is slow.", node=name)
+        store.leases.release(lease.key, "over")
+        if name == "gpu-0001":
+            store.nodes.move(name, State.RETIRED, "Ada", "not worth it")
+    monkeypatch.setenv("MUSTER_RETENTION_RUNS_DAYS", "1000")
+    assert store.retention.apply(days(1001))["runs"] == 0
+    store.nodes.move("gpu-0002", State.RETIRED, "Ada", "not worth it")
+    assert store.retention.apply(days(1001))["runs"] == 2
+
+
 def test_runs_go_only_if_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     a_run()
     store.nodes.move("gpu-0001", State.RETIRED, "Ada", "not worth it")

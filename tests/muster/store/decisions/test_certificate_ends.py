@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,11 @@ from muster import store
 from muster.admission.entry import move
 from muster.model.stages import STAGES
 from muster.model.states import State
+from muster.store.database import access
+from muster.store.database.decisions import CertificateRow
+from muster.store.database.engine import writing
 from muster.store.decisions import certificates
+from muster_criteria.model import Coverage, Finding, Severity, Verdict
 from tests.muster import fleet
 from tests.muster.store.decisions.test_certificates import NODE, in_production, made_in_production
 
@@ -59,3 +64,55 @@ def test_a_test_puts_no_shorter_certificate_in_the_place_of_a_persons(monkeypatc
     monkeypatch.setattr(certificates.access, "now", lambda: start + datetime.timedelta(days=6))
     fleet.qualify(run_id="intake alone", stages=("intake",))
     assert store.certificates.newest(NODE) == newest
+
+
+@pytest.mark.parametrize(
+    ("findings", "state"), [((), State.PRODUCTION), ((fleet.finding(severity=Severity.WARNING),), State.QUALIFIED)]
+)
+def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_certificate(
+    findings: tuple[Finding, ...], state: State
+) -> None:
+    first = in_production()
+    lease = fleet.begin(run_id="idle")
+    for stage in STAGES:
+        unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1), "findings": findings}
+        fleet.do_stage(lease, stage, **unjudged if stage == "thermal" else {})
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "It has no limit.")
+    store.leases.release(lease.key, "over")
+    assert store.nodes.get(NODE).state is state
+    found = store.certificates.newest(NODE)
+    assert found
+    assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
+
+
+def provisional(run_id: str, stage: str, stages: Sequence[str] = STAGES) -> None:
+    """A run that could not judge all of ``stage``, and found nothing."""
+    lease = fleet.begin(run_id=run_id, required_stages=stages)
+    for each in stages:
+        unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1)}
+        fleet.do_stage(lease, each, **unjudged if each == stage else {})
+    store.runs.finish(lease.key, Verdict.PROVISIONAL, "It has no limit.")
+    store.leases.release(lease.key, "over")
+
+
+@pytest.mark.parametrize(
+    ("stage", "stages", "renewed"),
+    [("thermal", STAGES, True), ("performance", STAGES, False), ("thermal", ("thermal",), False)],
+)
+def test_what_could_not_be_judged_when_a_person_admitted_the_node_renews_its_certificate(
+    stage: str, stages: Sequence[str], renewed: bool
+) -> None:
+    store.nodes.add(fleet.new_node())
+    provisional("first", "thermal")
+    move(NODE, State.PRODUCTION, "Ada", "no peers yet")
+    first = store.certificates.newest(NODE)
+    with writing() as session:  # as it is after half a year
+        row = session.get(CertificateRow, first.id if first else "")
+        assert row
+        row.expires_at = access.now() - datetime.timedelta(days=1)
+    assert list(store.certificates.uncertified()) == [NODE]
+    provisional("idle", stage, stages)
+    assert store.nodes.get(NODE).state is State.PRODUCTION
+    assert store.certificates.uncertified().keys() == (set() if renewed else {NODE})
+    verdicts = [each.verdict for each in store.certificates.of_node(NODE)]
+    assert (verdicts[0] == Verdict.PROVISIONAL) is renewed

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.orm import Session
 
 from muster import acting, store
 from muster.errors import NoPerson, UnknownGolden
@@ -21,6 +22,7 @@ from muster.model.statistics import KeptGolden
 from muster.store.database import access
 from muster.store.database.digests import DigestRow
 from muster.store.database.engine import reading
+from muster.store.database.models import NodeRow
 from muster.store.fleet.suspects import suspects_on
 from muster_criteria.context.goldens import Goldens, golden_id
 from muster_criteria.measured import parse_result
@@ -209,6 +211,29 @@ class TestWithdrawal:
             store.goldens.withdraw(golden_id(KEY, op, simulated=False), "Ada", "another cuBLAS")
         assert suspects("d") == []
         assert store.nodes.events("d")[-1].actor == "Ada"
+
+    @pytest.mark.both_dialects
+    def test_a_withdrawal_locks_nodes_before_it_takes_its_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a task that records a stage: in the other order each would wait for the other."""
+        for node in ("a", "b", "c"):
+            visited(node)
+        visited("d", gpu5="wrong")
+        steps: list[str] = []
+        locks, turns = access.node_row, access.take_turns
+
+        def locked(session: Session, name: str, *, lock: bool = False) -> NodeRow:
+            steps.extend([name] if lock else [])
+            return locks(session, name, lock=lock)
+
+        def taken(session: Session, at: str) -> None:
+            steps.append(at)
+            turns(session, at)
+
+        monkeypatch.setattr(access, "node_row", locked)
+        monkeypatch.setattr(access, "take_turns", taken)
+        store.goldens.withdraw(ID, "Ada", "another cuBLAS")
+        assert steps[:2] == ["d", "golden"]
+        assert suspects("d") == []
 
     def test_a_suspect_by_other_evidence_stays(self) -> None:
         for node in ("a", "b", "c"):
