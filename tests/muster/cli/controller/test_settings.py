@@ -22,7 +22,7 @@ from muster.integration.airflow_api import AirflowClient
 from muster.judging import verdict
 from muster.model.runs import RunKey
 from muster.model.states import State
-from muster.remote.bmc import Bmc
+from muster.remote.bmc.bmc import Bmc
 from muster.remote.connection.login import Credentials
 from muster.settings import Settings, settings
 from muster_criteria.model import Verdict

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.muster.remote.test_attempt import Bench, bench, checked
 
 from muster.remote.job.outcome import Ended, Kind
+from tests.muster.remote.job.test_attempt import Bench, bench, checked
 
 __all__ = ["bench"]
 pytestmark = [pytest.mark.needs_sshd, pytest.mark.usefixtures("sqlite_db")]
