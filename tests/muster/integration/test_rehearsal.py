@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -14,15 +15,18 @@ from sqlalchemy import Engine, MetaData, event, select
 from sqlalchemy.engine.interfaces import CacheStats
 
 from muster import store
+from muster.integration import policy
 from muster.model.runs import RunKey
 from tests.muster import fleet
 from tests.support import lives
+
+NAME = "muster.integration.rehearsal"
 
 
 @pytest.fixture
 def rehearsal(fleet_db: str) -> ModuleType:
     """Imported by the test that asks for it: the import rehearses."""
-    return importlib.import_module("muster.integration.rehearsal")
+    return importlib.import_module(NAME)
 
 
 @contextlib.contextmanager
@@ -74,7 +78,11 @@ def test_a_run_after_it_compiles_nothing(rehearsal: ModuleType) -> None:
     assert statements == []
 
 
-def test_without_records_it_says_so_and_airflow_starts(muster_home: object) -> None:
-    from muster.integration import policy
-
-    assert set(policy.preload(policy.WARM)) == set(policy.WARM)
+def test_without_records_it_says_so_and_airflow_starts(
+    muster_home: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The import alone rehearses, so the module must not be there from an earlier test."""
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    policy.preload([NAME])
+    assert f"could not preload {NAME}, so each task takes longer: the fleet records" in caplog.text
+    assert "run `muster db upgrade`" in caplog.text
