@@ -119,7 +119,7 @@ class Found:
 
 
 RUN = 3
-"""Equal readings in a row that are kept: one between two others that found the GPU at work too."""
+"""Equal readings in a row that are kept."""
 _MOVING = ("throttle_time", "utilisation", "clock_share")
 
 
@@ -130,7 +130,9 @@ def add(readings: list[Reading], new: Reading) -> None:
     new = dataclasses.replace(new, facts=shared)
     alike = len(readings) >= RUN and all(_tells(each) == _tells(new) for each in readings[-RUN:])
     if alike and not any(_fell(last.get(_place(fact)), fact) for fact in shared):
-        readings[-1] = dataclasses.replace(new, facts=tuple(_higher(last.get(_place(fact)), fact) for fact in shared))
+        moved = [max(last.get(_place(fact), fact), fact, key=lambda one: one.value or 0.0) for fact in shared]
+        facts = [top if top.name == "clock_share" else fact for top, fact in zip(moved, shared)]  # the run's highest
+        readings[-1] = dataclasses.replace(new, facts=tuple(facts))
     else:
         readings.append(new)
 
@@ -143,13 +145,6 @@ def _tells(reading: Reading) -> list[object]:
     """A reading without what moves under any load, but whether its GPUs were busy."""
     steady: list[object] = [fact for fact in reading.facts if fact.name not in _MOVING]
     return steady + [(f.device, (f.value or 0.0) >= BUSY) for f in reading.facts if f.name == "utilisation"]
-
-
-def _higher(before: Fact | None, after: Fact) -> Fact:
-    """Of two clocks of a run the higher, since the highest is reported; of all else what was read last."""
-    if before is None or after.name != "clock_share" or (before.value or 0.0) <= (after.value or 0.0):
-        return after
-    return before
 
 
 def _fell(before: Fact | None, after: Fact) -> bool:
@@ -342,10 +337,8 @@ def _pcie(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
         blind = _blind([times[place] for place in within], read)
         yield _least(gpu, "pcie_generation_loaded", read, blind)
     else:
-        blind = next(
-            (fact.note for fact in series.get(("utilisation", "", ""), ()) if fact is not None and fact.note), ""
-        )
-        yield Found("pcie_generation_loaded", gpu, samples=0, note=blind or AT_REST)
+        notes = [fact.note for fact in series.get(("utilisation", "", ""), ()) if fact is not None and fact.note]
+        yield Found("pcie_generation_loaded", gpu, samples=0, note=notes[0] if notes else AT_REST)
     yield _least(gpu, "pcie_width", widths, _blind(times, widths))
 
 
