@@ -116,7 +116,7 @@ class Nodes:
     def answer(self, node: str, script: str, args: Sequence[str], sent: bytes) -> tuple[int, bytes]:
         """(exit status, output) of a command. Raises ValueError for one that is not known here."""
         if script == scripts.LOOK:
-            state = f"{self.state(node, args[1])}\njobboot {BOOT}\n"
+            state = f"{self.state(node, args[1])}\njobboot {BOOT}\nends \n"
             return 0, f"work {args[0]}\nboot {BOOT}\nagent ok\nstate {state}".encode()
         if script == scripts.STOP_OTHERS:
             return 0, b""
