@@ -74,7 +74,7 @@ def test_no_node_is_opened_under_a_test_that_could_not_be_stopped(
     in_production()
     key = revalidate().key
     began = store.clock.now() - datetime.timedelta(hours=hours)
-    job = Job(DAG, "r1", "intake", "1.0", state, "/work/jobs/1", started_at=began)
+    job = Job(DAG, "r1", "intake", "1.0", state, "/srv/muster/jobs/1", started_at=began)
     store.runs.record_job(job)
 
     def away(*_: object, **__: object) -> None:
@@ -97,7 +97,7 @@ def test_a_job_whose_end_was_not_seen_keeps_no_node_closed_while_its_sku_file_is
     in_production()
     key = revalidate().key
     began = store.clock.now() - datetime.timedelta(days=90)
-    store.runs.record_job(Job(DAG, "r1", "intake", "1.0", outcome.UNSEEN, "/work/jobs/1", started_at=began))
+    store.runs.record_job(Job(DAG, "r1", "intake", "1.0", outcome.UNSEEN, "/srv/muster/jobs/1", started_at=began))
 
     def broken(*_: object) -> None:
         raise SkuError("no such file")

@@ -280,7 +280,7 @@ def test_what_does_not_serve_is_counted_by_whose_turn_it_is(client: TestClient) 
     assert (counts["false", "person"], counts["false", "muster"], counts["false", "vendor"]) == (2, 1, 0)
     oldest = seen["muster_nodes_not_serving_oldest_timestamp_seconds"]
     assert oldest["false", "person"] == pytest.approx(time.time(), abs=60)
-    assert oldest["false", "muster"] == 0, "the test under way has an alert of its own"
+    assert oldest["false", "muster"] == 0  # the test under way has its own alert
     assert seen["muster_questions_open"] == {("false",): 1, ("true",): 1}
     assert seen["muster_questions_oldest_timestamp_seconds"]["false",] == pytest.approx(time.time(), abs=60)
 

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, MetaData, event, select
 from sqlalchemy.engine.interfaces import CacheStats
 
 from muster import store
+from muster.errors import DatabaseNotReady
 from muster.integration import policy
 from muster.model.runs import RunKey
 from tests.muster import fleet
@@ -84,5 +85,5 @@ def test_without_records_it_says_so_and_airflow_starts(
     """The import alone rehearses, so the module must not be there from an earlier test."""
     monkeypatch.delitem(sys.modules, NAME, raising=False)
     policy.preload([NAME])
-    assert f"could not preload {NAME}, so each task takes longer: the fleet records" in caplog.text
-    assert "run `muster db upgrade`" in caplog.text
+    (name, error), *others = [record.args for record in caplog.records if record.name == policy.log.name]
+    assert (name, type(error), others) == (NAME, DatabaseNotReady, [])

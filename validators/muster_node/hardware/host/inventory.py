@@ -76,7 +76,7 @@ def _cpu_facts(files: Files) -> Iterator[Fact]:
 
 
 def _offline(files: Files) -> Fact:
-    """CPUs that the kernel does not use. Which ones SMT's switch has taken offline cannot be told from others."""
+    """CPUs that the kernel does not use; no value where SMT is off, since its threads are offline too."""
     if files.text(_CPU + "/smt/control") in ("off", "forceoff"):
         return fact("cpu_offline", "node", "count", None, "SMT is switched off")
     present, offline = (files.read(f"{_CPU}/{name}").text for name in ("present", "offline"))
