@@ -29,10 +29,10 @@ from muster_node.probe import Context, Probe, Skip, resolve_params
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.workloads.common import FORMATS, GIB, best_devices, precision_of, seed_of
-from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_vector import BATCH, RANGES, Finding, Vector
 from muster_node.workloads.patterns import BLOCK_BYTES, PATTERNS, Region, sequences
-from muster_node.workloads.products import products_in
+from muster_node.workloads.products.exact import fitting_shape
+from muster_node.workloads.products.exact_vector import BATCH, RANGES, Finding, Vector
+from muster_node.workloads.products.timed import products_in
 from tests.bench.detectors import (
     BLOCK_MOVE,
     COLLECTIVE,

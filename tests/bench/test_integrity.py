@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from muster_node.hardware import open_hardware
-from muster_node.workloads.product_check import ProductCheck
+from muster_node.workloads.products.check import ProductCheck
 from muster_simulator import create_machine, open_simulated
 from tests.bench import integrity
 from tests.bench.integrity import NO_FAULT, Score

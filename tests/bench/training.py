@@ -23,7 +23,7 @@ from typing import Any
 
 from muster_criteria.cluster.goodput import Input, Inputs, forecast
 from muster_demo import watchdog
-from muster_node.workloads import llama
+from muster_node.workloads.models import llama
 from tests.bench import bars
 from tests.bench.processes import cpu_seconds
 from tests.muster_node.cluster import blocks

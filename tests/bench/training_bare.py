@@ -12,8 +12,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from muster_node.workloads import llama
 from muster_node.workloads.common import seed_of
+from muster_node.workloads.models import llama
 
 
 def main() -> None:

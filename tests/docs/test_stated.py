@@ -26,7 +26,7 @@ from muster_criteria.sku_files import programme
 from muster_criteria.sku_files.skus import SHIPPED, load_sku
 from muster_criteria.stage.findings import FINDINGS_MAX
 from muster_criteria.stages import STAGES
-from muster_node.workloads.cooling import STEADY_C
+from muster_node.workloads.under_load.cooling import STEADY_C
 
 DOCS = Path(__file__).parents[2] / "docs"
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)

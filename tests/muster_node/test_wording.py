@@ -22,7 +22,7 @@ from muster_node.cluster.block import PARAMS, block_of
 from muster_node.contract import Plan
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact, Usage
-from muster_node.workloads.settings import settings
+from muster_node.workloads.under_load.settings import settings
 from tests.muster_node.agent.harness import call, plan
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 

@@ -18,11 +18,11 @@ from muster_node.probe import Context, resolve_params
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
 from muster_node.tools.run import gpu_temperatures
-from muster_node.workloads.exact_conditions import pulsed
-from muster_node.workloads.exact_conditions import soak as soak_work
-from muster_node.workloads.exact_vector import Finding, Vector, heaviest
-from muster_node.workloads.products import BUSY_BLOCK_S
-from muster_node.workloads.pulses import PATTERNS
+from muster_node.workloads.products.exact_conditions import pulsed
+from muster_node.workloads.products.exact_conditions import soak as soak_work
+from muster_node.workloads.products.exact_vector import Finding, Vector, heaviest
+from muster_node.workloads.products.pulses import PATTERNS
+from muster_node.workloads.products.timed import BUSY_BLOCK_S
 from muster_simulator import SimulatedHardware, create_machine
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.conftest import Build

@@ -11,7 +11,7 @@ import pytest
 
 from muster_node.hardware.seam import Hardware
 from muster_node.probes.gemm_rate import GemmRate
-from muster_node.workloads.products import Products
+from muster_node.workloads.products.timed import Products
 from muster_simulator import SimulatedHardware, create_machine
 from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.test_probes import measure

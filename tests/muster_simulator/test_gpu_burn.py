@@ -23,10 +23,11 @@ from muster_node.hardware.seam import Clock, Compute, Device, Hardware, Sample, 
 from muster_node.probe import Context, resolve_params
 from muster_node.probes import gpu_burn
 from muster_node.probes.gpu_burn import GpuBurn
-from muster_node.workloads import host_load, pulses
+from muster_node.workloads import host_load
 from muster_node.workloads.common import GIB, MIB
 from muster_node.workloads.host_load import burning, emit_burns
-from muster_node.workloads.pulses import PATTERNS
+from muster_node.workloads.products import pulses
+from muster_node.workloads.products.pulses import PATTERNS
 from muster_simulator import create_machine, open_simulated
 from muster_simulator.hardware import SimulatedHardware
 from tests.muster_simulator.winding import WoundClock

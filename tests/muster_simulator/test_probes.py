@@ -22,8 +22,8 @@ from muster_node.probes.gpu_burn import GpuBurn
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.memory_pattern import MemoryPattern
 from muster_node.probes.thermal_soak import ThermalSoak
-from muster_node.workloads import counters
-from muster_node.workloads.under_load import DELTAS
+from muster_node.workloads.under_load import counters
+from muster_node.workloads.under_load.gpus import DELTAS
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.conftest import Build
 

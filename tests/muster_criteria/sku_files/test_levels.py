@@ -12,7 +12,7 @@ from muster_criteria.sku_files.programme import needs, stage_calls
 from muster_criteria.stages import LEVELS
 from muster_node.probe import resolve_params
 from muster_node.probes.exact_gemm import ExactGemm
-from muster_node.workloads.pulses import PATTERNS
+from muster_node.workloads.products.pulses import PATTERNS
 
 GPUS = 8
 MINUTE, HOUR = 60.0, 3600.0

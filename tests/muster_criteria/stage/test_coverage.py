@@ -13,7 +13,7 @@ from muster_criteria.sku_files.limits import Limit
 from muster_criteria.sku_files.model import Requirement
 from muster_criteria.sku_files.programme import stage_probes
 from muster_criteria.stages import LEVELS
-from muster_node.workloads.under_load import AT_REST
+from muster_node.workloads.under_load.gpus import AT_REST
 from tests.muster_criteria.nodes import CPUS, Case, MakeCase
 
 

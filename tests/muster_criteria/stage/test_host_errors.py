@@ -10,7 +10,7 @@ import pytest
 from muster_criteria.model import FaultClass, Severity, Verdict
 from muster_node.hardware.seam import Fact
 from muster_node.probe import Context
-from muster_node.workloads.counters import HOST, HOST_METRICS, Counters
+from muster_node.workloads.under_load.counters import HOST, HOST_METRICS, Counters
 from tests.muster_criteria.nodes import Case, MakeCase
 from tests.muster_simulator.winding import WoundClock
 

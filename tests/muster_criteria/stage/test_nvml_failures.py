@@ -18,7 +18,7 @@ from muster_node.hardware.nvidia import nvml as nvml_module
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.probe import Metric
 from muster_node.probes.inventory import Inventory
-from muster_node.workloads.under_load import METRICS, Reading, under_load
+from muster_node.workloads.under_load.gpus import METRICS, Reading, under_load
 from tests.muster_criteria.nodes import Case, MakeCase, measurement
 from tests.muster_node.hardware.nvml_standin import FakeNvml, Hangs, run_or_hang
 

@@ -20,7 +20,7 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Compute
 from muster_node.probe import Probe, resolve_params
 from muster_node.workloads.digest import digest
-from muster_node.workloads.transformer import Shape, Transformer
+from muster_node.workloads.models.transformer import Shape, Transformer
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs_torch

@@ -11,7 +11,7 @@ from muster_node.cluster import acceptance
 from muster_node.cluster.acceptance import Acceptance
 from muster_node.cluster.pace import StepTimes
 from muster_node.cluster.trainer import Recipe, Work
-from muster_node.workloads import llama
+from muster_node.workloads.models import llama
 
 
 class Group:

@@ -21,7 +21,7 @@ from muster_node.cluster.faults import measured
 from muster_node.cluster.pace import HostPace, exposed_of
 from muster_node.cluster.trainer import BLOCK, Recipe, Trainer, Work, mesh_of, own_buffers
 from muster_node.hardware.seam import RealClock
-from muster_node.workloads import llama
+from muster_node.workloads.models import llama
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs_torch

@@ -18,7 +18,7 @@ from muster_node.hardware.workers import LATE_S, START_LIMIT_S, NotEnded, Thread
 from muster_node.probe import Skip
 from muster_node.probes.transfers import Found
 from muster_node.workloads.each_device import DeviceError
-from muster_node.workloads.pulses import PATTERNS
+from muster_node.workloads.products.pulses import PATTERNS
 
 GPUS = [Device(f"gpu{slot}", "gpu", slot) for slot in range(3)]
 

@@ -11,7 +11,7 @@ from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.nvidia.states import RECOVERY_ACTIONS
 from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, UNKNOWN, named
 from muster_node.hardware.seam import NOT_SUPPORTED
-from muster_node.workloads.under_load import RECOVERIES
+from muster_node.workloads.under_load.gpus import RECOVERIES
 from tests.muster_node.hardware.nvml_standin import FakeNvml, facts_of, value_of
 
 REASONS = {

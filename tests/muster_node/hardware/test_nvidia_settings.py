@@ -11,7 +11,7 @@ import pytest
 from muster_node.agent.gpu_settings import restore
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
-from muster_node.workloads.settings import settings
+from muster_node.workloads.under_load.settings import settings
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 SETTERS = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetComputeMode",

@@ -9,7 +9,7 @@ from muster_criteria.sku_files.programme import needs
 from muster_criteria.sku_files.skus import list_skus, load_sku
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import NOT_SUPPORTED
-from muster_node.workloads.under_load import METRICS, Reading, under_load
+from muster_node.workloads.under_load.gpus import METRICS, Reading, under_load
 from tests.muster_node.hardware.nvml_standin import FakeNvml
 
 NVIDIA = [name for name in list_skus() if "NVIDIA" in load_sku(name).title]

@@ -17,7 +17,7 @@ from muster_node.hardware.nvidia.links import _fabric_health
 from muster_node.hardware.nvidia.nvml import SLOW_MAX_S, SLOW_SHARE
 from muster_node.hardware.nvidia.processes import foreign
 from muster_node.hardware.seam import Fact
-from muster_node.workloads.under_load import DELTAS, STATES, Found, Reading, under_load
+from muster_node.workloads.under_load.gpus import DELTAS, STATES, Found, Reading, under_load
 from tests.muster_node.hardware.nvml_standin import FakeNvml, value_of
 
 ALL_ONES = (2**32 - 1, 2**64 - 1)

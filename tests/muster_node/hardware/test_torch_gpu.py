@@ -17,10 +17,10 @@ from muster_node.hardware import torch_gpu
 from muster_node.hardware.seam import Device, Transfer
 from muster_node.hardware.torch_gpu import Card, CudaCompute, Pace
 from muster_node.probe import Skip
-from muster_node.workloads import model_operations
 from muster_node.workloads.common import right_operand
-from muster_node.workloads.exact import make_operands, multiply
-from muster_node.workloads.products import Products
+from muster_node.workloads.models import model_operations
+from muster_node.workloads.products.exact import make_operands, multiply
+from muster_node.workloads.products.timed import Products
 
 GPU5 = Device("gpu5", "gpu", 5)
 

@@ -11,7 +11,7 @@ import pytest
 from muster_criteria.counts import rate_limits
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context
-from muster_node.workloads.counters import HOST, METRICS, Counters, proved
+from muster_node.workloads.under_load.counters import HOST, METRICS, Counters, proved
 from tests.muster_simulator.winding import WoundClock
 
 

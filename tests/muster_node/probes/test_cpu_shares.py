@@ -17,7 +17,7 @@ from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import CpuTime, Device
 from muster_node.probe import Metric, Probe
 from muster_node.probes.cpu_burn import CpuBurn
-from muster_node.workloads import cpu_shares
+from muster_node.workloads.under_load import cpu_shares
 from tests.muster_criteria.nodes import Case, healthy_raw, shipped
 
 CPUS = [Device(f"cpu{number}", "cpu", number) for number in range(2)]

@@ -64,7 +64,7 @@ def test_one_gpus_error_costs_that_gpu_only(run_probe, broken_gpu4, probe, param
 
 def test_mismatches_found_before_an_error_remain_a_finding(run_probe, broken_gpu4, monkeypatch):
     """The device computes wrongly, and then its context breaks."""
-    from muster_node.workloads.exact_vector import Vector
+    from muster_node.workloads.products.exact_vector import Vector
 
     real = Vector.check_first
 

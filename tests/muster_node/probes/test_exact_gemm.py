@@ -8,8 +8,8 @@ from muster_node.hardware import open_hardware
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.probes import exact_gemm
 from muster_node.probes.exact_gemm import ExactGemm
-from muster_node.workloads import exact, exact_vector
 from muster_node.workloads.common import FORMATS
+from muster_node.workloads.products import exact, exact_vector
 from muster_simulator import create_machine, open_simulated
 from tests.support.injector import OneDevice
 

@@ -7,7 +7,7 @@ from muster_node.hardware.seam import Device
 from muster_node.probes.full_entropy import FullEntropy, Ran, expected_digest, judge
 from muster_node.workloads.common import FORMATS
 from muster_node.workloads.digest import digest
-from muster_node.workloads.model_operations import Operations
+from muster_node.workloads.models.model_operations import Operations
 from muster_node.workloads.vote import dissenters
 from muster_simulator import create_machine, open_simulated
 from muster_simulator.compute import SimulatedCompute

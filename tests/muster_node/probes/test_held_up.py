@@ -11,7 +11,7 @@ from muster_node.hardware.seam import Compute, Device, Timing
 from muster_node.probes.gemm_rate import GemmRate
 from muster_node.probes.memory_bandwidth import MemoryBandwidth
 from muster_node.probes.thermal_soak import ThermalSoak
-from muster_node.workloads.pulses import Pulsing
+from muster_node.workloads.products.pulses import Pulsing
 
 torch = pytest.importorskip("torch")
 

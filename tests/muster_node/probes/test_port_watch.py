@@ -12,7 +12,7 @@ from muster_node.hardware.host.fabric import port_errors, port_links
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context
-from muster_node.workloads.port_watch import PORT_METRICS, PortWatch
+from muster_node.workloads.under_load.ports import PORT_METRICS, PortWatch
 from tests.muster_simulator.winding import WoundClock
 
 PORT = "nic:mlx5_0"

@@ -4,9 +4,9 @@ import pytest
 
 from muster_node.hardware.host.cpu_compute import CpuCompute
 from muster_node.probes.exact_gemm import ExactGemm
-from muster_node.workloads import exact
-from muster_node.workloads.exact_vector import BATCH
-from muster_node.workloads.product_check import ByteSums, ProductCheck
+from muster_node.workloads.products import exact
+from muster_node.workloads.products.check import ByteSums, ProductCheck
+from muster_node.workloads.products.exact_vector import BATCH
 
 pytestmark = pytest.mark.needs_torch
 

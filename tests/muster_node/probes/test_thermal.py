@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
+from muster_node.workloads.under_load.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 
 
 def warming(seconds, constant=40.0, rounded=True):

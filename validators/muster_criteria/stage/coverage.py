@@ -28,8 +28,8 @@ from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
 AT_REST = "no reading found the GPU at work"
-"""The note of what is read under load only, as ``muster_node.workloads.under_load`` writes it: it is no sign of a fault
-that siblings were found at work."""
+"""The note of what is read under load only, as ``muster_node.workloads.under_load.gpus`` writes it: it is no sign
+of a fault that siblings were found at work."""
 
 
 SENSOR_SHARE, WHOLE = "sensor_share", 99.0

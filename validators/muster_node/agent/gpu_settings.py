@@ -17,7 +17,7 @@ from typing import Callable
 from muster_node.agent.jobdir import atomic_write
 from muster_node.bounded import bounded
 from muster_node.hardware.seam import Fact, Hardware
-from muster_node.workloads.settings import Settings, changes, settings
+from muster_node.workloads.under_load.settings import Settings, changes, settings
 
 FILE = "gpu-settings.json"
 LEFT_BEHIND_MAX_S = 24 * 3600.0

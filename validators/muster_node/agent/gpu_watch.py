@@ -13,7 +13,7 @@ from muster_node import contract
 from muster_node.bounded import bounded
 from muster_node.contract import Measurement
 from muster_node.hardware.seam import Hardware
-from muster_node.workloads.under_load import METRICS, Found, Reading, add, under_load
+from muster_node.workloads.under_load.gpus import METRICS, Found, Reading, add, under_load
 
 PROBE = "gpu_watch"
 INTERVAL_S = 10.0

@@ -16,10 +16,10 @@ from muster_node.cluster.trainer import BLOCK, NODE, Recipe, Trainer, Work, mesh
 from muster_node.cluster.training import PART_ROWS, replica, rows_of, same_batch, spans_of
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
-from muster_node.workloads import llama
 from muster_node.workloads.common import MIB, median, quantile, spread
 from muster_node.workloads.golden_key import facts_of, golden_key, pace_key
-from muster_node.workloads.transformer import Shape, Transformer
+from muster_node.workloads.models import llama
+from muster_node.workloads.models.transformer import Shape, Transformer
 
 SHAPES = {
     "cpu": Shape(layers=2, d_model=64, head_dim=32, seq=32, batch=4, vocab=64),

@@ -15,8 +15,8 @@ from typing import Any
 
 from muster_node.cluster.faults import SAVE_EVERY
 from muster_node.hardware.seam import RealClock
-from muster_node.workloads import llama
 from muster_node.workloads.common import seed_of
+from muster_node.workloads.models import llama
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster_node.cluster.pace import HostPace, StepTimes, pace_of, traced
 from muster_node.hardware.seam import Compute
-from muster_node.workloads import llama
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.digest import digest
+from muster_node.workloads.models import llama
 
 if TYPE_CHECKING:
     from muster_node.cluster.fabric import Fabric

@@ -10,7 +10,7 @@ from typing import Any, Callable
 from muster_node.hardware.seam import Device, Hardware
 from muster_node.workloads.common import seed_of
 from muster_node.workloads.digest import combined, digest
-from muster_node.workloads.transformer import Shape, Transformer
+from muster_node.workloads.models.transformer import Shape, Transformer
 
 Part = tuple[str, str]
 """Kind ("activations", "gradients") and layer."""

@@ -24,7 +24,7 @@ from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import MIB, median, spread
-from muster_node.workloads.port_watch import PORT_METRICS, watched_ports
+from muster_node.workloads.under_load.ports import PORT_METRICS, watched_ports
 
 _WARMUP = 2
 

@@ -20,8 +20,8 @@ from muster_node.cluster.session import METRICS, PARAMS, join_block
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import llama
 from muster_node.workloads.golden_key import keep_workspace
+from muster_node.workloads.models import llama
 
 ALL, ONE = "all", "one"
 

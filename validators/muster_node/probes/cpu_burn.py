@@ -9,10 +9,10 @@ import functools
 
 from muster_node.hardware.pytorch import require_torch
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import beyond_caches, drop_percent, median, spread
-from muster_node.workloads.counters import HOST_METRICS, Counters
 from muster_node.workloads.host_load import CHECKS, burn_cpu, emit_checks
+from muster_node.workloads.under_load import cpu_shares
+from muster_node.workloads.under_load.counters import HOST_METRICS, Counters
 
 _PROGRESS_S = 10.0
 

@@ -5,7 +5,7 @@ tiles, libraries or models of hardware: no golden value is needed, and one diffe
 are scaled by random powers of two, which stays exact and sweeps the exponent range, since real faults fire for some
 ranges of values only. Outputs that round (bf16, fp16) are compared with the exact value rounded to nearest even.
 
-The exact answer is worked out once for a set of operands and serves many products of it (``product_check``), so that
+The exact answer is worked out once for a set of operands and serves many products of it (``products.check``), so that
 looking at every element costs next to nothing compared with multiplying.
 
 Conditions: cold (each device alone, after a wait until all are cool), soaked (all together, after unchecked load),
@@ -29,12 +29,12 @@ from muster_node.probe import Context, Metric, Param, Probe, Skip
 from muster_node.tools.run import COOL_PARAMS, cool_down
 from muster_node.workloads.common import FORMATS, best_devices, precision_of, seed_of
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.exact import fitting_shape
-from muster_node.workloads.exact_conditions import pulsed, soak
-from muster_node.workloads.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector, hung
-from muster_node.workloads.pulses import METRICS as PULSE_METRICS
-from muster_node.workloads.pulses import NO_BURST, PATTERNS, Pulsing
-from muster_node.workloads.pulses import PARAMS as PULSE_PARAMS
+from muster_node.workloads.products.exact import fitting_shape
+from muster_node.workloads.products.exact_conditions import pulsed, soak
+from muster_node.workloads.products.exact_vector import BATCH, EXAMPLES, RANGES, SHAPES, Finding, Shape, Vector, hung
+from muster_node.workloads.products.pulses import METRICS as PULSE_METRICS
+from muster_node.workloads.products.pulses import NO_BURST, PATTERNS, Pulsing
+from muster_node.workloads.products.pulses import PARAMS as PULSE_PARAMS
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 

@@ -24,7 +24,7 @@ from muster_node.workloads.common import best_devices, precision_of, seed_of
 from muster_node.workloads.digest import digest
 from muster_node.workloads.each_device import error_of, on_each
 from muster_node.workloads.golden_key import facts_of, golden_key, keep_workspace
-from muster_node.workloads.model_operations import GEMM_SHAPES, VERSION, Operation, Operations
+from muster_node.workloads.models.model_operations import GEMM_SHAPES, VERSION, Operation, Operations
 from muster_node.workloads.rerun import DOC as RERUN_DOC
 from muster_node.workloads.rerun import Rerun, peers_of, report_reruns
 from muster_node.workloads.vote import dissenters

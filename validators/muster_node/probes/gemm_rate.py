@@ -16,10 +16,10 @@ from typing import Any
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import FORMATS, median, precision_of, seed_of, spread
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.products import Products
+from muster_node.workloads.products.timed import Products
+from muster_node.workloads.under_load import cpu_shares
 
 FMA_UNITS = 2
 FLOP_PER_FMA = 2

@@ -15,9 +15,11 @@ from typing import Any
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Sample, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import counters, host_load, pulses
+from muster_node.workloads import host_load
 from muster_node.workloads.common import drop_percent, median, precision_of, reason_of, seed_of, spread
-from muster_node.workloads.products import BUSY_BLOCK_S, normal_operands, products_in
+from muster_node.workloads.products import pulses
+from muster_node.workloads.products.timed import BUSY_BLOCK_S, normal_operands, products_in
+from muster_node.workloads.under_load import counters
 
 _TERA = 1e12
 _LOOK_S = 5.0  # the agent records the sensors; these are for the note of a GPU that is lost

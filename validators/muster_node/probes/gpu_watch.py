@@ -6,7 +6,7 @@ The agent reads them (``agent.gpu_watch``); the plan calls this where the load i
 from __future__ import annotations
 
 from muster_node.probe import Context, Probe, Skip
-from muster_node.workloads.under_load import METRICS
+from muster_node.workloads.under_load.gpus import METRICS
 
 
 class GpuWatch(Probe):

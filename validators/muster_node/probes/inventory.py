@@ -6,7 +6,7 @@ from muster_node.hardware.events import last_time
 from muster_node.hardware.seam import Fact, Hardware
 from muster_node.hardware.vendors import vendors
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.workloads.under_load import STATES
+from muster_node.workloads.under_load.gpus import STATES
 
 JOINING = "in progress"
 """The fabric state of a GPU that has not joined yet, as after a boot."""

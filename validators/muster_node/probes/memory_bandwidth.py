@@ -12,9 +12,9 @@ from typing import Any, Callable
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip
-from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import GIB, MIB, beyond_caches, median, memory_gib, spread
 from muster_node.workloads.each_device import error_of, on_each
+from muster_node.workloads.under_load import cpu_shares
 
 _ELEMENT = 8  # float64, as in STREAM
 _ARRAY_MIB = {"cpu": 128, "gpu": 4096}

@@ -23,7 +23,7 @@ from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import RealClock
 from muster_node.probe import Context, Metric, Param, Probe
 from muster_node.workloads.common import median
-from muster_node.workloads.port_watch import PORT_METRICS, watched_ports
+from muster_node.workloads.under_load.ports import PORT_METRICS, watched_ports
 
 BACKENDS = ("tcp", "ib_write_bw", "nccl", "gloo")
 RAILS_MAX, STREAMS_MAX, VARIANTS_MAX = 64, 64, 32

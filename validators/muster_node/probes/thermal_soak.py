@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import NOT_SUPPORTED, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe
-from muster_node.workloads import cpu_shares
 from muster_node.workloads.common import best_devices, drop_percent, median, seed_of, spread
-from muster_node.workloads.cooling import cooldown_constant, resistance_of_fall, time_to_steady
 from muster_node.workloads.each_device import error_of, on_each
-from muster_node.workloads.products import BLOCK_S, BUSY_BLOCK_S, least_s, normal_operands, products_in
-from muster_node.workloads.sensor_record import STEADY_SERIES, Record, Series, frozen
-from muster_node.workloads.under_load import throttled
+from muster_node.workloads.products.timed import BLOCK_S, BUSY_BLOCK_S, least_s, normal_operands, products_in
+from muster_node.workloads.under_load import cpu_shares
+from muster_node.workloads.under_load.cooling import cooldown_constant, resistance_of_fall, time_to_steady
+from muster_node.workloads.under_load.gpus import throttled
+from muster_node.workloads.under_load.sensors import STEADY_SERIES, Record, Series, frozen
 
 _SIZES = {"cpu": 512, "gpu": 8192}
 _DTYPES = {"cpu": "fp32", "gpu": "bf16"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from muster_node.workloads.exact import different_bits
+from muster_node.workloads.products.exact import different_bits
 
 _ROW_BYTES = 4096  # enough rows to keep all of a GPU's multiprocessors busy
 _SETS = 8  # sets of weights; cuBLAS multiplies int8 in multiples of eight columns

@@ -1,4 +1,4 @@
-"""Error counters of host and ports: what a load added to them. Those of GPUs: ``under_load``.
+"""Error counters of host and ports: what a load added to them. Those of GPUs: ``gpus``.
 
 A counter that cannot be read before and after the load has no value, never zero.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context, Metric
-from muster_node.workloads.growth import NO_COUNTER, PORT_CEILINGS, Growth, growth, total
+from muster_node.workloads.under_load.growth import NO_COUNTER, PORT_CEILINGS, Growth, growth, total
 
 HOST = ("machine_checks", "machine_checks_corrected", "edac_corrected", "edac_uncorrected")
 HOST_METRICS = {

@@ -15,8 +15,8 @@ from typing import Any, Callable
 
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param
-from muster_node.workloads.exact_vector import Finding, hung
-from muster_node.workloads.products import least_s, products_in
+from muster_node.workloads.products.exact_vector import Finding, hung
+from muster_node.workloads.products.timed import least_s, products_in
 
 PATTERNS = ("in phase", "anti-phase")
 PARAMS = {

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute
 from muster_node.workloads.common import FORMATS, accumulator_of, right_operand, seed_of
-from muster_node.workloads.transformer import Shape, Transformer
+from muster_node.workloads.models.transformer import Shape, Transformer
 
 Operation = Callable[[], list[Any]]
 """A function that runs once and returns all that it computed."""

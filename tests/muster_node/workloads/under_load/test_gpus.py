@@ -10,8 +10,7 @@ import pytest
 from muster_criteria.measured import THROTTLED
 from muster_node.hardware.nvidia.throttling import HARMFUL_FIRST, throttle_fields
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
-from muster_node.workloads.growth import Growth
-from muster_node.workloads.under_load import (
+from muster_node.workloads.under_load.gpus import (
     AT_REST,
     COUNTED,
     HEAT,
@@ -23,6 +22,7 @@ from muster_node.workloads.under_load import (
     throttled,
     under_load,
 )
+from muster_node.workloads.under_load.growth import Growth
 
 GPU = "gpu3"
 HEALTHY: dict[str, Any] = {

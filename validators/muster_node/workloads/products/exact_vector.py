@@ -10,8 +10,8 @@ from typing import Any, Callable
 
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads.common import reason_of
-from muster_node.workloads.exact import different_bits, fitting_shape, make_operands, multiply
-from muster_node.workloads.product_check import ProductCheck
+from muster_node.workloads.products.check import ProductCheck
+from muster_node.workloads.products.exact import different_bits, fitting_shape, make_operands, multiply
 from muster_node.workloads.rerun import Rerun
 
 SHAPES = {

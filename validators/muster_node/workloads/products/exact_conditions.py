@@ -10,9 +10,9 @@ from typing import Any
 from muster_node.hardware.seam import Compute, Worker
 from muster_node.probe import Context
 from muster_node.workloads.common import seed_of
-from muster_node.workloads.exact_vector import Finding, Vector, heaviest
-from muster_node.workloads.products import BUSY_BLOCK_S, products_in
-from muster_node.workloads.pulses import Pulsing, Work
+from muster_node.workloads.products.exact_vector import Finding, Vector, heaviest
+from muster_node.workloads.products.pulses import Pulsing, Work
+from muster_node.workloads.products.timed import BUSY_BLOCK_S, products_in
 
 
 def soak(torch: Any, context: Context, dtype: str, worker: Worker) -> float:

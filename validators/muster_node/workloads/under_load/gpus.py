@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional, Union
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
 from muster_node.probe import Metric
-from muster_node.workloads.growth import Growth, gone, growth, resets, total
-from muster_node.workloads.settings import changes, settings
+from muster_node.workloads.under_load.growth import Growth, gone, growth, resets, total
+from muster_node.workloads.under_load.settings import changes, settings
 
 Content = Optional[Union[float, str]]
 DELTAS = {

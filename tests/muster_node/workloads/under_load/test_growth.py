@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact
-from muster_node.workloads.growth import Growth, growth, resets, total
+from muster_node.workloads.under_load.growth import Growth, growth, resets, total
 
 LOST = "NVML: GPU is lost"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster_node.hardware.seam import Sample
-from muster_node.workloads.sensor_record import Record, frozen
+from muster_node.workloads.under_load.sensors import Record, frozen
 
 
 class Hand:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from muster_node.hardware.seam import NOT_SUPPORTED, Fact, Hardware
 from muster_node.probe import Context, Metric
-from muster_node.workloads.growth import PORT_CEILINGS, growth
+from muster_node.workloads.under_load.growth import PORT_CEILINGS, growth
 
 PORT_METRICS = {
     "port_watched": Metric("min", "time that the error counters and the link of a port were watched under load"),

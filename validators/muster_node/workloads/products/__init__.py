@@ -1,0 +1,1 @@
+"""Integer products with an exact answer, timed products, and pulses of them."""
