@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from muster_node.cluster.exchange import OPS
+from muster_node.cluster.collectives.exchange import OPS
 from muster_node.hardware.seam import Hardware
 from muster_node.probe import Probe
 from muster_node.probes.collectives import Collectives

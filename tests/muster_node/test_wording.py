@@ -18,7 +18,7 @@ from muster_node.agent.fence import Fence, Fenced, Occupied
 from muster_node.agent.job import check_plan
 from muster_node.agent.process import CappedLog, ChildEnd
 from muster_node.bounded import Hung, bounded
-from muster_node.cluster.block import PARAMS, block_of
+from muster_node.cluster.rendezvous.block import PARAMS, block_of
 from muster_node.contract import Plan
 from muster_node.hardware.nvidia.gpus import NvidiaGpus
 from muster_node.hardware.seam import Fact, Usage

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.cluster.exchange import OPS, busbw_factor
+from muster_node.cluster.collectives.exchange import OPS, busbw_factor
 from muster_node.hardware.seam import Transfer
 from muster_node.probe import Context, Skip, resolve_params
 from muster_node.probes.collectives import Collectives

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from muster_node.cluster.exchange import Exchange
+from muster_node.cluster.collectives.exchange import Exchange
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device, Fact, Hardware, Late, Sample, Timing, Transfer, Usage, Worker
 from muster_node.probes import collectives

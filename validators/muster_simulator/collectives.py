@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, Exchange
+from muster_node.cluster.collectives.exchange import ELEMENT_BYTES, Exchange
 from muster_node.hardware.seam import Collective, Compute, Transfer
 
 

@@ -15,7 +15,7 @@ from muster_criteria.cluster.rack import Trouble
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Verdict
 from muster_criteria.sku_files.skus import load_sku
-from muster_node.cluster.exchange import ELEMENT_BYTES, elements_of
+from muster_node.cluster.collectives.exchange import ELEMENT_BYTES, elements_of
 from muster_node.workloads.common import MIB
 from tests.muster_criteria.cluster_results import COLLECTIVES, Sent
 

@@ -6,8 +6,8 @@ import pytest
 
 from muster_criteria.cluster.plan import PATH_NODE_S, Asked, cluster_calls, cluster_deadline_s
 from muster_criteria.stages import LEVELS
-from muster_node.cluster.block import block_of
-from muster_node.cluster.faults import SAVE_EVERY
+from muster_node.cluster.rendezvous.block import block_of
+from muster_node.cluster.training.faults import SAVE_EVERY
 from muster_node.probe import resolve_params
 from muster_node.probes.cluster_collectives import ClusterCollectives
 from muster_node.probes.cluster_training import ClusterTraining

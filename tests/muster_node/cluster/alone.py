@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from muster_node.cluster.block import PARAMS, Block, block_of
-from muster_node.cluster.member import PeerGroup
+from muster_node.cluster.rendezvous.block import PARAMS, Block, block_of
+from muster_node.cluster.rendezvous.member import PeerGroup
 from tests.muster_node.cluster.blocks import rendezvous
 
 

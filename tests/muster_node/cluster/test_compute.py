@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from muster_node.cluster.block import PARAMS, block_of
-from muster_node.cluster.exchange import ANYBODY, OPS, PERIOD, RANKS_MAX, Exchange, Payload, busbw_factor
-from muster_node.cluster.training import same_batch
+from muster_node.cluster.collectives.exchange import ANYBODY, OPS, PERIOD, RANKS_MAX, Exchange, Payload, busbw_factor
+from muster_node.cluster.rendezvous.block import PARAMS, block_of
+from muster_node.cluster.training.bitwise import same_batch
 from muster_node.hardware import open_hardware
 from muster_node.hardware.seam import Compute
 from muster_node.probe import Probe, resolve_params

@@ -9,8 +9,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from muster_node.cluster.rank import RankGroup
-from muster_node.cluster.ranks import Ranks
+from muster_node.cluster.rendezvous.rank import RankGroup
+from muster_node.cluster.rendezvous.ranks import Ranks
 from muster_node.hardware import HARDWARE_ENV
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.nvidia.gpus import NvidiaGpus, open_nvidia

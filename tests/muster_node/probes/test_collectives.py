@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from muster_node.cluster.exchange import OPS, Exchange
+from muster_node.cluster.collectives.exchange import OPS, Exchange
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import Device, Fact
 from muster_node.probe import Skip

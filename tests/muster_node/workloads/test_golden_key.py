@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster_node.cluster.acceptance import SHAPES, Acceptance
+from muster_node.cluster.training.acceptance import SHAPES, Acceptance
 from muster_node.hardware.seam import Device, Fact
 from muster_node.workloads.golden_key import facts_of
 from muster_simulator import create_machine, open_simulated

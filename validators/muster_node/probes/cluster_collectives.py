@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
-from muster_node.cluster.domain import DOMAIN_METRICS, count_wrong, grow
-from muster_node.cluster.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
-from muster_node.cluster.fabric import Fabric, open_fabric
-from muster_node.cluster.member import PeerGroup
-from muster_node.cluster.rank import RankGroup
-from muster_node.cluster.ranks import Ranks
-from muster_node.cluster.session import METRICS, PARAMS, join_block
+from muster_node.cluster.collectives.domain import DOMAIN_METRICS, count_wrong, grow
+from muster_node.cluster.collectives.exchange import ANYBODY, ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
+from muster_node.cluster.collectives.fabric import Fabric, open_fabric
+from muster_node.cluster.rendezvous.member import PeerGroup
+from muster_node.cluster.rendezvous.rank import RankGroup
+from muster_node.cluster.rendezvous.ranks import Ranks
+from muster_node.cluster.rendezvous.session import METRICS, PARAMS, join_block
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 
-from muster_node.cluster.acceptance import Acceptance, preload
-from muster_node.cluster.checkpoint import tidy_up
-from muster_node.cluster.faults import fault_run
-from muster_node.cluster.member import PeerGroup
-from muster_node.cluster.ranks import Ranks
-from muster_node.cluster.session import METRICS, PARAMS, join_block
+from muster_node.cluster.rendezvous.member import PeerGroup
+from muster_node.cluster.rendezvous.ranks import Ranks
+from muster_node.cluster.rendezvous.session import METRICS, PARAMS, join_block
+from muster_node.cluster.storage.checkpoint import tidy_up
+from muster_node.cluster.training.acceptance import Acceptance, preload
+from muster_node.cluster.training.faults import fault_run
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Device
 from muster_node.probe import Context, Metric, Param, Probe, Skip

@@ -15,8 +15,8 @@ import os
 import pathlib
 from typing import Any, Callable
 
-from muster_node.cluster.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
-from muster_node.cluster.fabric import listening_store
+from muster_node.cluster.collectives.exchange import ELEMENT_BYTES, OPS, Exchange, busbw_factor, elements_of
+from muster_node.cluster.collectives.fabric import listening_store
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Clock, Compute, Device, Worker
 from muster_node.probe import Context, Metric, Param, Probe, Skip

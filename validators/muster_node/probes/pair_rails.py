@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from muster_node.cluster.block import ports_of
 from muster_node.cluster.pair.backend import Backend, NoBackend, Rail, Step
 from muster_node.cluster.pair.collective import Collective
 from muster_node.cluster.pair.measure import HOST, TOGETHER_VARIANTS, Arrived, Pair
 from muster_node.cluster.pair.meeting import Meeting, PartnerLost, join, serve
 from muster_node.cluster.pair.rdma import IbWrite
 from muster_node.cluster.pair.tcp import Tcp
+from muster_node.cluster.rendezvous.block import ports_of
 from muster_node.hardware.host.fabric import interfaces
 from muster_node.hardware.host.sysfs import Files
 from muster_node.hardware.seam import RealClock

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from muster_demo.services import free_port
-from muster_node.cluster.hub import HELLO_S
 from muster_node.cluster.pair import tcp
 from muster_node.cluster.pair.backend import Rail
 from muster_node.cluster.pair.meeting import Meeting, join, serve
-from muster_node.cluster.wire import line_of
+from muster_node.cluster.rendezvous.hub import HELLO_S
+from muster_node.cluster.rendezvous.wire import line_of
 from muster_node.hardware.seam import RealClock
 from tests.muster_node.cluster.pair.pairs import both, sides
 

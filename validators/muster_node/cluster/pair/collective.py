@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from muster_node.cluster.fabric import choose_interface, interface_of
+from muster_node.cluster.collectives.fabric import choose_interface, interface_of
 from muster_node.cluster.pair.backend import (
     Backend,
     Endpoint,

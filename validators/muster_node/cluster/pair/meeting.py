@@ -13,8 +13,8 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from muster_node.cluster.hub import HELLO_S, UNKNOWN_PEERS_MAX, listen
-from muster_node.cluster.wire import UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, wait_for
+from muster_node.cluster.rendezvous.hub import HELLO_S, UNKNOWN_PEERS_MAX, listen
+from muster_node.cluster.rendezvous.wire import UNKNOWN_PEER_LINE_MAX, Gone, Link, Message, wait_for
 from muster_node.hardware.seam import Clock
 
 _RETRY_S = 0.2

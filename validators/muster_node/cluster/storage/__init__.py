@@ -1,0 +1,1 @@
+"""The path that all nodes share: its rates, and checkpoints through it."""
