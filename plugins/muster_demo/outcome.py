@@ -18,7 +18,7 @@ from muster.model.breaker import Breaker
 from muster.model.runs import RunKey
 from muster.rules.lifecycle.decisions import is_person
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_demo.scoring import Aftermath, Mail, Score, Service, critical_findings
 from muster_demo.slurm import Slurm
 from muster_demo.table import SERVICE, STYLES, production_cell

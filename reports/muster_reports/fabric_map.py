@@ -7,7 +7,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from muster_criteria.cluster.fabric.found import Fabric, RailMatrix
+from muster_criteria.cluster.fabric.judging.found import Fabric, RailMatrix
 from muster_reports.charts import INK, WIDTH_PX, Chart, png_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_criteria.model import Finding, Judgement, Verdict
 
 

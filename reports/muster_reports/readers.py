@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric, FaultyPart, RailMatrix
+from muster_criteria.cluster.fabric.judging.found import Fabric, FaultyPart, RailMatrix
 from muster_criteria.context.goldens import GOLDEN, without_parts
 from muster_reports.model import RunReport, StageReport
 from muster_reports.text import in_each_text

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_criteria.devices import natural
 from muster_criteria.labels import Key
 from muster_criteria.model import COMMON_CAUSE, Finding, Judgement, Observation, Severity, Verdict

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster_criteria.cluster.fabric.parts import PartKind
+from muster_criteria.cluster.fabric.decoding.parts import PartKind
 from muster_criteria.cluster.model import TRAINING, MemberResult
 from tests.bench.fabric.__main__ import KINDS, described, drawn, two
 from tests.bench.fabric.agents import places, topology

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Part, PartKind
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Part, PartKind
 from muster_criteria.cluster.fabric.topology import from_groups
 from tests.bench.isolation import others
 from tests.bench.isolation.__main__ import isolate, main, score

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.rounds import Kind, Round
 from muster_criteria.model import Verdict
 from tests.bench import bars

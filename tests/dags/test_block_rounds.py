@@ -21,7 +21,7 @@ from muster.remote.job.attempt import Attempt
 from muster.remote.job.outcome import Kind
 from muster.remote.job.zipapp import build_agent
 from muster.settings import settings
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import PartKind, Symptom
 from muster_criteria.model import Severity, Verdict
 from muster_reports import mail
 from tests.dags import lanes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from muster_criteria.cluster.fabric.found import Fabric, FaultyPart, MatrixCell, RailMatrix
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.found import Fabric, FaultyPart, MatrixCell, RailMatrix
 
 
 def fabric(nodes: int = 8, rails: int = 2, *, faults: bool = True) -> Fabric:

@@ -17,7 +17,7 @@ from muster.reporting import dispatch, mail_rules
 from muster.rules import run_report
 from muster.settings import settings
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_criteria.model import Verdict
 from muster_reports import mail, readers, text
 from muster_reports.digest.facts import Facts

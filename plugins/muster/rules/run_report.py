@@ -16,7 +16,7 @@ from muster.model.stages import in_order
 from muster.model.states import State
 from muster.rules.lifecycle.waivers import Standing
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_criteria.context.waivers import concerns
 from muster_criteria.model import Verdict
 from muster_reports.model import RunReport, StageReport

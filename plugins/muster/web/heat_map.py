@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-from muster_criteria.cluster.fabric.found import Fabric, RailMatrix
+from muster_criteria.cluster.fabric.judging.found import Fabric, RailMatrix
 from muster_criteria.words import figure, number
 
 SIDE = 480
 """Width and height of a map in its own units; the page scales it."""
 LOW = 0.9
-"""A cell below this share of the usual rate is drawn as out of limits (``muster_criteria.cluster.fabric.levels``)."""
+"""A cell below this share of the usual rate is drawn as out of limits (``cluster.fabric.decoding.levels``)."""
 NAMED_MAX = 24
 """With more nodes the rows and columns have no names; a cell's title has them."""
 

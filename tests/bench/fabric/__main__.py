@@ -19,8 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.parts import Diagnosis, Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_demo import watchdog

@@ -20,8 +20,8 @@ import sys
 import time
 from typing import Any
 
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.parts import Diagnosis, Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from tests.bench import bars

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.parts import Part, PartKind
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Figures
 from tests.bench.isolation.world import EFFECTS, USUAL, World
 

@@ -13,9 +13,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE
+from muster_criteria.cluster.fabric.judging.made import Rounds
 from muster_criteria.cluster.fabric.observed import Place, Port
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown

@@ -12,7 +12,7 @@ import random
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.parts import Part, PartKind
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Figures, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Indices, Topology, from_groups
 from muster_node.cluster.pair.measure import TOGETHER_VARIANTS

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from muster_criteria.cluster.fabric.verdict import judge_fabric
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.model import TRAINING, BlockFindings, Earlier
 from muster_criteria.cluster.ports import judge_ports
 from muster_criteria.model import Finding
-from tests.muster_criteria.cluster.fabric.test_floors import FLOOR, by_rdma
+from tests.muster_criteria.cluster.fabric.judging.test_floors import FLOOR, by_rdma
 from tests.muster_criteria.cluster.fabric.worlds import Small, flat
 from tests.muster_criteria.cluster.test_ports import LIMITS
 from tests.muster_criteria.cluster.test_ports import row as port_row

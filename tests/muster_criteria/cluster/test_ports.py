@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.judging.made import Rounds
 from muster_criteria.cluster.fabric.topology import from_groups, unknown
 from muster_criteria.cluster.judge import judge_block
 from muster_criteria.cluster.model import BlockFindings

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from muster_criteria.cluster.digests import judge_digests, judge_weights
 from muster_criteria.cluster.domains import judge_domains
-from muster_criteria.cluster.fabric.covered import count_rails
-from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.made import Rounds
-from muster_criteria.cluster.fabric.verdict import judge_fabric
+from muster_criteria.cluster.fabric.judging.covered import count_rails
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.model import (
     STAGE,
     TRAINING,

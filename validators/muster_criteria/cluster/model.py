@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from muster_criteria.cluster.fabric.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
 from muster_criteria.cluster.rack import RackState
 from muster_criteria.devices import kind_of, natural
 from muster_criteria.measured import Measured, StageResult

@@ -11,7 +11,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from muster_criteria.cluster.fabric.nodes import MOST, most_of_a_leaf
+from muster_criteria.cluster.fabric.decoding.nodes import MOST, most_of_a_leaf
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.counts import rate_limits

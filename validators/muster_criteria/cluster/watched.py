@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from muster_criteria.cluster.fabric.nodes import MOST
+from muster_criteria.cluster.fabric.decoding.nodes import MOST
 from muster_criteria.cluster.model import BlockFindings, Measurements, number_of, of_limit
 from muster_criteria.devices import kind_of
 from muster_criteria.measured import NOT_SUPPORTED, Measured

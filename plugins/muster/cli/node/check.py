@@ -176,7 +176,7 @@ def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) 
 
 def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
     """``items`` marked by what the SKU's programme runs and requires at ``level``. Raises MusterError."""
-    from muster_criteria.cluster.fabric.floors import pair_limits
+    from muster_criteria.cluster.fabric.judging.floors import pair_limits
     from muster_criteria.cluster.plan import PAIRS, has_rounds
     from muster_criteria.sku_files import programme
     from muster_criteria.sku_files.skus import load_sku

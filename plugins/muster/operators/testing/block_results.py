@@ -120,7 +120,7 @@ def results(
     pairs: Mapping[str, Sequence[Finding]],
 ) -> list[MemberResult]:
     """What the judge of a block needs of each member. ``pairs``: what the rounds of pairs found of the members."""
-    from muster_criteria.cluster.fabric.floors import pair_limits
+    from muster_criteria.cluster.fabric.judging.floors import pair_limits
     from muster_criteria.cluster.model import MemberResult
     from muster_criteria.cluster.ports import port_limits
     from muster_criteria.cluster.training import dense_peaks

@@ -27,7 +27,7 @@ from muster_criteria.model import Evidence, Finding
 from muster_criteria.sku_files.model import BlockProgramme, Sku
 
 if TYPE_CHECKING:
-    from muster_criteria.cluster.fabric.made import Missed, Rounds
+    from muster_criteria.cluster.fabric.judging.made import Missed, Rounds
     from muster_criteria.cluster.fabric.observed import Place
     from muster_criteria.cluster.fabric.rounds import Round, RoundResult
     from muster_criteria.cluster.fabric.topology import Topology
@@ -137,9 +137,9 @@ def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
     left. Partners are next to each other, so that they start at about the same time. ``first``: all rounds follow, so
     that those that are outdated are forgotten.
     """
-    from muster_criteria.cluster.fabric.decode import decode
-    from muster_criteria.cluster.fabric.made import unmade
-    from muster_criteria.cluster.fabric.parts import OF_THE_NODE
+    from muster_criteria.cluster.fabric.decoding.decode import decode
+    from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE
+    from muster_criteria.cluster.fabric.judging.made import unmade
     from muster_criteria.cluster.fabric.planner import next_round as planner
 
     block = store.attempts.block_of(key)
@@ -216,7 +216,7 @@ def left_out(sides: Mapping[int, Mapping[str, Side]]) -> LeftOut:
 
 def rounds_of(key: RunKey, block: Mapping[str, Any]) -> Rounds | None:
     """What the rounds of a run measured; None for a block without rounds."""
-    from muster_criteria.cluster.fabric.made import Rounds
+    from muster_criteria.cluster.fabric.judging.made import Rounds
     from muster_criteria.cluster.fabric.topology import from_records
 
     if "topology" not in block:
@@ -240,7 +240,7 @@ def _missed(
     """{node: its rounds that show less than was planned}: the pair was prevented, or broke, or a side is unknown, or
     a rail could not be tried, or another run has ``held`` the node since.
     """
-    from muster_criteria.cluster.fabric.made import Missed
+    from muster_criteria.cluster.fabric.judging.made import Missed
 
     leaves = dict(zip(topology.nodes, topology.leaf_of, strict=True))
     found: dict[str, list[Missed]] = {}

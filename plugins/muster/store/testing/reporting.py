@@ -21,7 +21,7 @@ from muster.store.decisions.withdrawals import breaker_now
 from muster.store.output import charts
 from muster.store.testing.runs import to_job
 from muster_criteria.cluster.acceptance.values import Training
-from muster_criteria.cluster.fabric.found import Fabric
+from muster_criteria.cluster.fabric.judging.found import Fabric
 from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Observation, Verdict
 from muster_reports.model import RunReport, StageReport
 

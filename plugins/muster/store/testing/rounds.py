@@ -15,7 +15,7 @@ from muster.store.database import access
 from muster.store.database.engine import reading, writing
 from muster.store.database.fabric import RoundRow, RoundSideRow
 from muster.store.database.models import EventRow, LeaseRow, RunRow
-from muster_criteria.cluster.fabric.found import Fabric, FaultyPart
+from muster_criteria.cluster.fabric.judging.found import Fabric, FaultyPart
 from muster_criteria.measured import Measured
 
 _PARTS = TypeAdapter(tuple[FaultyPart, ...])
@@ -147,7 +147,7 @@ def fabric(key: RunKey) -> Fabric | None:
     if "topology" not in block or not (made := planned(key)):
         return None
     # numpy, which DAG files that import this module do without.
-    from muster_criteria.cluster.fabric.matrix import matrices
+    from muster_criteria.cluster.fabric.judging.matrix import matrices
     from muster_criteria.cluster.fabric.topology import from_records
 
     known = sides(key)

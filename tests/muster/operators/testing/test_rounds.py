@@ -15,8 +15,8 @@ from muster.model.rounds import Outcome, Side
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators.testing import block, qualification, rounds
-from muster_criteria.cluster.fabric.found import FaultyPart
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.found import FaultyPart
 from muster_criteria.cluster.plan import PAIRS
 from muster_criteria.measured import Measured
 from muster_criteria.model import Verdict

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.observed import PROBE, Place, Port, pair_params, round_result
 from muster_criteria.cluster.fabric.rounds import Kind, Round
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.measured import Measured
 from muster_node.probe import resolve_params

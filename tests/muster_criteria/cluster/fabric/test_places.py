@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.observed import Port
-from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.places import ONLY_RAIL, Member, places_of, topology_of
 from muster_criteria.cluster.fabric.topology import BadTopology, Topology
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Severity
 from tests.muster_criteria.cluster.fabric.worlds import Small

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.fabric.levels import OTHERS_MIN
+from muster_criteria.cluster.fabric.decoding.levels import OTHERS_MIN
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
 from muster_criteria.cluster.fabric.pairing import circle_round, screening
-from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups

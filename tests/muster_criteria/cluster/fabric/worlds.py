@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.covered import count_rails
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.parts import Diagnosis, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.covered import count_rails
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.observed import PROBE, Place, Port
-from muster_criteria.cluster.fabric.parts import Diagnosis, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.measured import Measured
 from muster_criteria.model import Lack, Severity

@@ -13,10 +13,10 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.levels import OTHERS_MIN
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.levels import OTHERS_MIN
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.pairing import across, ordered, same_leaf, screening
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.stages import ROUNDS_MAX

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric import nodes, paths, shared, switches, together
-from muster_criteria.cluster.fabric.cells import Cells, laid_out
-from muster_criteria.cluster.fabric.levels import level
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding import nodes, paths, shared, switches, together
+from muster_criteria.cluster.fabric.decoding.cells import Cells, laid_out
+from muster_criteria.cluster.fabric.decoding.levels import level
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.made import Rounds
-from muster_criteria.cluster.fabric.parts import Part, PartKind
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.rounds import Round, RoundResult
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Severity
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, places

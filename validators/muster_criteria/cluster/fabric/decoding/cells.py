@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.levels import Level
+from muster_criteria.cluster.fabric.decoding.levels import Level
 from muster_criteria.cluster.fabric.rounds import Figures, Flags
 from muster_criteria.cluster.fabric.topology import Indices, Topology
 

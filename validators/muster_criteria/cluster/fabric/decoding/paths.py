@@ -6,9 +6,9 @@ from collections import defaultdict
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.cells import Cells
-from muster_criteria.cluster.fabric.nodes import symptom_of
-from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind
+from muster_criteria.cluster.fabric.decoding.cells import Cells
+from muster_criteria.cluster.fabric.decoding.nodes import symptom_of
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Indices
 

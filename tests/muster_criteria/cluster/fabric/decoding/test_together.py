@@ -7,15 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.pairing import screening
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Lack, Severity
 from tests.muster_criteria.cluster.fabric.worlds import Small, fabric, flat, places

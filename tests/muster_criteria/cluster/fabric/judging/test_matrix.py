@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_criteria.cluster.fabric.matrix import matrices
+from muster_criteria.cluster.fabric.judging.matrix import matrices
 from muster_criteria.cluster.fabric.observed import PROBE
 from muster_criteria.cluster.fabric.topology import from_groups
 from muster_criteria.measured import Measured

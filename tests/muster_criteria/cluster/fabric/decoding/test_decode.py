@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from muster_criteria.cluster.fabric.decode import decode
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.pairing import screening
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import from_groups

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster_criteria.cluster.fabric.found import FaultyPart
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.found import FaultyPart
 from muster_criteria.cluster.fabric.topology import Topology
 
 

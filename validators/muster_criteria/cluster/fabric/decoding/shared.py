@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.cells import Cells
-from muster_criteria.cluster.fabric.levels import EFFECT_MIN, Level
-from muster_criteria.cluster.fabric.nodes import NODES_MIN, symptom_of
-from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.cells import Cells
+from muster_criteria.cluster.fabric.decoding.levels import EFFECT_MIN, Level
+from muster_criteria.cluster.fabric.decoding.nodes import NODES_MIN, symptom_of
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Topology
 

@@ -7,12 +7,12 @@ import datetime
 
 import pytest
 
-from muster_criteria.cluster.fabric.covered import count_rails
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
+from muster_criteria.cluster.fabric.judging.covered import count_rails
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.observed import Place, Port, round_result
-from muster_criteria.cluster.fabric.parts import Part, PartKind
 from muster_criteria.cluster.fabric.planner import next_round
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.sku_files.limits import Limit

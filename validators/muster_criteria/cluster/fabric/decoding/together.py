@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from muster_criteria.cluster.fabric import nodes, shared, switches
-from muster_criteria.cluster.fabric.cells import Cells, laid_out
-from muster_criteria.cluster.fabric.levels import NOISE_MAX, level
-from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding import nodes, shared, switches
+from muster_criteria.cluster.fabric.decoding.cells import Cells, laid_out
+from muster_criteria.cluster.fabric.decoding.levels import NOISE_MAX, level
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from muster_criteria.cluster.fabric.cabling import judge_cabling
-from muster_criteria.cluster.fabric.causes import carries_nothing, goes_over, stops
-from muster_criteria.cluster.fabric.covered import notes, too_noisy
-from muster_criteria.cluster.fabric.decode import decode
-from muster_criteria.cluster.fabric.floors import judge_floors, without_rdma
-from muster_criteria.cluster.fabric.found import FabricJudgement, FaultyPart
-from muster_criteria.cluster.fabric.made import Rounds
-from muster_criteria.cluster.fabric.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.decode import decode
+from muster_criteria.cluster.fabric.decoding.nodes import NODES_MIN as LEAF_NODES_MIN
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.causes import carries_nothing, goes_over, stops
+from muster_criteria.cluster.fabric.judging.covered import notes, too_noisy
+from muster_criteria.cluster.fabric.judging.floors import judge_floors, without_rdma
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement, FaultyPart
+from muster_criteria.cluster.fabric.judging.made import Rounds
 from muster_criteria.cluster.fabric.rounds import RoundResult
 from muster_criteria.cluster.fabric.topology import LEAF_LABEL, Topology
 from muster_criteria.cluster.model import BlockFindings

@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.cells import Cells
-from muster_criteria.cluster.fabric.levels import EFFECT_MIN
-from muster_criteria.cluster.fabric.nodes import MOST, NODES_MIN, symptom_of
-from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind
+from muster_criteria.cluster.fabric.decoding.cells import Cells
+from muster_criteria.cluster.fabric.decoding.levels import EFFECT_MIN
+from muster_criteria.cluster.fabric.decoding.nodes import MOST, NODES_MIN, symptom_of
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind
 from muster_criteria.cluster.fabric.rounds import Figures, Flags
 from muster_criteria.cluster.fabric.topology import Indices
 

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from muster_criteria.cluster.fabric.found import MatrixCell, RailMatrix
+from muster_criteria.cluster.fabric.judging.found import MatrixCell, RailMatrix
 from muster_criteria.cluster.fabric.observed import ALONE, PROBE, TOGETHER
 from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.measured import Measured

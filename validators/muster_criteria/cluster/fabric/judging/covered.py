@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.levels import NOISE_MAX, OTHERS_MIN
-from muster_criteria.cluster.fabric.made import Rounds, unmade
+from muster_criteria.cluster.fabric.decoding.levels import NOISE_MAX, OTHERS_MIN
+from muster_criteria.cluster.fabric.decoding.parts import Diagnosis
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.made import Rounds, unmade
 from muster_criteria.cluster.fabric.observed import PROBE
-from muster_criteria.cluster.fabric.parts import Diagnosis
 from muster_criteria.model import Gap, Lack
 from muster_criteria.stage.coverage import Tally
 from muster_criteria.words import listed

@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from muster_criteria.cluster.fabric.covered import count_rails
-from muster_criteria.cluster.fabric.found import FabricJudgement
-from muster_criteria.cluster.fabric.made import Rounds
+from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.judging.covered import count_rails
+from muster_criteria.cluster.fabric.judging.found import FabricJudgement
+from muster_criteria.cluster.fabric.judging.made import Rounds
+from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
 from muster_criteria.cluster.fabric.observed import Place, Port, round_result
 from muster_criteria.cluster.fabric.pairing import screening
-from muster_criteria.cluster.fabric.parts import Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.planner import next_round
 from muster_criteria.cluster.fabric.rounds import Kind, Round, RoundResult
 from muster_criteria.cluster.fabric.topology import Miscabled, Topology
-from muster_criteria.cluster.fabric.verdict import judge_fabric
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import FaultClass, Lack, Severity
 from muster_criteria.stage.coverage import Tally

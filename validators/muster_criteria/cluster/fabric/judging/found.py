@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from muster_criteria.cluster.fabric.parts import PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import PartKind, Symptom
 from muster_criteria.words import against, listed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster_criteria.cluster.fabric.cells import Cells
-from muster_criteria.cluster.fabric.parts import Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.cells import Cells
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Indices
 

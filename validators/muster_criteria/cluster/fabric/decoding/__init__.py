@@ -1,0 +1,1 @@
+"""From the cells of all rounds to the parts that explain them."""
