@@ -203,7 +203,7 @@ class Fleet:
         )  # fmt: skip
 
     def _numbers(self) -> Iterable[Metric]:
-        """What `muster numbers` shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
+        """What the page Numbers shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
         seen = self.figures
         kept = [(each, _flag(each.simulated)) for each in seen.numbers if seen.at - each.until < NUMBERS_LAST]
         of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from muster import store
-from muster.judging.event_history import returning_events
+from muster.judging.case import returning_events
 from muster.model.events import Evidence
 from muster.model.runs import RunKey
 from muster.model.states import State
