@@ -210,9 +210,6 @@ class _Observing(pydantic.BaseModel):
     metrics_token_file: AbsolutePath | None = pydantic.Field(
         default=None, description="the file with the token that opens the metrics, read at each request; unset: closed"
     )
-    metrics_nodes: int = pydantic.Field(
-        default=20_000, ge=0, description="with more nodes than these, the metrics have no series of single nodes"
-    )
     audit_sinks: dict[str, dict[str, Any]] = pydantic.Field(
         default={}, description="receivers of the audit stream, as JSON {name: {kind: file, syslog or http, …}}"
     )

@@ -58,8 +58,7 @@ def show_metrics(authorization: Annotated[str, Header()] = "") -> Response:
         figures, due_after=due_after,
         whole_after=datetime.timedelta(days=current.revalidation_whole_days), succeeded=last_runs.successes(),
     )  # fmt: skip
-    shown = metrics.render(figures, nodes_max=current.metrics_nodes)
-    return Response(shown, media_type=metrics.CONTENT_TYPE)
+    return Response(metrics.render(figures), media_type=metrics.CONTENT_TYPE)
 
 
 def _sentence(_request: Request, error: Exception) -> JSONResponse:

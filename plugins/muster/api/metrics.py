@@ -3,7 +3,7 @@
 Age of the last PASS: a histogram for the fleet, and one series for each node with the time of its last PASS. A time
 changes only when the node passes, so that Prometheus stores it in almost no space, and age is ``time() - metric`` in a
 query; an age would change at each scrape. Rack and state are labels of that one series, which keeps it at one series a
-node; with more than MUSTER_METRICS_NODES nodes there are none, and ``muster_node_series_omitted`` is 1.
+node.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ END = b"# EOF\n"
 class Fleet:
     """A collector, as ``prometheus_client`` calls it, of figures that were read before."""
 
-    def __init__(self, figures: FleetFigures, *, nodes_max: int) -> None:
+    def __init__(self, figures: FleetFigures) -> None:
         self.figures = figures
-        self.nodes_max = nodes_max
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but that of single nodes; a queue that is empty is 0, not absent."""
@@ -95,8 +94,6 @@ class Fleet:
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
                        "of each node in service; +Inf, and not in the sum, where some stage never passed",
                        ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
-            _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
-                   len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
@@ -163,19 +160,17 @@ class Fleet:
         )  # fmt: skip
 
     def _ranks(self) -> Iterable[Metric]:
-        """None where there are more than MUSTER_METRICS_NODES, as for nodes."""
         seen = self.figures.ranks
         steps = {(each.node, each.device, each.part): each.seconds for each in seen if each.device != "node"}
         whole = {(each.node, each.part): each.seconds for each in seen if each.device == "node"}
         slow = {(each.node, each.device): 1 for each in seen if each.straggler and each.device != "node"}
-        few = len({each[:2] for each in steps}) <= self.nodes_max
         return (
             _gauge("muster_block_step_seconds", "median step of each rank by what it is spent on, of each node its "
-                   f"last block {WINDOW_TEXT}", ("node", "device", "part"), steps if few else {}),
+                   f"last block {WINDOW_TEXT}", ("node", "device", "part"), steps),
             _gauge("muster_block_straggler", "1 for each of these ranks that held the others up", ("node", "device"),
-                   slow if few else {}),
+                   slow),
             _gauge("muster_block_collective_seconds", "median time in a collective of the largest size, of each node "
-                   f"its last block {WINDOW_TEXT}", ("node", "op"), whole if few else {}),
+                   f"its last block {WINDOW_TEXT}", ("node", "op"), whole),
         )  # fmt: skip
 
     def _queues(self) -> Iterable[Metric]:
@@ -203,7 +198,7 @@ class Fleet:
         )  # fmt: skip
 
     def _numbers(self) -> Iterable[Metric]:
-        """What `muster numbers` shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
+        """What the page Numbers shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
         seen = self.figures
         kept = [(each, _flag(each.simulated)) for each in seen.numbers if seen.at - each.until < NUMBERS_LAST]
         of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}
@@ -244,12 +239,12 @@ class Fleet:
         )  # fmt: skip
 
 
-def render(figures: FleetFigures, *, nodes_max: int) -> bytes:
+def render(figures: FleetFigures) -> bytes:
     """The figures in the OpenMetrics text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Fleet(figures, nodes_max=nodes_max))
+    registry.register(Fleet(figures))
     shown: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
-    lines = () if len(figures.nodes) > nodes_max else map(_node_line, figures.nodes)
+    lines = map(_node_line, figures.nodes)
     return b"".join((shown.removesuffix(END), NODE_HEAD.encode(), *lines, END))
 
 

@@ -12,7 +12,7 @@ from muster import acting
 from muster.cli.controller import backup, db, mail, restore, settings
 from muster.cli.decisions import admit, approve, certificate, racks, repair, waive, waivers
 from muster.cli.doctor import doctor
-from muster.cli.fleet import digest, escapes, evidence, housekeeping, numbers, spares, status
+from muster.cli.fleet import digest, evidence, housekeeping, spares, status
 from muster.cli.node import adoption, decisions, node, removal, scheduler
 from muster.cli.policies import device_events, health
 from muster.cli.sku import sku
@@ -42,9 +42,7 @@ app.command("admit")(admit.admit)
 app.command("approve")(approve.approve)
 app.command("plan")(plan.plan)
 app.command("digest")(digest.digest)
-app.command("numbers")(numbers.numbers)
 app.command("spares")(spares.spares)
-app.command("escapes")(escapes.escapes)
 app.add_typer(runs.app, name="runs", help="Show runs.")
 app.add_typer(evidence.app, name="evidence", help="Incidents, and the evidence that was taken of each.")
 app.command("export")(export.export)

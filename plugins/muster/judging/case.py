@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from muster import store
 from muster.errors import UnknownSnapshot
 from muster.judging import repeats
-from muster.judging.event_history import returning_events
 from muster.judging.references import compares, with_history
 from muster.model.nodes import Node
 from muster.model.runs import Run
 from muster_criteria.chassis import Chassis, joined
+from muster_criteria.device_events.judge import events_of, returned
 from muster_criteria.sku_files.work import sku_work
 
 if TYPE_CHECKING:
+    from muster_criteria.device_events.policy import EventPolicy
     from muster_criteria.fleet.peers.snapshot import Snapshot
     from muster_criteria.measured import StageResult
     from muster_criteria.model import Evidence, Judgement
@@ -48,11 +49,30 @@ class Collected:
 
 def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected) -> Case:
     """Returns the case of an attempt that has just ended, with the newest peers and all records until now."""
-    returned = returning_events(node.name, collected.result, sku.event_policies)
+    returns = returning_events(node.name, collected.result, sku.event_policies)
     claimed = store.contested.serials_elsewhere(node.name, collected.result)
-    collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returned, *claimed))
+    collected = dataclasses.replace(collected, evidence=(*collected.evidence, *returns, *claimed))
     work = sku_work(sku, run.level)
     return _case(run, node, sku, stage, collected, lambda result: _newest(run, node, sku, result), work)
+
+
+def returning_events(node: str, result: StageResult | None, policies: Sequence[EventPolicy]) -> tuple[Evidence, ...]:
+    """Evidence for each error of this result that earlier boots of the same machine had too, often enough.
+
+    What was recorded longer ago than the policy counts, or before a person repaired the node, is none.
+    """
+    if result is None:
+        return ()
+    identity = store.parts.identity_as_known(node, result.identity)
+    found = events_of(result.measurements)
+    now = [dataclasses.replace(event, pci=store.device_events.part_of(event, identity)) for event in found]
+    evidence: list[Evidence] = []
+    for policy in policies:
+        if now and policy.escalation is not None:
+            boots = store.device_events.standing(node, policy.escalation.within)
+            boots.setdefault(str(identity.get("boot_id", "")), []).extend(now)
+            evidence += returned(list(boots.values()), now, policy)
+    return tuple(evidence)
 
 
 def stored_case(

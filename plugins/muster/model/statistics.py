@@ -1,12 +1,9 @@
-"""What is kept of the fleet's measurements: peer statistics, goldens, device events, reports."""
+"""What is kept of the fleet's measurements: peer statistics, goldens, urgent observations."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-
-from muster.model.runs import OfRun
-from muster_criteria.device_events.policy import DeviceEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,29 +36,6 @@ class KeptGolden:
     withdrawn_by: str = ""
     withdrawn_login: str = ""
     withdrawn_reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordedEvent(OfRun):
-    """One device event as a stage of a run reported it. ``part``: the GPU's serial where known, else its PCI address.
-
-    ``former``: reported by an earlier machine of that name. ``during``: logged in that stage, not before it.
-    ``repairs``: how often a person had repaired the node, or had it repaired, by then.
-    """
-
-    node: str
-    sku: str
-    dag_id: str
-    run_id: str
-    stage: str
-    verdict: str
-    boot_id: str
-    part: str
-    seen_at: datetime.datetime
-    event: DeviceEvent
-    former: bool = False
-    during: bool = True
-    repairs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

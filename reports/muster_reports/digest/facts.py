@@ -166,7 +166,8 @@ class Facts:
     ``runs``: also the last conclusive one before the period of each node that failed in it.
 
     ``delivered``: {node: when it first entered production}, for those that did within the period. ``served``: the same
-    of all that ever did, adopted ones included. ``scope``: the options of `muster digest` that choose these nodes.
+    of all that ever did, adopted ones included. ``escaped``: each failure that ``escapes`` count, as columns.
+    ``scope``: the options of `muster digest` that choose these nodes.
     """
 
     since: datetime.datetime
@@ -181,6 +182,7 @@ class Facts:
     jobs: Sequence[Jobs] = ()
     repairs: Sequence[Repair] = ()
     escapes: Sequence[Escapes] = ()
+    escaped: Sequence[tuple[str, ...]] = ()
     served: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict)
     offenders: Sequence[Offender] = ()
 

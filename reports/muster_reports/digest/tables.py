@@ -133,7 +133,7 @@ def escapes(found: Sequence[Escapes]) -> Section | None:
     return Section(
         "Escapes",
         "Failures in service of a year, within 30 days after a stage that can see such a fault had passed the node "
-        "(`muster escapes` lists them):",
+        "(`muster digest --rows Escapes` lists them):",
         ("level", "stage", "group of faults", "escapes", "passes", "per 1,000", "90 % interval"),
         tuple(
             (

@@ -12,8 +12,7 @@ from tests.docs.reference.markdown import code, head, table
 ABOUT = """`/muster-api/metrics` of Airflow's API server shows the fleet in the OpenMetrics format to callers that
 have the token ([deploying](../deploying.md#metrics)). Figures of the last 24 hours are gauges, since retention
 deletes runs and totals could fall. Durations are gauge histograms: `_bucket`, `_gcount`, `_gsum`. The time of a
-node's last `PASS` has one series a node, since an age would change at each scrape and a time seldom does; a fleet of
-more than `MUSTER_METRICS_NODES` has only the histogram of ages."""
+node's last `PASS` has one series a node, since an age would change at each scrape and a time seldom does."""
 
 
 EMPTY = Waiting(counts={}, since={})
@@ -27,7 +26,7 @@ NOTHING = FleetFigures(
 
 def families() -> Iterator[tuple[str, tuple[str, ...], str]]:
     """(name, labels, meaning) of every metric."""
-    for family in metrics.Fleet(NOTHING, nodes_max=1).collect():
+    for family in metrics.Fleet(NOTHING).collect():
         yield family.name, tuple(vars(family)["_labelnames"]), family.documentation
     yield metrics.NODE_METRIC, ("node", "rack", "state"), metrics.NODE_TEXT
 

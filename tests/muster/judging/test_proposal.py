@@ -11,10 +11,14 @@ import pytest
 
 from muster import store
 from muster.errors import MusterError, UnknownNode, UnknownRevision, UnknownSnapshot
+from muster.judging import verdict
+from muster.judging.case import Collected, fresh_case
 from muster.judging.proposal import propose
 from muster.model.states import State
+from muster_criteria.measured import parse_result
 from muster_criteria.model import Verdict
 from muster_criteria.sku_files.skus import SHIPPED, Sku
+from muster_node.contract import Measurement
 from tests.muster import fleet
 from tests.muster.cli.conftest import muster  # noqa: F401 - a fixture
 from tests.muster.judging.test_reevaluate import (  # noqa: F401 - fixtures
@@ -24,6 +28,7 @@ from tests.muster.judging.test_reevaluate import (  # noqa: F401 - fixtures
     STAGE,
     Muster,
     judged,
+    measured,
     sku,
     snapshot,
     template,
@@ -55,6 +60,28 @@ def test_a_stricter_floor_changes_the_verdict_of_the_slow_node_alone(judged: str
         Verdict.PROVISIONAL,
     }
     assert store.runs.by_id(judged) == before, "nothing is recorded"
+
+
+def test_a_changed_policy_for_device_events_is_a_proposal_too(judged: str, sku: Sku, tmp_path: Path) -> None:  # noqa: F811
+    """An XID that the policy in use ignores."""
+    _, sent = measured(sku, "n3 remap", "n3", {})
+    labels = {"kind": "xid", "code": "63", "pci": "0000:1b:00", "at": "12.5", "n": "0"}
+    event = Measurement("device_events", "xid", "gpu3", "text", text="row remapped", labels=labels)
+    raw = json.loads(sent)
+    raw["measurements"].append(dataclasses.asdict(event))
+    result = parse_result(json.dumps(raw).encode())
+    lease = fleet.begin("n3", "n3__remap")
+    begun = dataclasses.replace(store.runs.get(lease.key), level=LEVEL)
+    case = fresh_case(begun, store.nodes.get("n3"), sku, STAGE, Collected(result))
+    verdict.record(lease.key, case, store.stages.Sent(result, json.dumps(raw).encode()))
+    shutil.copytree(SHIPPED / "policies", tmp_path / "policies")
+    policy = tmp_path / "policies" / "nvidia-xid.yaml"
+    ignored = "meaning: a memory row is to be remapped\n    severity: IGNORE"
+    assert ignored in policy.read_text()
+    policy.write_text(policy.read_text().replace(ignored, "meaning: a row\n    severity: REBOOT"))
+    (change,) = propose(skus=str(tmp_path)).changes
+    assert (change.node, change.proposed) == ("n3", Verdict.FAIL)
+    assert change.now is not Verdict.FAIL
 
 
 def test_another_snapshot_is_a_proposal_too(judged: str, sku: Sku) -> None:  # noqa: F811

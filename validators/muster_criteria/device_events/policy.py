@@ -315,20 +315,12 @@ def key_of(event: DeviceEvent, response: Response) -> Key:
 
 def returning(boots: Sequence[Iterable[DeviceEvent]], policy: EventPolicy) -> dict[Key, int]:
     """Returns {key: number of boots} of the events that escalate. ``boots``: the events of each boot of one machine."""
-    if policy.escalation is None:
+    if (last := policy.escalation) is None:
         return {}
     seen: dict[Key, set[int]] = {}
     for number, events in enumerate(boots):
-        for event in events:
-            if (key := may_escalate(event, policy)) is not None:
-                seen.setdefault(key, set()).add(number)
-    return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= policy.escalation.boots}
-
-
-def may_escalate(event: DeviceEvent, policy: EventPolicy) -> Key | None:
-    """The key under which an event counts that is grave enough to escalate; None for any other."""
-    if policy.escalation is None or event.kind not in policy.kinds:
-        return None
-    response = response_to(event, policy)
-    grave = GRAVITY[response.severity] <= GRAVITY[policy.escalation.from_severity]
-    return key_of(event, response) if grave else None
+        for event in (each for each in events if each.kind in policy.kinds):
+            response = response_to(event, policy)
+            if GRAVITY[response.severity] <= GRAVITY[last.from_severity]:
+                seen.setdefault(key_of(event, response), set()).add(number)
+    return {key: len(numbers) for key, numbers in seen.items() if len(numbers) >= last.boots}

@@ -81,11 +81,13 @@ def _lives(
         each for each in failures.since(until - spares.PERIOD, former=True) if each.node in nodes and each.at < until
     ]
     own = [node for node in machines.find() if node.name in nodes]
+    escaped = passes.missed(year)
     pools, jobs = _needs(own, served, former, until, simulated=simulated)
     made = facts.Facts(
         since, until, nodes, moves, [], [], delivered, shlex.join(scope),
         repairs=[facts.Repair(each.node, each.group, each.at, *_by(until, each.back, each.gone)) for each in former],
-        escapes=_escapes(until, nodes, year, simulated=simulated), served=served,
+        escapes=_escapes(until, nodes, escaped, simulated=simulated), escaped=[_escaped(each) for each in escaped],
+        served=served,
         pools=pools, jobs=jobs,
     )  # fmt: skip
     return made, failed, own
@@ -202,11 +204,16 @@ def _labels(session: Session) -> dict[str, Mapping[str, Any]]:
     return {row.name: row.labels for row in session.execute(select(NodeRow.name, NodeRow.labels))}
 
 
+def _escaped(of: escapes.Escape) -> tuple[str, ...]:
+    failure, passed = of.failure, of.passed
+    at = facts.when(failure.at), facts.when(passed.at)
+    return failure.node, failure.group, at[0], passed.level, passed.stage, at[1], passed.run_id
+
+
 def _escapes(
-    until: datetime.datetime, chosen: Collection[str], failed: Sequence[Failure], *, simulated: bool
+    until: datetime.datetime, chosen: Collection[str], found: Sequence[escapes.Escape], *, simulated: bool
 ) -> list[facts.Escapes]:
     """What tests of these nodes had let pass that failed in the same year; its first failures had passed before it."""
-    found = passes.missed(failed)
     counts = passes.counts(until - spares.PERIOD - escapes.WITHIN, until, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
     return escapes.rates(found, of)

@@ -271,9 +271,8 @@ READS_ONLY = {
     "node check", "node part", "node schedulers", "runs list", "runs show", "snapshots list", "waivers list",
     "mail list",
     "certificate show", "certificate list", "certificate verify", "certificate key", "golden list", "sku list",
-    "sku show", "sku lint", "device-events show", "device-events compare",
-    "numbers", "health show", "health compare", "spares", "escapes", "evidence list", "evidence show",
-    "racks list",
+    "sku show", "sku lint", "device-events show", "health show", "health compare", "spares", "evidence list",
+    "evidence show", "racks list",
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def test_the_command_of_a_section_lists_exactly_what_it_counts(muster: Muster, s
     assert muster(*command)[1].splitlines()[0].startswith("node\t")
 
 
-@pytest.mark.parametrize("title", ["Weather", "Lost node-hours", "Spares", "Jobs", "Escapes"])
+@pytest.mark.parametrize("title", ["Weather", "Lost node-hours", "Spares", "Jobs"])
 def test_a_section_that_lists_nothing_is_refused_with_those_that_do(muster: Muster, sqlite_db: str, title: str) -> None:
     status, out, err = muster("digest", "--rows", title, "--json")
     assert (status, json.loads(out)["kind"]) == (1, "MusterError")

@@ -75,7 +75,7 @@ def test_metrics_are_those_of_the_last_count() -> None:
     store.numbers.make()
     (real, _), shown = (
         store.numbers.kept(),
-        metrics.render(store.figures.fleet(policies.health()), nodes_max=0).decode(),
+        metrics.render(store.figures.fleet(policies.health())).decode(),
     )
     sku = real.skus[1]
     assert f'muster_interruptions{{simulated="false",sku="cpu-generic"}} {sku.interruptions.events}.0' in shown
