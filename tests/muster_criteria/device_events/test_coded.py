@@ -289,7 +289,7 @@ def test_the_policy_is_part_of_what_a_verdict_cites(tmp_path: Path) -> None:
     text = SHIPPED_POLICY.read_text().replace('version: "2026.1"', 'version: "ours"')
     (tmp_path / "policies" / "nvidia-xid.yaml").write_text(text)
     ours = load_sku("h100-sxm-8", [tmp_path])
-    assert [each.version for each in ours.event_policies] == ["ours", "2026.5"]
+    assert [each.version for each in ours.event_policies] == ["ours", "2026.6"]
     assert ours.revision != load_sku("h100-sxm-8").revision
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import paramiko
 from paramiko.packet import Packetizer
 
+from muster_criteria.text import cut, one_line
+
 PACKET_MAX = 256 * 1024
 """Bytes of a packet, as in asyncssh; paramiko's own have 32 KiB."""
 
@@ -23,7 +25,18 @@ class Transport(paramiko.Transport):
 
 
 class _Packets(Packetizer):
-    """paramiko's own reads a packet of up to 4 GiB."""
+    """paramiko's own reads a packet of up to 4 GiB, and keeps what a node says before its version to its log."""
+
+    _said = ""
+
+    def readline(self, timeout: float) -> str:
+        try:
+            line = super().readline(timeout)
+        except (EOFError, OSError) as error:  # sshd says there whom it does not let in, as does what is no SSH server
+            said = f": it says {cut(one_line(self._said), 100)!r}" if self._said else ""
+            raise EOFError(f"{said}: {error}".rstrip(": ")) from error
+        self._said = line or self._said
+        return line
 
     def read_all(self, n: int, check_rekey: bool = False) -> bytes:
         if n > PACKET_MAX:

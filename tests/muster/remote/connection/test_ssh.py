@@ -209,6 +209,23 @@ def test_no_server_there(server: Sshd, who: Credentials) -> None:
         ssh.scan_host_key("127.0.0.1", server.port, who, timeout=2)
 
 
+@pytest.mark.parametrize(
+    "said", [b"Not allowed at this time\r\n", b"Exceeded MaxStartups\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
+def test_what_answers_in_place_of_a_version_is_quoted(who: Credentials, said: bytes) -> None:
+    """sshd says there why it refuses a controller (PerSourcePenalties, MaxStartups), as does what is no sshd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, concurrent.futures.ThreadPoolExecutor() as pool:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(said)
+
+        answered = pool.submit(answer)
+        with pytest.raises(ssh.Unreachable, match=said.split(b"\r")[0].decode()):
+            ssh.scan_host_key("127.0.0.1", listener.getsockname()[1], who, timeout=5)
+        answered.result()
+
+
 def test_a_silent_port_does_not_hang(who: Credentials) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(ssh.Unreachable):
         ssh.scan_host_key("127.0.0.1", deaf.getsockname()[1], who, timeout=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator, MutableMapping
@@ -18,6 +19,7 @@ from muster_node.cluster.rendezvous.rank import RankGroup
 from muster_node.probe import Skip
 
 _LIMIT_FACTOR = 10.0
+_LOOPBACK = 0x8  # IFF_LOOPBACK, netdevice(7)
 
 
 class Fabric:
@@ -54,7 +56,7 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
     group.agree(f"{_backend(device)} of PyTorch {torch.__version__}")
     interface = block.interface or interface_of(group.local_address)
     choose_interface(interface, os.environ)
-    unsure = "" if interface else f", over an interface of its choice: none has {group.local_address}"
+    unsure = "" if interface else f", over an interface of its choice: none but the loopback has {group.local_address}"
     # Watchdogs that abort the process would cost the measurements made so far.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
@@ -109,7 +111,11 @@ _Address._fields_ = [
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this address, as gloo and NCCL name it; empty where none does."""
+    """The network interface that has this address, as gloo and NCCL name it; empty where none does.
+
+    So it is where the loopback has an address that other nodes reach, as of hosts that route by BGP: gloo and NCCL take
+    the loopback's first address, 127.0.0.1 (github.com/NVIDIA/nccl/issues/1053).
+    """
     family, at = (socket.AF_INET6, 8) if ":" in address else (socket.AF_INET, 4)  # its place in the sockaddr
     try:
         wanted = socket.inet_pton(family, address)
@@ -125,7 +131,8 @@ def interface_of(address: str) -> str:
             if found.address and ctypes.c_uint16.from_address(found.address).value == family:
                 here = ctypes.string_at(found.address + at, len(wanted))
                 if here == wanted:
-                    return os.fsdecode(found.interface)
+                    beyond = found.flags & _LOOPBACK and not ipaddress.ip_address(address).is_loopback
+                    return "" if beyond else os.fsdecode(found.interface)
             entry = found.next
     finally:
         libc.freeifaddrs(first)

@@ -194,7 +194,7 @@ class Kubernetes(AdmissionBackend):
             )
 
     def _refuse(self, name: str, node: dict[str, Any], mark: Mark) -> None:
-        if why := self._seen(node).stays_closed(mark):
+        if why := self._seen(node).stays_closed(mark) or _withheld(node):
             raise LeftAlone(f"{name} is not admitted in Kubernetes: {why}")
 
     def _qualify(self, node: dict[str, Any], qualified: bool, reason: str, message: str) -> None:
@@ -320,6 +320,19 @@ def _away(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
         return "not ready"
     keys = (each["key"] for each in taints)
     return next((f"tainted {key}" for key in keys if key.startswith(_SYSTEM) and key != f"{_SYSTEM}unschedulable"), "")
+
+
+def _withheld(node: dict[str, Any]) -> str:
+    """Why no job could have all of its devices, "" if one could: a device plugin withholds those that it once saw fail,
+    NVIDIA's until it is started again.
+    """
+    capacity, left = (node.get("status", {}).get(each) or {} for each in ("capacity", "allocatable"))
+    few = [
+        f"{left.get(name, '0')} of {count} {name}"
+        for name, count in capacity.items()
+        if "/" in name and left.get(name, "0") != count  # only a plugin's resources have a domain
+    ]
+    return f"its device plugin offers {', '.join(few)}: start the plugin's pod on it again" if few else ""
 
 
 def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> str:

@@ -22,6 +22,7 @@ from muster.model.states import State
 from muster.store.database import access
 from tests.muster import fleet
 from tests.support.servers.kubernetes import Cluster
+from tests.support.servers.kubernetes_server import GPU
 
 MARK = Mark("PASS", datetime.date(2026, 11, 23), "c-1")
 
@@ -142,6 +143,23 @@ def test_a_cordon_between_our_look_and_our_change_stays(backend: AdmissionBacken
         backend.admit("n0", MARK)
     assert kubernetes.nodes["n0"]["spec"]["unschedulable"]
     assert condition(kubernetes)["status"] == "False"
+
+
+@pytest.mark.parametrize("offered", ["7", "0", None])
+def test_a_node_whose_device_plugin_withholds_gpus_is_not_opened(
+    backend: AdmissionBackend, kubernetes: Cluster, offered: str | None
+) -> None:
+    """No job that wants them all would start on it, whatever its tests found (NVIDIA/k8s-device-plugin#111, #189)."""
+    backend.withdraw("n0", "XID 79")
+    whole = {"cpu": "8", GPU: "8"}
+    status = kubernetes.nodes["n0"]["status"]
+    status["capacity"], status["allocatable"] = whole, {"cpu": "7500m"} | ({GPU: offered} if offered else {})
+    with pytest.raises(LeftAlone):
+        backend.admit("n0", MARK)
+    assert (TAINT in keys(kubernetes), condition(kubernetes)["status"]) == (True, "False")
+    status["allocatable"] = {"cpu": "7500m", GPU: "8"}
+    backend.admit("n0", MARK)
+    assert seen(backend).open
 
 
 @pytest.mark.parametrize(("tested", "why"), [("before", "ECC?"), ("after", "ECC?"), ("after", "")])
