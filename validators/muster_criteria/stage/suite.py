@@ -69,7 +69,7 @@ def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:
     are expected to hold together, by the least margin of each row.
     """
     suspected = [rule for rule in rules if (frame[rule.column] < 0.0).any()]
-    found: Violations = {rule.column: [] for rule in rules}
+    found: dict[str, list[int]] = {rule.column: [] for rule in rules}
     columns = [rule.column for rule in suspected]
     others = [column for column in found if column not in columns]
     asked = frame[columns].assign(**{LEAST: frame[others].min(axis=1)} if others else {})
