@@ -1,4 +1,4 @@
-"""The steps of SuperBench's DataDiagnosis that the judge is compared with: it rejects what SuperBench's rule rejects."""
+"""The steps of SuperBench's DataDiagnosis that the judge is compared with reject what its rule rejects."""
 
 from __future__ import annotations
 
