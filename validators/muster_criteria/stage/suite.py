@@ -1,5 +1,5 @@
-"""The rules as a Great Expectations suite over the frame: one expectation per rule, whatever the number of rows. Before
-it, one for all of them: most frames break none.
+"""The rules as a Great Expectations suite over the frame: one expectation for each rule with a negative margin, and one
+for all others together, whatever the number of rows.
 
 Great Expectations takes seconds to import, so it is imported where it is used; a worker that preloads it pays once.
 """
@@ -10,7 +10,7 @@ import functools
 import gc
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -30,25 +30,21 @@ LEAST = "least"
 """The column of each row's least margin."""
 
 
-def build_suite(rules: Sequence[Rule]) -> Any:
-    """The suite of these rules: for each, that its column of margins has no negative number."""
-    return _suite(
-        [
-            {
-                "column": rule.column,
-                "severity": SEVERITY[rule.breach].value,
-                "meta": {"rule": rule.kind, "breach": rule.breach, "claim": rule.claim},
-            }
-            for rule in rules
-        ],
-    )
-
-
-def _suite(columns: Sequence[Mapping[str, Any]]) -> Any:
-    """The suite that expects no negative number in any of these columns."""
+def build_suite(rules: Sequence[Rule], *, least: bool = False) -> Any:
+    """The suite of these rules: for each, that its column of margins has no negative number; the ``LEAST`` column's
+    too."""
     import great_expectations as gx
     from great_expectations import expectations as gxe
 
+    columns: list[dict[str, Any]] = [
+        {
+            "column": rule.column,
+            "severity": SEVERITY[rule.breach].value,
+            "meta": {"rule": rule.kind, "breach": rule.breach, "claim": rule.claim},
+        }
+        for rule in rules
+    ]
+    columns += [{"column": LEAST}] * least
     expected = [gxe.ExpectColumnValuesToBeBetween(min_value=0.0, **each) for each in columns]
     return gx.ExpectationSuite(name="muster", expectations=expected)
 
@@ -67,19 +63,23 @@ def _frames() -> Any:
 
 
 def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:
-    """Let Great Expectations validate the frame; rows that break each rule. Raises SuiteError where it cannot."""
-    columns = [rule.column for rule in rules]
-    least = frame[columns].min(axis=1).to_frame(LEAST)
-    # An expectation costs its time whatever the rows, and most frames break no rule.
-    if not columns or _results(least, _suite([{"column": LEAST}]), "BOOLEAN_ONLY")[LEAST].success:
-        return {column: [] for column in columns}
+    """Let Great Expectations validate the frame; rows that break each rule. Raises SuiteError where it cannot.
+
+    An expectation costs its time whatever the rows, and most rules are broken by none: those without a negative margin
+    are expected to hold together, by the least margin of each row.
+    """
+    suspected = [rule for rule in rules if (frame[rule.column] < 0.0).any()]
+    found: dict[str, list[int]] = {rule.column: [] for rule in rules}
+    columns = [rule.column for rule in suspected]
+    others = [column for column in found if column not in columns]
+    asked = frame[columns].assign(**{LEAST: frame[others].min(axis=1)} if others else {})
+    if not len(asked.columns):
+        return found
     # Which rows break a rule costs as much again as whether any does.
-    answers = _results(frame[columns], build_suite(rules), "BOOLEAN_ONLY")
-    broken = [rule for rule in rules if not answers[rule.column].success]
-    if not broken:
-        raise SuiteError("Great Expectations says that a margin is negative, and of no rule that it is broken.")
-    found = _results(frame[[rule.column for rule in broken]], build_suite(broken), "COMPLETE")
-    return {column: _rows(column, found[column]) if column in found else [] for column in columns}
+    answers = _results(asked, build_suite(suspected, least=bool(others)), "COMPLETE" if columns else "BOOLEAN_ONLY")
+    if others and not answers[LEAST].success:
+        raise SuiteError("Great Expectations says that a rule without a negative margin is broken.")
+    return found | {column: _rows(column, answers[column]) for column in columns}
 
 
 def _results(frame: pd.DataFrame, suite: Any, result_format: str) -> dict[str, Any]:
