@@ -3,7 +3,7 @@
 Age of the last PASS: a histogram for the fleet, and one series for each node with the time of its last PASS. A time
 changes only when the node passes, so that Prometheus stores it in almost no space, and age is ``time() - metric`` in a
 query; an age would change at each scrape. Rack and state are labels of that one series, which keeps it at one series a
-node; with more than MUSTER_METRICS_NODES nodes there are none, and ``muster_node_series_omitted`` is 1.
+node; with more than MUSTER_METRICS_NODES nodes there are none.
 """
 
 from __future__ import annotations
@@ -90,13 +90,9 @@ class Fleet:
             _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days, without "
                    "those whose tests are paused", ("simulated",),
                    _number_of(node for node in tested if self._stale(node))),
-            _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
-                   ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
                        "of each node in service; +Inf, and not in the sum, where some stage never passed",
                        ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),
-            _gauge("muster_node_series_omitted", "1 if there are more nodes than MUSTER_METRICS_NODES", (),
-                   len(nodes) > self.nodes_max),
             _gauge("muster_breaker_open", "1 if the circuit breaker holds the next withdrawal", ("simulated",),
                    {(_flag(kind),): each.open for kind, each in seen.breakers.items()}),
         )  # fmt: skip
