@@ -29,9 +29,6 @@ from muster.rules.lifecycle.transitions import INCONCLUSIVE_BUDGET
 
 log = logging.getLogger(__name__)
 
-FAILING_S = 60.0
-"""How long one look carries out admissions that fail: a host that is away costs ten seconds, a rack of them minutes."""
-
 
 def allocation(node: str) -> str:
     """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
@@ -268,7 +265,7 @@ def reconcile() -> list[str]:
 
     A cluster that does not answer is left after its first change: its others wait for the next call. So does the
     admission of a node that is down or in maintenance, without a question for each; and, once those that failed took
-    ``FAILING_S``, each other. Whatever one place raises keeps no other waiting. Raises DatabaseNotReady.
+    ``carrying.FAILING_S``, each other. Whatever one place raises keeps no other waiting. Raises DatabaseNotReady.
     """
     down: dict[str, str] = {}
     failed: list[str] = []
@@ -284,7 +281,7 @@ def reconcile() -> list[str]:
     _carry_out_all([each for each in waiting if each.wanted != ADMITTED], down, failed)
     admissions = [each for each in waiting if each.wanted == ADMITTED and each.cluster not in down]
     away = _away(admissions)
-    _carry_out_all([each for each in admissions if each.node not in away], down, failed, FAILING_S)
+    _carry_out_all([each for each in admissions if each.node not in away], down, failed, carrying.FAILING_S)
     return [*failed, *_differences(store.schedulers.places(), down)]
 
 

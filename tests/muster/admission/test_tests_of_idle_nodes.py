@@ -111,7 +111,7 @@ def test_nodes_whose_tests_cannot_be_stopped_delay_a_look_by_one_budget_and_take
         raise LeftAlone("no route to host")
 
     monkeypatch.setattr("muster.admission.carrying._end_tests", away)
-    monkeypatch.setattr(service, "FAILING_S", 1e-9)
+    monkeypatch.setattr("muster.admission.carrying.FAILING_S", 1e-9)
     for looks in range(1, 2 * len(names) + 1):
         service.reconcile()
         assert len(asked) == looks
