@@ -15,6 +15,7 @@ from muster import store
 from muster.admission import service
 from muster.errors import MusterError, NodeLeased
 from muster.integration import runid
+from muster.model.attention import Cause, Turn
 from muster.model.runs import RunKey
 from muster.model.states import State
 from muster.operators import upkeep
@@ -276,7 +277,7 @@ def test_a_question_that_a_later_test_outdated_is_asked_again_once_that_is_over(
 def test_a_question_whose_run_was_marked_is_asked_again_by_another_run(failed_node: str) -> None:
     """By a person, in Airflow, as a success or as failed; or its task is: it has no answer, and its run is over."""
     runs: list[str] = []
-    for _ in range(3):
+    for _ in range(held.ASKED_MAX):
         (asked,) = held.questions(over, lambda _, run_id: run_id in runs)
         assert asked["trigger_run_id"] not in runs
         runs.append(asked["trigger_run_id"])
@@ -287,7 +288,10 @@ def test_a_question_whose_run_was_marked_is_asked_again_by_another_run(failed_no
             ]
         ended = upkeep.end_questions(lambda *_: 0, lambda _, run_ids: len(run_ids))
         assert ended == [RunKey(DAG_ID, asked["trigger_run_id"])]
-    assert store.nodes.get("n1").held_run
+    (last,) = held.questions(over, lambda _, run_id: run_id in runs)
+    assert last["trigger_run_id"] == runs[-1], "which Airflow has already: no other is started"
+    (open_,) = store.attention.collect()
+    assert (open_.node, open_.cause, open_.turn) == ("n1", Cause.HELD, Turn.PERSON)
 
 
 def test_a_question_whose_time_is_over_is_not_asked_again(failed_node: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def effects(option: str, node: Node) -> tuple[str, ...]:
         state += ", and its shadow mode ends"
     if option == KEEP:
         state += "; the verdict is no longer held, and its findings stay open"
-    return state, *entry.effects(node, after)
+    return state, *entry.effects(node, after, kept=option == KEEP)
 
 
 def _of_test(node: Node) -> tuple[str, ...]:

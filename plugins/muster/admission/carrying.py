@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 CHANGES_MAX = 3
 """How often one call follows a change that was superseded while it was carried out."""
 
+FAILING_S = 60.0
+"""How long one look carries out admissions that fail: a host that is away costs ten seconds, a rack of them minutes."""
+
 
 def attempt(node: str) -> tuple[str, bool]:
     """Carry out the change that waits for the node, if any.

@@ -32,7 +32,9 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Ch
     risks, effects = risks_of_move(before.state, to, shadow=before.shadow), entry.effects(before, to)
     moved = entry.move(node, to, person, reason, dry_run=dry_run)
     lacks = placeless(before)
-    return Change(f"it goes from {before.state} to {moved.state}{lacks and f'; {lacks}'}", risks, effects)
+    stays = moved.state is before.state
+    what = f"what is known of it in {to} is accepted" if stays else f"it goes from {before.state} to {moved.state}"
+    return Change(f"{what}{lacks and f'; {lacks}'}", risks, effects)
 
 
 def placeless(before: Node) -> str:

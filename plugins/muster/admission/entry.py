@@ -35,7 +35,7 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool = Fals
     ``dry_run``: the scheduler is not called (for ``store.engine.rehearsal``). Raises as ``store.nodes.move``.
     """
     record = store.nodes.get(node)
-    if to is State.PRODUCTION and (record.state is not State.PRODUCTION or record.shadow):
+    if to is State.PRODUCTION:
         return admit_by(node, person, reason, dry_run=dry_run)
     record = store.nodes.move(node, to, person, reason)
     if not dry_run:
@@ -53,7 +53,8 @@ def admit_by(
     run: RunKey | None = None,
     dry_run: bool = False,
 ) -> Node:
-    """Let the node into production on a person's decision, which is recorded. ``run``: the decision's, if it has one.
+    """Let the node into production on a person's decision, which is recorded, or accept what is known by now of one
+    that serves, with a new certificate. ``run``: the decision's, if it has one.
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason; NodeLeased while a run
     other than the decision's holds it.
@@ -64,12 +65,12 @@ def admit_by(
             raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
         store.verdicts.record_approval(node, person, option, reason, link=link, run=run)
         record = store.nodes.get(node)
-        if record.state is not State.PRODUCTION:
-            evidence = Evidence(person=person, reason=reason, run=run)
-            record = store.nodes.move(node, State.PRODUCTION, person, reason, evidence)
-        elif record.shadow:
+        if record.shadow and record.state is State.PRODUCTION:
             store.adoption.verify(node, person, reason, run)
             record = store.nodes.get(node)
+        else:
+            evidence = Evidence(person=person, reason=reason, run=run)
+            record = store.nodes.move(node, State.PRODUCTION, person, reason, evidence)
     if not dry_run:
         carry_out(node)
     return record
@@ -97,9 +98,13 @@ def assign(
     return store.schedulers.assign(node, cluster, name, person, reason, abandon=abandon)
 
 
-def effects(node: Node, after: State) -> tuple[str, ...]:
-    """Returns what a person's move of the node into ``after`` does in addition: to scheduler, certificate and mail."""
-    return f"scheduler: {at_scheduler(node, after)}", f"certificate: {_certificate(node, after)}", "mail: none"
+def effects(node: Node, after: State, *, kept: bool = False) -> tuple[str, ...]:
+    """Returns what a person's move of the node into ``after`` does in addition: to scheduler, certificate and mail.
+
+    ``kept``: it stays where it is, and nothing is accepted but the verdict that is held.
+    """
+    certificate = "no change" if kept else _certificate(node, after)
+    return f"scheduler: {at_scheduler(node, after)}", f"certificate: {certificate}", "mail: none"
 
 
 def at_scheduler(node: Node, after: State) -> str:
@@ -114,7 +119,7 @@ def at_scheduler(node: Node, after: State) -> str:
 
 
 def _certificate(node: Node, after: State) -> str:
-    if after is State.PRODUCTION and (node.state is not after or node.shadow):
+    if after is State.PRODUCTION:
         return f"a new one in your name, valid for {settings().certificate_days:g} days"
     held = store.certificates.newest(node.name)
     revoked = held and not held.revoked and after not in SERVING

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping
 
 from muster import store
@@ -263,8 +264,8 @@ def reconcile() -> list[str]:
     """Carry out what waits, in order, then look for differences. Returns a sentence for each that remains.
 
     A cluster that does not answer is left after its first change: its others wait for the next call. So does the
-    admission of a node that is down or in maintenance, without a question for each. Whatever one place raises keeps no
-    other waiting. Raises DatabaseNotReady.
+    admission of a node that is down or in maintenance, without a question for each; and, once those that failed took
+    ``carrying.FAILING_S``, each other. Whatever one place raises keeps no other waiting. Raises DatabaseNotReady.
     """
     down: dict[str, str] = {}
     failed: list[str] = []
@@ -280,15 +281,19 @@ def reconcile() -> list[str]:
     _carry_out_all([each for each in waiting if each.wanted != ADMITTED], down, failed)
     admissions = [each for each in waiting if each.wanted == ADMITTED and each.cluster not in down]
     away = _away(admissions)
-    _carry_out_all([each for each in admissions if each.node not in away], down, failed)
+    _carry_out_all([each for each in admissions if each.node not in away], down, failed, carrying.FAILING_S)
     return [*failed, *_differences(store.schedulers.places(), down)]
 
 
-def _carry_out_all(places: Iterable[Place], down: dict[str, str], failed: list[str]) -> None:
+def _carry_out_all(
+    places: Iterable[Place], down: dict[str, str], failed: list[str], failing_s: float = math.inf
+) -> None:
     for place in places:
-        if place.cluster not in down:
+        if place.cluster not in down and failing_s > 0:
+            began = time.monotonic()
             with apart(place.node, failed):
                 trouble, by_scheduler = carrying.attempt(place.node)
+                failing_s -= time.monotonic() - began if trouble else 0.0
                 if trouble and by_scheduler:
                     down |= _down_now(place)
 

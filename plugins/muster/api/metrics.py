@@ -89,8 +89,6 @@ class Fleet:
             _gauge("muster_nodes_stale", "nodes in service of which the whole test has been due for 14 days, without "
                    "those whose tests are paused", ("simulated",),
                    _number_of(node for node in tested if self._stale(node))),
-            _gauge("muster_nodes_never_passed", "nodes in service of which some stage never ended in PASS",
-                   ("simulated",), _number_of(node for node in serving if node.passed_at is None)),
             _histogram("muster_last_pass_age_seconds", "age of the oldest of the last PASSes of its stages, "
                        "of each node in service; +Inf, and not in the sum, where some stage never passed",
                        ("sku", "simulated"), AGES_S, _ages(serving, seen.at)),

@@ -57,7 +57,7 @@ def test_wording_of_refused_descriptions(snapshot: SnapshotAssertion, monkeypatc
         *(refused(launch.parse_launch, described) for described in LAUNCHES),
         *(refused(bmc.parse_bmc, described) for described in BMCS),
         *(refused(bmc.login, described) for described in logins),
-        *(refused(ssh.parse_host_key, text) for text in HOST_KEYS),
+        *(refused(ssh.pinned_key, ssh.NodeAddress("n1", "h", 22, "", text)) for text in HOST_KEYS),
         refused(jobs.paths, "/work", "../../etc"),
         refused(jobs.paths, "/a/../etc", KEY),
     ]
@@ -110,5 +110,6 @@ def test_wording_of_a_node_that_refuses(
     for shown, stands_for in ((node.port, "PORT"), (away.port, "PORT"), (tmp_path, "FOLDER")):
         text = text.replace(str(shown), stands_for)
     for which in ("host", "foreign"):
-        text = text.replace(ssh._fingerprint(ssh.parse_host_key(server.key_text(which))), which.upper())
+        key = ssh.pinned_key(dataclasses.replace(node, host_key=server.key_text(which)))
+        text = text.replace(ssh._fingerprint(key), which.upper())
     assert text == snapshot

@@ -191,5 +191,5 @@ def test_wording_of_goldens(snapshot: SnapshotAssertion) -> None:
     lines = [only().why_not]
     visited("c", gpu5="wrong")
     lines.append(only().why_not)
-    lines.append(store.goldens.withdraw(only().id, "Ada", "a driver in between").why_not)
+    lines.append(store.goldens.withdraw(only().id, "Ada", "a driver in between")[0].why_not)
     assert "\n".join(lines) == snapshot

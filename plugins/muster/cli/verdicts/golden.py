@@ -53,9 +53,11 @@ def withdraw(
     from muster import store
 
     with rehearsed(dry_run):
-        ended = store.goldens.withdraw(golden, show.person(who), given(reason))
+        ended, cleared = store.goldens.withdraw(golden, show.person(who), given(reason))
         what = f"of {ended.op} ({ended.digest[:_SHOWN] or 'never promoted'})"
         typer.echo(f"{golden} {what} {'would be' if dry_run else 'is'} withdrawn")
+        for part in cleared:
+            typer.echo(f"{part} {'would be' if dry_run else 'is'} no suspect any more")
         if dry_run:
             risks(golden, ["until devices agree again, only repeats and siblings show which device is wrong"])
 

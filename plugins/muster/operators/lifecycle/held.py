@@ -27,8 +27,10 @@ from muster_criteria.text import as_markdown
 from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
-AGAIN_MAX = 50
-"""How often one question is asked again whose run was over before it had an answer."""
+ASKED_MAX = 3
+"""How often one question is asked whose run is over each time before it has an answer. The node is listed as held, with
+the commands that decide it, all the time.
+"""
 
 Asks = Callable[[str, str], bool]
 
@@ -72,7 +74,7 @@ def _why_asked(node: Node, live: Asks, known: Asks) -> str:
         asked = known(key.dag_id, key.run_id) and not live(key.dag_id, key.run_id)
         return asked and store.questions.find(key) is None
 
-    again = [reason, *(f"{reason} again {number}" for number in range(1, AGAIN_MAX))]
+    again = [reason, *(f"{reason} again {number}" for number in range(1, ASKED_MAX))]
     return next((why for why in again if not over(why)), again[-1])
 
 

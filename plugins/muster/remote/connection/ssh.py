@@ -108,15 +108,15 @@ def clean(text: str) -> str:
     return printable(text, "�", keep="\n\t")
 
 
-def parse_host_key(text: str) -> paramiko.PKey:
-    """Returns the key in "ssh-ed25519 AAAA…". Raises RemoteError."""
+def pinned_key(node: Address) -> paramiko.PKey:
+    """Returns the node's host key, "ssh-ed25519 AAAA…" in the records. Raises RemoteError."""
     try:
-        kind, data = text.split()[:2]
+        kind, data = node.host_key.split()[:2]
         return paramiko.PKey.from_type_string(kind, base64.b64decode(data, validate=True))
     except (ValueError, binascii.Error, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise RemoteError(
-            f"the pinned host key {text[:40]!r} is not a public key; pin the one that answers: "
-            "`muster node reinstalled NODE --reason …`"
+            f"the pinned host key {node.host_key[:40]!r} is not a public key; pin the one that answers: "
+            f"`muster node reinstalled {node.name} --reason …`"
         ) from error
 
 
@@ -150,7 +150,7 @@ def scan_host_key(host: str, port: int, who: Credentials, *, timeout: float = 10
 def pinned_client(node: Address) -> paramiko.SSHClient:
     """Returns a client that trusts only the node's pinned key, not the user's known_hosts."""
     client = paramiko.SSHClient()
-    key = parse_host_key(node.host_key)
+    key = pinned_key(node)
     client.get_host_keys().add(host_key_name(node.host, node.port), key.get_name(), key)
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     return client
@@ -255,7 +255,7 @@ def wrong_host_key(node: Address, found: paramiko.PKey | None = None) -> str:
     )
     if found is None:
         return sentence
-    return f"{sentence} ({_fingerprint(found)} instead of {_fingerprint(parse_host_key(node.host_key))})"
+    return f"{sentence} ({_fingerprint(found)} instead of {_fingerprint(pinned_key(node))})"
 
 
 def _unreachable(host: str, port: int, error: BaseException, name: str = "") -> str:

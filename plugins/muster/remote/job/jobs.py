@@ -47,7 +47,7 @@ class State(enum.StrEnum):
 @dataclasses.dataclass(frozen=True)
 class Look:
     """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash). ``orderly``: it booted since
-    the job began, and each time after an orderly shutdown.
+    the job began, and each time after an orderly shutdown, none of them for heat.
     """
 
     work: str

@@ -71,16 +71,20 @@ if [ -f "$a" ]; then
   sum=$(sha256sum "$a" 2>/dev/null); [ "${{sum%% *}}" = "$3" ] && agent=ok || agent=bad
 fi
 jobboot=$(head -c 64 "$j/boot_id" 2>/dev/null) ends=
-[ -z "$jobboot" ] || [ "$jobboot" = "$boot" ] ||
-  ends=$(last -x -n 100 -s "$(date -r "$j/boot_id" '+%Y-%m-%d %H:%M:%S')" reboot shutdown 2>/dev/null |
+[ -z "$jobboot" ] || [ "$jobboot" = "$boot" ] || {{
+  since=$(date -r "$j/boot_id" '+%Y-%m-%d %H:%M:%S')
+  ends=$(last -x -n 100 -s "$since" reboot shutdown 2>/dev/null |
     sed -n 's/^reboot .*/b/p; s/^shutdown .*/s/p' | tr -d '\\n')
+  journalctl -q -o cat --no-pager --since "$since" _TRANSPORT=kernel 2>/dev/null |
+    grep -Eq 'critical temperature reached|HARDWARE PROTECTION' && ends=hot
+}}
 printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\nends %s\\n' \\
   "$w" "$boot" "$agent" "$state" "$exit_code" "$jobboot" "$ends"
 """
 """$1 work folder, $2 job key, $3 the agent's sha256.
 
 ``ends``: the boots (b) and orderly shutdowns (s) since the job began, the latest first, by wtmp, which every user may
-read, unlike the journal of the boot before.
+read; "hot" if the kernel shut it down for heat, by the journal, which not every user may read.
 """
 
 ENDS_WITH_LOGIN = """

@@ -157,7 +157,7 @@ def undecided(required: Iterable[str], judged: Collection[str], reason: str) -> 
     """
     lacks = next((stage for stage in required if stage not in judged), "")
     what = f"Stage {lacks} has no verdict" if lacks else "No task combined the verdicts of the stages"
-    return f"{what} ({reason}); the logs of the run's tasks in Airflow say why."
+    return f"{what} ({reason}); the logs of its tasks say why, unless Airflow deleted it."
 
 
 def hold_back(

@@ -79,6 +79,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
         (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
+        (s.PRODUCTION, s.PRODUCTION): (n.PERSON,),  # who accepts what is known of it by now
         (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.NOTHING_NEW, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         (s.REVALIDATION, s.REGISTERED): (n.PERSON,),

@@ -26,7 +26,7 @@ from muster.store.database import access
 from muster.store.database.decisions import CertificateRow, unrevoked
 from muster.store.database.engine import SQLITE, reading, rehearsing
 from muster.store.database.models import MeasurementRow, NodeRow, RunRow, StageRow
-from muster.store.decisions.current import current_verdicts, of_machine
+from muster.store.decisions.current import Unjudged, current_verdicts, of_machine, unjudged
 from muster.store.decisions.signing import key_path, public_key, public_text, signing_key
 from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
@@ -341,17 +341,16 @@ def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
     return min((run.started_at for _, run in _passed(session, node)), default=None)
 
 
-def _passed(session: Session, node: NodeRow, provisional: Collection[str] = ()) -> list[tuple[StageRow, RunRow]]:
-    """The newest verdict of each stage, [] if some stage did not pass; one of ``provisional`` may be PROVISIONAL."""
-    allowed = dict.fromkeys(provisional, (*_PASSED, Verdict.PROVISIONAL))
-    passed = [each for name, each in _latest(session, node).items() if each[0].verdict in allowed.get(name, _PASSED)]
+def _passed(session: Session, node: NodeRow, accepted: Collection[Unjudged] = ()) -> list[tuple[StageRow, RunRow]]:
+    """The newest verdict of each stage, [] if some stage did not pass, or leaves more unjudged than is ``accepted``."""
+    passed = [each for each in _latest(session, node).values() if each[0].verdict in _PASSED or (
+        each[0].verdict == Verdict.PROVISIONAL and unjudged(each[0]).issubset(accepted))]  # fmt: skip
     return passed if len(passed) == len(STAGES) else []
 
 
-def _accepted(session: Session, node: NodeRow) -> list[str]:
-    """The stages that were PROVISIONAL when a person admitted the node: no later test of it can judge more."""
-    known = _latest(session, node, StageRow.id <= node.accepted)
-    return [stage for stage, (row, _) in known.items() if row.verdict == Verdict.PROVISIONAL]
+def _accepted(session: Session, node: NodeRow) -> set[Unjudged]:
+    """What was left unjudged when a person admitted the node: no later test of it can judge more."""
+    return {gap for row, _ in _latest(session, node, StageRow.id <= node.accepted).values() for gap in unjudged(row)}
 
 
 def _latest(

@@ -15,6 +15,15 @@ from muster_criteria.model import Verdict
 PRESENT = (StageRow.node == NodeRow.name) & (StageRow.machine == NodeRow.machine)
 """Joins stages to nodes: those of present machines."""
 
+Unjudged = tuple[str, str, str]
+"""(stage, what was not judged there, on which device); of a PROVISIONAL stage also (stage, "", "")."""
+
+
+def unjudged(row: StageRow) -> set[Unjudged]:
+    """What the stage left unjudged."""
+    gaps = {(row.stage, gap["what"], gap["device"]) for gap in row.unjudged}
+    return gaps | ({(row.stage, "", "")} if row.verdict == Verdict.PROVISIONAL else set())
+
 
 def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
     """(id of the stage's row, verdict) of the current ones, oldest first.

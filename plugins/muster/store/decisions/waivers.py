@@ -64,7 +64,9 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
         found, machine, stage = latest
         name, device, subject = _where_now(session, found, machine, stage)
-        node = access.node_row(session, name, lock=True)
+        # The place may be of a chassis that has another name now: all that are asked about, in one order.
+        access.lock_nodes(session, machines_of(session, WaiverRow(node=name, subject=subject)))
+        node = access.node_row(session, name)
         known = _current(session, found)
         row = WaiverRow(
             node=name, machine=node.machine, rule=found.rule, metric=found.metric, device=device, labels=found.labels,

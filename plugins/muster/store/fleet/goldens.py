@@ -85,11 +85,11 @@ def find(*, withdrawn: bool = False) -> list[KeptGolden]:
     return [*(_record(row) for row in rows if withdrawn or row.withdrawn_at is None), *waiting]
 
 
-def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
+def withdraw(identity: str, person: str, reason: str) -> tuple[KeptGolden, list[str]]:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that cite it stay; parts that only differed from it are no suspects any more. Raises UnknownGolden, and
-    NoPerson without a named person and a reason.
+    Verdicts that cite it stay; returned with it are the parts that only differed from it, and are no suspects any
+    more. Raises UnknownGolden, and NoPerson without a named person and a reason.
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
@@ -115,8 +115,8 @@ def withdraw(identity: str, person: str, reason: str) -> KeptGolden:
             session, person, reason, f"golden {identity} of {row.op} withdrawn",
             {"golden": identity, "digest": row.digest},
         )  # fmt: skip
-        end_with_goldens(session, person, f"golden {identity} is withdrawn: {reason.strip()}")
-        return _record(row)
+        cleared = end_with_goldens(session, person, f"golden {identity} is withdrawn: {reason.strip()}")
+        return _record(row), cleared
 
 
 def _promote(session: Session, ids: Collection[str], simulated: bool) -> None:

@@ -89,8 +89,12 @@ def lock_machines(session: Session) -> None:
         access.node_row(session, name, lock=True)
 
 
-def end_with_goldens(session: Session, person: str, why: str) -> None:
-    """End the suspicions that rest on goldens alone, where none that is in force cites or contradicts the part."""
+def end_with_goldens(session: Session, person: str, why: str) -> list[str]:
+    """End the suspicions that rest on goldens alone, where none that is in force cites or contradicts the part.
+
+    Returns the parts that are no suspects any more, each with its node.
+    """
+    ended: list[str] = []
     current = GoldenRow.withdrawn_at.is_(None) & (GoldenRow.digest != "")
     ids = set(session.scalars(select(GoldenRow.golden_id).where(current)))
     differs = select(DigestRow.id).join(GoldenRow, GoldenRow.golden_id == DigestRow.golden_id)
@@ -100,10 +104,13 @@ def end_with_goldens(session: Session, person: str, why: str) -> None:
         cited = _FINDING.validate_python(row.finding).source.split()[1]  # as in ``Golden.cited``
         if cited in ids or session.scalar(differs.where(DigestRow.subject == part).limit(1)):
             continue
-        for name in sorted(recheck_machines(session, row, access.LESS)):
+        names = sorted(recheck_machines(session, row, access.LESS))
+        for name in names:
             access.remark(session, access.node_row(session, name), person, f"{part} is no suspect any more: {why}")
+        ended.append(f"{part} on {', '.join(names)}" if row.subject else part)
         session.delete(row)
     session.flush()
+    return ended
 
 
 def suspect_subjects(session: Session, before: datetime.datetime | None = None) -> frozenset[str]:

@@ -104,12 +104,15 @@ def place(node: str) -> Place | None:
 
 
 def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -> list[Place]:
-    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then the oldest."""
+    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then what failed least
+    often, so that no change waits behind those that fail each time, then the oldest.
+    """
     with reading() as session:
         found = _places(session, *(() if where is None else (where,)))
     if not waiting:
         return found
-    return sorted((each for each in found if each.waits), key=lambda each: (each.wanted == ADMITTED, each.wanted_at))
+    waits = (each for each in found if each.waits)
+    return sorted(waits, key=lambda each: (each.wanted == ADMITTED, each.attempts, each.wanted_at))
 
 
 def places_of(nodes: Collection[str]) -> dict[str, Place]:

@@ -189,12 +189,19 @@ RECORD = struct.Struct("<hxxi32s4s32s256shhiii16s20s")
 
 @pytest.mark.skipif(REAL_LAST is None, reason="there is no last(1)")
 @pytest.mark.parametrize(
-    ("since", "orderly"),
-    [("sb", True), ("sbsb", True), ("b", False), ("sbb", False), ("bsb", False), ("s", False), ("", False)],
-)
+    ("since", "message", "orderly"),
+    [
+        ("sb", "", True), ("sbsb", "", True), ("b", "", False), ("sbb", "", False), ("bsb", "", False),
+        ("s", "", False), ("", "", False),
+        ("sb", "thermal thermal_zone0: critical temperature reached, shutting down", False),
+        ("sb", "thermal thermal_zone3: acpitz: critical temperature reached", False),
+        ("sb", "reboot: HARDWARE PROTECTION shutdown (Temperature too high)", False),
+        ("sb", "CPU0: Core temperature above threshold, cpu clock throttled (total events = 1)", True),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
-    tmp_path: Path, since: str, orderly: bool, ended: bool
+    tmp_path: Path, since: str, message: str, orderly: bool, ended: bool
 ) -> None:
     boot, tools, now = tmp_path / "boot_id", tmp_path / "tools", int(time.time())
     boot.write_text("first\n")
@@ -206,7 +213,9 @@ def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
     ))  # fmt: skip
     tools.mkdir()
     (tools / "last").write_text(f'#!/bin/sh\nexec {REAL_LAST} -f {tmp_path}/wtmp "$@"\n')
-    (tools / "last").chmod(0o755)
+    (tools / "journalctl").write_text(f"#!/bin/sh\necho 'nvidia: loaded'\necho '{message}'\n")
+    for tool in ("last", "journalctl"):
+        (tools / tool).chmod(0o755)
     agent, sha256 = standin.write(tmp_path / "cache")
     environment = {"MUSTER_BOOT_ID_FILE": str(boot), "PATH": f"{tools}:{os.environ['PATH']}"}
     with (

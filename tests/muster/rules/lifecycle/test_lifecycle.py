@@ -150,7 +150,7 @@ def test_only_a_registered_node_is_adopted_and_only_by_a_person() -> None:
     ):
         with illegal(Refusal.EVIDENCE):
             check_move(State.REGISTERED, State.PRODUCTION, claimed)
-    for state in set(State) - {State.REGISTERED, State.QUALIFIED, State.CLUSTER_VALIDATION, State.REVALIDATION}:
+    for state in set(State) - {State.REGISTERED, State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING}:
         with illegal(Refusal.NO_SUCH_MOVE):
             check_move(state, State.PRODUCTION, adopted)
 

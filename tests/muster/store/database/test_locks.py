@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -47,6 +48,20 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
         monkeypatch.setattr(access, "node_row", locked)
 
     return does
+
+
+@pytest.fixture
+def locked() -> Iterator[list[str]]:
+    """The nodes that are locked, in order."""
+    names: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: dict[str, str], *_: object) -> None:
+        if "FOR NO KEY UPDATE" in statement:
+            names.extend(value for value in parameters.values() if value in (NODE, "gpu-0002"))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield names
+    event.remove(Engine, "before_cursor_execute", note)
 
 
 def test_a_row_that_is_locked_is_read_again_and_keeps_what_was_changed() -> None:
@@ -97,22 +112,30 @@ def test_a_run_that_was_closed_meanwhile_counts_once(meanwhile: Meanwhile) -> No
         lambda first, second: store.adoption.adopt([first.name], "Ada", "serves", enrol=[("", second)]),
     ],
 )
-def test_several_nodes_are_locked_in_the_order_of_their_names(does: Callable[[NewNode, NewNode], object]) -> None:
+def test_several_nodes_are_locked_in_the_order_of_their_names(
+    does: Callable[[NewNode, NewNode], object], locked: list[str]
+) -> None:
     described = [fleet.new_node(NODE), fleet.new_node("gpu-0002")]
-    names, locked = [each.name for each in described], list[str]()
     for each in described:
         store.nodes.add(each)
+    locked.clear()
+    does(*described)
+    assert list(dict.fromkeys(locked)) == [NODE, "gpu-0002"]
 
-    def note(_connection: object, _cursor: object, statement: str, parameters: dict[str, str], *_: object) -> None:
-        if "FOR NO KEY UPDATE" in statement:
-            locked.extend(value for value in parameters.values() if value in names)
 
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
-        does(*described)
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
-    assert list(dict.fromkeys(locked)) == names
+def test_a_waiver_of_a_place_in_a_renamed_chassis_locks_its_nodes_in_the_order_of_their_names(
+    locked: list[str],
+) -> None:
+    """As the end of another one about that place, which may come at the same moment."""
+    store.nodes.add(fleet.new_node("gpu-0002", serials={"system": "S-1"}))
+    lease = fleet.fail("gpu-0002")
+    (finding,) = store.reporting.run(lease.key).stages[0].judgement.findings
+    for state in (State.TRIAGE, State.RETIRED):
+        store.nodes.move("gpu-0002", state, "Ada", "renamed")
+    store.nodes.add(fleet.new_node(NODE, host_key=fleet.host_key("gpu-0002"), serials={"system": "S-1"}))
+    locked.clear()
+    store.waivers.give(finding.id, store.clock.now() + datetime.timedelta(days=9), "Ada", "known")
+    assert list(dict.fromkeys(locked)) == [NODE, "gpu-0002"]
 
 
 def test_of_two_mails_of_one_key_at_once_the_later_replaces_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

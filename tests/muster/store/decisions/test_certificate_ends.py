@@ -9,13 +9,14 @@ import pytest
 
 from muster import store
 from muster.admission.entry import move
+from muster.errors import NoPerson
 from muster.model.stages import STAGES
 from muster.model.states import State
 from muster.store.database import access
 from muster.store.database.decisions import CertificateRow
 from muster.store.database.engine import writing
 from muster.store.decisions import certificates
-from muster_criteria.model import Coverage, Finding, Severity, Verdict
+from muster_criteria.model import Coverage, Finding, Gap, Lack, Severity, Verdict
 from tests.muster import fleet
 from tests.muster.store.decisions.test_certificates import NODE, in_production, made_in_production
 
@@ -85,25 +86,33 @@ def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_c
     assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
 
 
-def provisional(run_id: str, stage: str, stages: Sequence[str] = STAGES) -> None:
-    """A run that could not judge all of ``stage``, and found nothing."""
+def provisional(run_id: str, stage: str, stages: Sequence[str] = STAGES, devices: Sequence[str] = ("gpu0",)) -> None:
+    """A run that could not judge all of ``stage``, on these devices, and found nothing."""
     lease = fleet.begin(run_id=run_id, required_stages=stages)
+    gaps = tuple(Gap(Lack.UNJUDGED, "no limit", "peak_c", device) for device in devices)
     for each in stages:
-        unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(2, 2, 1)}
+        unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(9, 9, 9 - len(gaps), unjudged=gaps)}
         fleet.do_stage(lease, each, **unjudged if each == stage else {})
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "It has no limit.")
     store.leases.release(lease.key, "over")
 
 
 @pytest.mark.parametrize(
-    ("stage", "stages", "renewed"),
-    [("thermal", STAGES, True), ("performance", STAGES, False), ("thermal", ("thermal",), False)],
+    ("stage", "stages", "devices", "renewed"),
+    [
+        ("thermal", STAGES, ("gpu0", "gpu1"), True),
+        ("thermal", STAGES, ("gpu1",), True),
+        ("thermal", STAGES, ("gpu0", "gpu2"), False),
+        ("performance", STAGES, ("gpu0", "gpu1"), False),
+        ("performance", STAGES, (), False),
+        ("thermal", ("thermal",), ("gpu0",), False),
+    ],
 )
 def test_what_could_not_be_judged_when_a_person_admitted_the_node_renews_its_certificate(
-    stage: str, stages: Sequence[str], renewed: bool
+    stage: str, stages: Sequence[str], devices: Sequence[str], renewed: bool
 ) -> None:
     store.nodes.add(fleet.new_node())
-    provisional("first", "thermal")
+    provisional("first", "thermal", devices=("gpu0", "gpu1"))
     move(NODE, State.PRODUCTION, "Ada", "no peers yet")
     first = store.certificates.newest(NODE)
     with writing() as session:  # as it is after half a year
@@ -111,8 +120,29 @@ def test_what_could_not_be_judged_when_a_person_admitted_the_node_renews_its_cer
         assert row
         row.expires_at = access.now() - datetime.timedelta(days=1)
     assert list(store.certificates.uncertified()) == [NODE]
-    provisional("idle", stage, stages)
+    provisional("idle", stage, stages, devices)
     assert store.nodes.get(NODE).state is State.PRODUCTION
     assert store.certificates.uncertified().keys() == (set() if renewed else {NODE})
     verdicts = [each.verdict for each in store.certificates.of_node(NODE)]
     assert (verdicts[0] == Verdict.PROVISIONAL) is renewed
+
+
+def test_a_person_accepts_what_a_changed_sku_file_leaves_unjudged_on_a_node_that_serves() -> None:
+    """Else its certificate would expire, and no test of it could give it another one."""
+    first = in_production()
+    provisional("idle", "thermal")
+    assert store.certificates.newest(NODE) == first
+    with pytest.raises(NoPerson):
+        move(NODE, State.PRODUCTION, "Ada", " ")
+    move(NODE, State.PRODUCTION, "Ada", "the old limit was wrong")
+    accepted = store.certificates.newest(NODE)
+    assert accepted
+    assert accepted.id != first.id
+    with writing() as session:
+        session.get_one(CertificateRow, accepted.id).expires_at = access.now() - datetime.timedelta(days=1)
+    provisional("later", "thermal")
+    newest = store.certificates.newest(NODE)
+    assert newest
+    assert (newest.verdict, newest.revoked) == (Verdict.PROVISIONAL, "")
+    assert store.certificates.uncertified() == {}
+    assert store.nodes.get(NODE).state is State.PRODUCTION

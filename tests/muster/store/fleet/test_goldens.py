@@ -186,7 +186,8 @@ class TestWithdrawal:
         for node in ("a", "b", "c"):
             visited(node)
         with acting.under("os:ada"):
-            withdrawn = store.goldens.withdraw(ID, "Ada", "another cuBLAS")
+            withdrawn, cleared = store.goldens.withdraw(ID, "Ada", "another cuBLAS")
+        assert cleared == []
         (event,) = (each for each in store.audit.batch("siem", 500) if not each.node)
         assert (event.actor, event.evidence["golden"], event.evidence["reason"]) == ("Ada", ID, "another cuBLAS")
         given = (withdrawn.withdrawn_by, withdrawn.withdrawn_login, withdrawn.withdrawn_reason)
@@ -208,7 +209,8 @@ class TestWithdrawal:
         visited("d", gpu5="wrong", ops=ops)
         for op in ops:
             assert {each.finding.device for each in suspects("d")} == {"gpu5"}
-            store.goldens.withdraw(golden_id(KEY, op, simulated=False), "Ada", "another cuBLAS")
+            _, cleared = store.goldens.withdraw(golden_id(KEY, op, simulated=False), "Ada", "another cuBLAS")
+            assert len(cleared) == (op == ops[-1]), "the person who withdraws it sees which part is trusted again"
         assert suspects("d") == []
         assert store.nodes.events("d")[-1].actor == "Ada"
 
@@ -249,7 +251,7 @@ class TestWithdrawal:
     def test_what_holds_a_key_without_a_golden_is_forgotten_too(self) -> None:
         visited("a")
         visited("b", gpu5="wrong")
-        assert store.goldens.withdraw(ID, "Ada", "a driver in between").digest == ""
+        assert store.goldens.withdraw(ID, "Ada", "a driver in between")[0].digest == ""
         for node in ("a", "c", "d"):
             visited(node, "2")
         assert only().digest == "right"

@@ -255,29 +255,38 @@ def test_two_ports_of_an_adapter_are_two_rails_and_two_adapters_of_one_name_are_
 def test_two_neighbours_on_one_rail_are_refused() -> None:
     both = lldp("a", "b") + "\nlldp.eth0.chassis.name=bmc-7"
     with pytest.raises(BadTopology, match="two neighbours on eth0"):
-        from_lldp({"n1": both, "n2": lldp("a", "b")}, {"n1": ETH, "n2": ETH})
+        from_lldp({"n1": both, "n2": lldp("a", "b", port=2)}, {"n1": ETH, "n2": ETH})
     second = {"r1": "eth1"}
-    assert from_lldp({"n1": both, "n2": lldp("a", "b")}, {"n1": second, "n2": second}).leaves == ("b",)
+    assert from_lldp({"n1": both, "n2": lldp("a", "b", port=2)}, {"n1": second, "n2": second}).leaves == ("b",)
 
 
-def lldp(*switches: str) -> str:
+def lldp(*switches: str, port: int = 1) -> str:
     return "\n".join(
-        f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp1"
+        f"lldp.eth{rail}.via=LLDP\nlldp.eth{rail}.chassis.name={switch}\nlldp.eth{rail}.port.ifname=swp{port}"
         for rail, switch in enumerate(switches)
     )
 
 
 def test_lldp() -> None:
-    topology = from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", "b"), "n3": lldp("c", "d")}, dict.fromkeys(NODES, ETH))
+    topology = from_lldp(
+        {"n1": lldp("a", "b"), "n2": lldp("a", "b", port=2), "n3": lldp("c", "d")}, dict.fromkeys(NODES, ETH)
+    )
     assert {name: leaf for name, (leaf, _) in places(topology).items()} == {"n1": "a b", "n2": "a b", "n3": "c d"}
     with pytest.raises(BadTopology, match="n2 sees no switch on eth1"):
-        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a")}, {"n1": ETH, "n2": ETH})
+        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", port=2)}, {"n1": ETH, "n2": ETH})
+
+
+def test_two_switches_of_one_name_are_refused_where_two_nodes_are_on_one_port_of_it() -> None:
+    """Both would be one leaf, and the paths between them would be taken for those inside a switch."""
+    with pytest.raises(BadTopology, match="n1 and n3 are both on port swp1 of b"):
+        from_lldp({"n1": lldp("a", "b"), "n2": lldp("a", "b", port=2), "n3": lldp("c", "b")}, dict.fromkeys(NODES, ETH))
 
 
 def test_a_switch_is_one_leaf_whatever_chassis_address_its_ports_show() -> None:
     """Cisco Nexus has another one on each port (https://github.com/skydive-project/skydive/issues/2146)."""
     given = {
-        f"n{node}": lldp("a", "b") + "".join(f"\nlldp.eth0.chassis.mac=aa:{node}{port}" for port in range(node))
+        f"n{node}": lldp("a", "b", port=node)
+        + "".join(f"\nlldp.eth0.chassis.mac=aa:{node}{port}" for port in range(node))
         for node in (1, 2, 3)
     }
     topology = from_lldp(given, dict.fromkeys(NODES, ETH))
@@ -292,9 +301,9 @@ FOUR = {f"r{rail}": f"eth{rail}" for rail in range(4)}
     ("own", "found"),
     [
         ("abcd", []),
-        ("abxd", [("r2", "x (port swp1)", "c")]),
-        ("bacd", [("r0", "b (port swp1)", "a"), ("r1", "a (port swp1)", "b")]),
-        ("dcba", [(f"r{rail}", f"{'dcba'[rail]} (port swp1)", "abcd"[rail]) for rail in range(4)]),
+        ("abxd", [("r2", "x (port swp4)", "c")]),
+        ("bacd", [("r0", "b (port swp4)", "a"), ("r1", "a (port swp4)", "b")]),
+        ("dcba", [(f"r{rail}", f"{'dcba'[rail]} (port swp4)", "abcd"[rail]) for rail in range(4)]),
         ("wxyz", []),
         ("abyz", []),
     ],
@@ -303,7 +312,7 @@ FOUR = {f"r{rail}": f"eth{rail}" for rail in range(4)}
 def test_a_node_that_is_cabled_unlike_the_others_is_named_with_rail_and_switch(
     own: str, found: list[tuple[str, str, str]]
 ) -> None:
-    outputs = {name: lldp(*(own if name == "n4" else "abcd")) for name in MANY}
+    outputs = {name: lldp(*(own if name == "n4" else "abcd"), port=int(name[1])) for name in MANY}
     topology = from_lldp(outputs, dict.fromkeys(MANY, FOUR))
     assert [(each.rail, each.seen, each.expected) for each in topology.miscabled] == found
     assert {each.node for each in topology.miscabled} <= {"n4"}
@@ -311,7 +320,7 @@ def test_a_node_that_is_cabled_unlike_the_others_is_named_with_rail_and_switch(
 
 
 def test_of_two_nodes_that_differ_neither_is_cabled_wrong() -> None:
-    outputs = {"n1": lldp("a", "b"), "n2": lldp("b", "a")}
+    outputs = {"n1": lldp("a", "b"), "n2": lldp("b", "a", port=2)}
     assert from_lldp(outputs, dict.fromkeys(outputs, ETH)).miscabled == ()
 
 

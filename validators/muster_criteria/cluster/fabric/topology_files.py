@@ -188,9 +188,10 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
     """Topology by ``lldpctl -f keyvalue`` of each node: the switch that each rail's interface sees. One pod.
 
     ``interfaces``: by node and rail. All nodes have the same rails. Switches of one name count as one: many switches
-    have another chassis address on each port, so nothing else of LLDP's tells two apart.
+    have another chassis address on each port, so nothing else of LLDP's tells two apart; but no port is of two nodes.
     """
     on: dict[str, dict[str, Link]] = {}
+    owners: dict[Link, str] = {}
     for node, text in outputs.items():
         seen: dict[tuple[str, str], set[str]] = defaultdict(set)
         for found in filter(None, map(_LLDP.match, text.splitlines())):
@@ -205,7 +206,12 @@ def from_lldp(outputs: Mapping[str, str], interfaces: Mapping[str, Mapping[str, 
                 )
             if len(names) > 1:
                 raise BadTopology(f"{node} sees two neighbours on {interface}: which of them is its switch?")
-            on[node][rail] = Link(min(names), min(ports, default=""))
+            link = on[node][rail] = Link(min(names), min(ports, default=""))
+            if ports and (other := owners.setdefault(link, node)) != node:
+                raise BadTopology(
+                    f"{other} and {node} are both on port {link.port} of {link.switch}: give each switch a name of its "
+                    "own, or use label leaf"
+                )
     return _checked(_by_switches(on, {}, list(next(iter(interfaces.values())))), on)
 
 

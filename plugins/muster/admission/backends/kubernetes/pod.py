@@ -14,7 +14,7 @@ import json
 import operator
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
@@ -90,7 +90,10 @@ class PodTests:
         self._check_classes()
         for node in nodes:
             for devices in self.api.resource_slices(node):
-                whose = "it has" if devices["spec"].get("nodeName") else "several nodes share"
+                own = devices["spec"].get("nodeName")
+                if not own and not offers(devices["spec"], self.api.existing(node)["metadata"]):
+                    continue
+                whose = "it has" if own else "several nodes share"
                 raise BadScheduler(
                     f"pods that claim a device of {node} would start during its idle test, and not preempt it: {whose} "
                     f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
@@ -275,6 +278,38 @@ class PodTests:
         found += [f"request of {name} {requests.get(name)!r}" for name, amount in json.loads(asked or "{}").items()
                   if _quantity(requests.get(name, 0)) != _quantity(amount)]  # fmt: skip
         return ", ".join(found if asked else [*found, f"annotation {_REQUESTED} {asked!r}"])
+
+
+def offers(devices: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether a ResourceSlice's spec, or one of its devices, is of a node, given by its metadata; so is what says it in
+    a way that is not known here.
+    """
+    if devices.get("perDeviceNodeSelection") and devices.get("devices"):
+        return any(offers(each.get("basic", each), node) for each in devices["devices"])
+    if name := devices.get("nodeName"):
+        return bool(name == node["name"])
+    terms = (devices.get("nodeSelector") or {}).get("nodeSelectorTerms")
+    return not terms or any(_matches(term, node) for term in terms)
+
+
+def _matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    labels = node.get("labels") or {}
+    kinds = ("matchExpressions", labels), ("matchFields", {"metadata.name": node["name"]})
+    asked = [(each, known.get(each["key"])) for kind, known in kinds for each in term.get(kind) or ()]
+    return all(_meets(value, each["operator"], each.get("values") or ()) for each, value in asked)
+
+
+def _meets(value: str | None, operator_: str, values: Sequence[str]) -> bool:
+    match operator_:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return True  # Gt, Lt: no GPUs are told apart by them
 
 
 def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -87,6 +87,14 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
         tests.check(["n0"], 60)
 
 
+def _key(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def selected(*keys: dict[str, Any], kind: str = "matchExpressions") -> dict[str, Any]:
+    return {"nodeSelector": {"nodeSelectorTerms": [{kind: list(keys)}]}}
+
+
 @pytest.mark.parametrize(
     ("slices", "refused"),
     [
@@ -96,7 +104,19 @@ def test_users_of_a_scheduler_that_does_not_preempt_do_not_wait_for_tests(
         ([{"nodeName": "n1"}, {"nodeName": "n0"}], True),
         ([{"nodeName": "n1"}, {"allNodes": True}], True),
         ([{"nodeSelector": {"nodeSelectorTerms": []}}], True),
+        ([selected(_key("nvidia.com/gpu.present", "In", "true"))], True),
+        ([selected(_key("nvidia.com/gpu.present", "In", "true"), _key("pool", "In", "b"))], False),
+        ([selected(_key("pool", "Exists"))], False),
+        ([selected(_key("pool", "DoesNotExist"))], True),
+        ([selected(_key("pool", "NotIn", "b"))], True),
+        ([selected(_key("nvidia.com/gpu.present", "NotIn", "true"))], False),
+        ([selected(_key("generation", "Gt", "7"))], True),
+        ([selected(_key("metadata.name", "In", "n0"), kind="matchFields")], True),
+        ([selected(_key("metadata.name", "In", "n1"), kind="matchFields")], False),
         ([{"perDeviceNodeSelection": True}], True),
+        ([{"perDeviceNodeSelection": True, "devices": [{"nodeName": "n1"}, {"allNodes": True}]}], True),
+        ([{"perDeviceNodeSelection": True, "devices": [{"nodeName": "n1"}, selected(_key("pool", "Exists"))]}], False),
+        ([{"perDeviceNodeSelection": True, "devices": [{"basic": {"nodeName": "n1"}}]}], False),
     ],
 )
 def test_pods_that_claim_devices_would_start_during_a_test_which_is_refused(
