@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from great_expectations.execution_engine import PandasExecutionEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -65,8 +66,18 @@ def test_one_expectation_for_each_rule_with_its_gravity_and_claim() -> None:
 
 def test_a_frame_that_breaks_no_rule_is_one_expectation(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "build_suite", None)
+    computed: list[str] = []
+    resolve = PandasExecutionEngine.resolve_metrics
+
+    def counted(engine: Any, metrics_to_resolve: Any, *others: Any, **more: Any) -> Any:
+        computed.extend(metric.metric_name for metric in metrics_to_resolve)
+        return resolve(engine, metrics_to_resolve, *others, **more)
+
+    monkeypatch.setattr(PandasExecutionEngine, "resolve_metrics", counted)
     whole = case("performance").judge(evaluate=unexpected_rows)
     assert (whole.verdict, whole.coverage.missing) == (case("performance").judge().verdict, ())
+    assert "column.min" in computed
+    assert [name for name in computed if name.startswith("column_values.")] == [], "a metric for each row costs twice"
 
 
 def test_no_rules_need_no_great_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
