@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from great_expectations.execution_engine import PandasExecutionEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -79,6 +80,21 @@ def test_only_rules_with_a_negative_margin_have_an_expectation_of_their_own(
     frame = pd.DataFrame({name: [1.0, -1.0 if at in broken else np.nan] for at, name in enumerate(names)})
     unexpected_rows(frame, RULES[:3])
     assert asked == [[names[at] for at in broken] + [suite.LEAST] * (len(broken) < 3)]
+
+
+def test_a_frame_that_breaks_no_rule_is_one_expectation(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    resolve = PandasExecutionEngine.resolve_metrics
+
+    def counted(engine: Any, metrics_to_resolve: Any, *others: Any, **more: Any) -> Any:
+        computed.extend(metric.metric_name for metric in metrics_to_resolve)
+        return resolve(engine, metrics_to_resolve, *others, **more)
+
+    monkeypatch.setattr(PandasExecutionEngine, "resolve_metrics", counted)
+    whole = case("performance").judge(evaluate=unexpected_rows)
+    assert (whole.verdict, whole.coverage.missing) == (case("performance").judge().verdict, ())
+    assert "column.min" in computed
+    assert [name for name in computed if name.startswith("column_values.")] == [], "a metric for each row costs twice"
 
 
 def test_no_rules_need_no_great_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
