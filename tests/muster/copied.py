@@ -28,6 +28,7 @@ def records(make: Callable[..., object], *given: Hashable) -> None:
     assert not store.nodes.find(), "these records would be lost"
     home, url = settings().home, make_url(settings().records_url)
     server = url.query.get("host")  # SQLite has none
+    home.mkdir(parents=True, exist_ok=True)  # with PostgreSQL there is none before its first file
     key = (server, make.__module__, make.__qualname__, *given)
     if key in _made:
         store.engine.dispose()
