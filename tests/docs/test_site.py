@@ -62,8 +62,10 @@ def test_the_search_finds_a_word(site: Path, tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        with browser.chromium(tmp_path) as page:
-            page.go(f"{address}/search.html?q=quarantine")
-            page.wait("document.querySelectorAll('#mkdocs-search-results article').length > 2")
-            assert all(url.startswith((address, "data:")) for url in page.requested)
-        server.shutdown()
+        try:
+            with browser.chromium(tmp_path) as page:
+                page.go(f"{address}/search.html?q=quarantine")
+                page.wait("document.querySelectorAll('#mkdocs-search-results article').length > 2")
+                assert all(url.startswith((address, "data:")) for url in page.requested)
+        finally:
+            server.shutdown()

@@ -8,11 +8,14 @@ import tempfile
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from sqlalchemy import make_url
+
 from muster import store
 from muster.admission.entry import move
 from muster.model.states import State
 from muster.settings import settings
 from tests.muster import fleet
+from tests.support.servers import postgresql
 
 _made: dict[tuple[Hashable, ...], Path] = {}
 
@@ -20,23 +23,27 @@ _made: dict[tuple[Hashable, ...], Path] = {}
 def records(make: Callable[..., object], *given: Hashable) -> None:
     """Fill this test's empty records and its home as ``make(*given)`` does.
 
-    Dozens of statements make a node that is qualified. ``make`` depends on nothing but ``given``; on PostgreSQL it is
-    always called.
+    Dozens of statements make a node that is qualified. ``make`` depends on nothing but ``given``.
     """
     assert not store.nodes.find(), "these records would be lost"
-    home, key = settings().home, (make.__module__, make.__qualname__, *given)
-    if not settings().records_url.startswith("sqlite"):
-        make(*given)
-        return
+    home, url = settings().home, make_url(settings().records_url)
+    server = url.query.get("host")  # SQLite has none
+    home.mkdir(parents=True, exist_ok=True)  # with PostgreSQL there is none before its first file
+    key = (server, make.__module__, make.__qualname__, *given)
     if key in _made:
         store.engine.dispose()
-        shutil.copytree(_made[key], home, dirs_exist_ok=True)
+        shutil.copytree(_made[key] / "home", home, dirs_exist_ok=True)
+        if server:
+            postgresql.copy(url, _made[key].name, url.database)
         return
     make(*given)
     store.engine.dispose()
-    folder = Path(tempfile.mkdtemp(prefix="muster-records-"))
+    folder = Path(tempfile.mkdtemp(prefix="muster_records_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _made[key] = shutil.copytree(home, folder / "home")
+    shutil.copytree(home, folder / "home")
+    if server:
+        postgresql.copy(url, url.database, folder.name)
+    _made[key] = folder
 
 
 def qualified(*names: str) -> None:

@@ -23,7 +23,7 @@ from muster_simulator.models import MODELS
 from tests.bench.faults import FAULTS, KERNEL_EDGE, SPEED, Case, draw_fault, draw_pair, examine
 from tests.support.in_process import machine_room, run_stage
 
-pytestmark = pytest.mark.needs_torch
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(17)]
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 

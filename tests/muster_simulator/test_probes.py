@@ -27,7 +27,7 @@ from muster_node.workloads.under_load.gpus import DELTAS
 from muster_simulator import create_machine, open_simulated
 from tests.muster_simulator.conftest import Build
 
-pytestmark = pytest.mark.needs_torch
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(17)]
 
 Values = dict[tuple[str, str], dict[str, Any]]
 FAULTY = (

@@ -19,7 +19,7 @@ from muster_simulator.compute import SimulatedCompute
 from tests.muster_simulator.test_probes import Values, measure
 from tests.support.injector import KINDS, Injector, OneDevice
 
-pytestmark = pytest.mark.needs_torch
+pytestmark = [pytest.mark.needs_torch, pytest.mark.early(17)]
 GPUS = [f"gpu{slot}" for slot in range(8)]
 COPIES = {"mib": 1, "peer_mib": 1, "repeats": 1}
 RATED = {**COPIES, "repeats": 3}

@@ -14,18 +14,22 @@ from muster.store.database import engine
 
 @pytest.fixture(scope="session", autouse=True)
 def statements_compiled_once() -> Iterator[None]:
-    """All engines of SQLite share a dialect and its compiled statements, as all transactions of a process do.
+    """All engines of a server share a dialect and its compiled statements, as all transactions of a process do.
 
     Each test has an engine of its own, which would otherwise compile every statement again.
     """
-    make, first = engine._make, engine._make("sqlite://")
-    first.connect().close()
-    first._compiled_cache.capacity = 5000
+    make, firsts = engine._make, dict[tuple[object, ...], Engine]()
 
     def sharing(url: str) -> Engine:
         made = make(url)
-        if made.dialect.name == engine.SQLITE:
+        server = (made.dialect.name, made.url.host, made.url.port, made.url.query.get("host"))
+        first = firsts.get(server)
+        if first and first.dialect.server_version_info:  # its first connection set what the dialect knows of the server
             made.dialect, made._compiled_cache = first.dialect, first._compiled_cache
+        else:
+            firsts[server] = made
+            made._compiled_cache.capacity = 5000
+        if made.dialect.name == engine.SQLITE:
             event.listen(made, "connect", _unsynced)  # after the records' own listener, which asks for NORMAL
         return made
 

@@ -225,8 +225,10 @@ def answering(reply: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iter
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         known = Answering(f"http://127.0.0.1:{server.server_port}")
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield known
-        server.shutdown()
+        try:
+            yield known
+        finally:
+            server.shutdown()  # the thread would poll the closed socket without a pause, and keep a core busy
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import URL
 
 from muster import store
 
@@ -80,6 +81,14 @@ class PostgreSQL:
 
     def stop(self) -> None:
         self.call("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
+
+
+def copy(url: URL, source: str, target: str) -> None:
+    """Replace the database ``target`` by a copy of ``source``, which has no connections, on the server of this URL."""
+    plain = url.set(drivername="postgresql", database="postgres").render_as_string()
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE IF EXISTS "{target}" WITH (FORCE)')
+        connection.execute(f'CREATE DATABASE "{target}" TEMPLATE "{source}"')
 
 
 @contextlib.contextmanager
