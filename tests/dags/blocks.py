@@ -164,17 +164,17 @@ class Meeting:
             self._start(operator._claim(cast("Any", {"ti": self._ti("train")}), begin=True))
 
 
-def validate(names: Sequence[str] = NAMES, **changes: Any) -> tuple[dict[str, str], str]:
+def validate() -> tuple[dict[str, str], str]:
     """Run the DAG: the tasks' states, mapped ones as "train[n1]", and the run's id."""
-    run = dag_of(DAG_ID).test(run_conf={"nodes": list(names), "level": "demo", "reason": "a test", **changes})
+    run = dag_of(DAG_ID).test(run_conf={"nodes": list(NAMES), "level": "demo", "reason": "a test"})
     states = {}
     for instance in run.get_task_instances():
-        mapped = f"[{names[instance.map_index]}]" if instance.task_id == "train" else f"[{instance.map_index}]"
+        mapped = f"[{NAMES[instance.map_index]}]" if instance.task_id == "train" else f"[{instance.map_index}]"
         name = f"{instance.task_id}{mapped}" if instance.map_index >= 0 else instance.task_id
         states[name] = str(instance.state)
     return {**states, "run": str(run.state)}, run.run_id
 
 
-def verdicts(run_id: str, names: Sequence[str] = NAMES) -> dict[str, Verdict | None]:
+def verdicts(run_id: str) -> dict[str, Verdict | None]:
     """What became of each member."""
-    return {name: store.runs.get(RunKey(DAG_ID, run_id), node=name).verdict for name in names}
+    return {name: store.runs.get(RunKey(DAG_ID, run_id), node=name).verdict for name in NAMES}

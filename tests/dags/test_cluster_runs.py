@@ -95,6 +95,7 @@ def test_a_member_that_does_not_come_up_is_named_and_none_hangs(
     nodes: Nodes, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_plan, "JOIN_TIMEOUT_S", 5.0)  # n2 never joins, in any round
     nodes.build()
     meeting.absent = {"n2"}
     meeting.once_claimed = nodes.servers["n2"].stop
