@@ -83,8 +83,11 @@ class Nodes:
 
     def progress(self, name: str) -> str:
         """The last progress line of the rank on a node."""
-        logs = [file.read_text() for file in (self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl")]
-        return "".join(logs)
+        return "".join(log.read_text() for log in self.logs(name))
+
+    def logs(self, name: str) -> set[Path]:
+        """The files of progress lines of the ranks on a node, one a job."""
+        return set((self.servers[name].home / "muster" / "jobs").glob("*/progress.jsonl"))
 
 
 def _works_in(process: psutil.Process, work: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import os
 import signal
 import stat
@@ -12,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from muster import store
@@ -22,7 +19,6 @@ from muster.model.runs import RunKey
 from muster.model.states import State
 from muster_criteria.model import Verdict
 from muster_demo.stack import Stack
-from tests.dags import conftest
 from tests.dags.conftest import NODE, Mailbox
 from tests.support.servers import live_airflow, sshd
 
@@ -56,18 +52,6 @@ def airflow(server: sshd.Sshd, mailbox: Mailbox, tmp_path: Path) -> Iterator[Sta
     quick = {"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10", "MUSTER_RETRY_SECONDS": "5"}
     with live_airflow.running(tmp_path, DAG_ID, quick) as stack:
         yield stack
-
-
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, sshd.Sshd]]:
-    """An Airflow whose retries wait for hours and whose components live on, and the node."""
-    folder = tmp_path_factory.mktemp("patient")
-    with contextlib.ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        stack.enter_context(conftest.empty_records(folder, patch))
-        stack.enter_context(conftest.mail_sink(patch))
-        server = stack.enter_context(conftest.this_machine(folder, patch))
-        yield stack.enter_context(live_airflow.running(folder, DAG_ID, {"MUSTER_RETRY_SECONDS": "7200"})), server
 
 
 class Run(live_airflow.Desk):
@@ -125,71 +109,3 @@ def test_components_die_in_mid_run_and_nothing_is_lost_or_run_twice(
     assert list((server.home / "muster" / "jobs").iterdir()) == []
     listed = run.client._request("GET", f"/dags/{DAG_ID}/dagRuns/{RUN_ID}/taskInstances/burn_in").json()
     assert (listed["try_number"], listed["pool"]) == (1, "rack-a")
-
-
-def test_what_a_user_does_to_a_waiting_task_reaches_the_node(patient: tuple[Stack, sshd.Sshd]) -> None:
-    """Marked failed, the burn-in stops on the node; cleared, it is a new job; and the node is free in between."""
-    stack, server = patient
-    run = Run(stack, f"{NODE}__by-hand")
-    run.client.trigger(
-        DAG_ID, run.id, {"node": NODE, "level": "short", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
-    )
-    jobs = server.home / "muster" / "jobs"
-
-    def burning() -> list[str]:
-        """The jobs that run on the node."""
-        alive = []
-        for pid in jobs.glob("*/pid"):
-            with contextlib.suppress(OSError, psutil.Error):
-                if psutil.Process(int(pid.read_text())).status() != psutil.STATUS_ZOMBIE:
-                    alive.append(pid.parent.name)
-        return alive
-
-    run.wait("the burn-in", lambda: run.states()["burn_in"] == "deferred" and burning())
-    # To a clock that is behind by an hour, its triggerer's heartbeat is one that another clock wrote an hour ahead.
-    # A task is deferred before a triggerer takes it.
-    now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
-    run.wait("a triggerer", lambda: run.client.postponed(now - hour) != [])
-    assert [(late.run_id, late.task_id) for late in run.client.postponed(now - hour)] == [(run.id, "burn_in")]
-    assert run.client.postponed(now) == []
-    first = burning()
-    assert len(first) == 1
-    path = f"/dags/{DAG_ID}/dagRuns/{run.id}/taskInstances/burn_in"
-    run.client._request("PATCH", path, json={"new_state": "failed"})
-    run.wait("the end of the work on the node", lambda: burning() == [])
-    run.wait("the end", lambda: run.client.run_state(DAG_ID, run.id) == "failed")
-    assert run.states()["integrity"] == "skipped"
-    assert store.runs.get(RunKey(DAG_ID, run.id)).verdict is Verdict.INCONCLUSIVE
-    assert store.leases.live() == []
-
-    clear = {"dry_run": False, "dag_run_id": run.id, "task_ids": ["burn_in"], "only_failed": False,
-             "include_downstream": True, "reset_dag_runs": True}  # fmt: skip
-    run.client._request("POST", f"/dags/{DAG_ID}/clearTaskInstances", json=clear)
-    run.wait("the burn-in again", lambda: run.states()["burn_in"] == "deferred" and burning())
-    assert burning() != first, "a Clear starts a new job"
-    assert [lease.run_id for lease in store.leases.live()] == [run.id]
-    run.client._request("PATCH", f"/dags/{DAG_ID}/dagRuns/{run.id}", json={"state": "failed"})
-    run.wait("the end of the work on the node", lambda: burning() == [])
-    run.wait("the release", lambda: store.leases.live() == [])
-
-
-def test_a_retry_that_a_wrong_clock_put_off_begins_at_once(patient: tuple[Stack, sshd.Sshd]) -> None:
-    """To a clock that is behind by an hour, an end of this moment is what one ahead would have written."""
-    stack, server = patient
-    server.stop()
-    run = Run(stack, f"{NODE}__put-off")
-    conf = {"node": NODE, "level": "demo", "reason": "x", "force_reason": "a test", "pool": "rack-a"}
-    run.client.trigger(DAG_ID, run.id, conf)
-    run.wait("a retry", lambda: run.states()["intake"] == "up_for_retry")
-    now = datetime.datetime.now(datetime.UTC)
-    assert run.client.postponed(now) == []
-    (late,) = run.client.postponed(now - datetime.timedelta(hours=1))
-    assert (late.run_id, late.task_id) == (run.id, "intake")
-    run.client.retry(late)
-    path = f"/dags/{DAG_ID}/dagRuns/{run.id}/taskInstances/intake"
-
-    def tried_again() -> bool:
-        task = run.client._request("GET", path).json()
-        return (task["try_number"], task["state"]) == (2, "up_for_retry")
-
-    run.wait("the end of the next try", tried_again)
