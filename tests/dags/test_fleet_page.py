@@ -219,9 +219,9 @@ def test_a_table_is_copied_as_csv(airflow: Stack, page: browser.Browser) -> None
 
 @pytest.mark.parametrize(("answer", "why"), [("Response.error()", "does not answer"), ("{status: 401}", "Log in")])
 def test_a_page_that_is_no_longer_renewed_says_so(airflow: Stack, page: browser.Browser, answer: str, why: str) -> None:
-    page.go(f"{airflow.login.url}{PREFIX}/")
-    page.wait("document.querySelector('.csv button')")
-    page.script("document.querySelector('.csv button').focus()")
+    with page.hastened(20):
+        page.go(f"{airflow.login.url}{PREFIX}/")
+    page.wait("(document.querySelector('.csv button').focus(), true)")
     stale = "document.getElementById('stale')"
     assert page.script(f"{stale}.hidden")
     page.script(f"window.asked = window.fetch; window.fetch = async () => ({answer})")
