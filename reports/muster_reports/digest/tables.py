@@ -1,4 +1,4 @@
-"""The fleet's numbers as tables, for the digest, the Fleet page and the command line alike."""
+"""The fleet's numbers as tables, for the digest and the page Numbers alike."""
 
 from __future__ import annotations
 
@@ -132,8 +132,7 @@ def escapes(found: Sequence[Escapes]) -> Section | None:
         return None
     return Section(
         "Escapes",
-        "Failures in service of a year, within 30 days after a stage that can see such a fault had passed the node "
-        "(`muster digest --rows Escapes` lists them):",
+        "Failures in service of a year, within 30 days after a stage that can see such a fault had passed the node:",
         ("level", "stage", "group of faults", "escapes", "passes", "per 1,000", "90 % interval"),
         tuple(
             (

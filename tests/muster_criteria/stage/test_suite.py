@@ -138,6 +138,15 @@ def test_an_answer_that_contradicts_the_margins_is_an_error_not_a_pass(
         unexpected_rows(pd.DataFrame({RULES[0].column: [margin]}), RULES[:1])
 
 
+def test_a_metric_that_is_not_computed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(PandasExecutionEngine, "resolve_metrics", broken)
+    with pytest.raises(SuiteError, match=r"does not confirm.*column\.min"):
+        unexpected_rows(pd.DataFrame({RULES[0].column: [1.0]}), RULES[:1])
+
+
 def test_great_expectations_that_raises_makes_the_verdict_inconclusive(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

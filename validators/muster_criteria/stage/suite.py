@@ -79,7 +79,8 @@ def unexpected_rows(frame: pd.DataFrame, rules: Sequence[Rule]) -> Violations:
     # Which rows break a rule costs as much again as whether any does.
     answers = _results(asked, build_suite(suspected, least=bool(others)), "COMPLETE" if columns else "BOOLEAN_ONLY")
     if others and not answers[LEAST].success:
-        raise SuiteError("Great Expectations says that a rule without a negative margin is broken.")
+        why = _exception(answers[LEAST])
+        raise SuiteError(f"Great Expectations does not confirm that the other rules hold: {why}.")
     return found | {column: _rows(column, answers[column]) for column in columns}
 
 

@@ -35,7 +35,7 @@ class _Packets(Packetizer):
         except (EOFError, OSError) as error:  # sshd says there whom it does not let in, as does what is no SSH server
             said = f": it says {cut(one_line(self._said), 100)!r}" if self._said else ""
             raise EOFError(f"{said}: {error}".rstrip(": ")) from error
-        self._said = line or self._said
+        self._said = self._said or line
         return line
 
     def read_all(self, n: int, check_rekey: bool = False) -> bytes:

@@ -210,7 +210,12 @@ def test_no_server_there(server: Sshd, who: Credentials) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"Not allowed at this time\r\n", b"Exceeded MaxStartups\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+    "said",
+    [
+        b"Not allowed at this time\r\n",
+        b"Exceeded MaxStartups\r\n",
+        b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    ],
 )
 def test_what_answers_in_place_of_a_version_is_quoted(who: Credentials, said: bytes) -> None:
     """sshd says there why it refuses a controller (PerSourcePenalties, MaxStartups), as does what is no sshd."""

@@ -73,6 +73,8 @@ RIGHTS = [
     Right("list", "pods"),
 ]
 _CLOSING = ("NoSchedule", "NoExecute")
+_GPUS = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
+"""Beginnings of resources that are GPUs or slices of them, as NVIDIA's and AMD's device plugins name them."""
 _TEXT_MAX = 1000
 
 
@@ -323,14 +325,15 @@ def _away(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
 
 
 def _withheld(node: dict[str, Any]) -> str:
-    """Why no job could have all of its devices, "" if one could: a device plugin withholds those that it once saw fail,
-    NVIDIA's until it is started again.
+    """Why no job could have all of its GPUs, "" if one could: a device plugin withholds those that it once saw fail,
+    NVIDIA's until it is started again. Of other devices it may say nothing: KubeVirt offers none of 1k
+    ``devices.kubevirt.io/kvm`` on each node that lacks /dev/kvm.
     """
     capacity, left = (node.get("status", {}).get(each) or {} for each in ("capacity", "allocatable"))
     few = [
         f"{left.get(name, '0')} of {count} {name}"
         for name, count in capacity.items()
-        if "/" in name and left.get(name, "0") != count  # only a plugin's resources have a domain
+        if name.startswith(_GPUS) and left.get(name, "0") != count
     ]
     return f"its device plugin offers {', '.join(few)}: start the plugin's pod on it again" if few else ""
 

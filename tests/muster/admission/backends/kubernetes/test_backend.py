@@ -157,7 +157,9 @@ def test_a_node_whose_device_plugin_withholds_gpus_is_not_opened(
     with pytest.raises(LeftAlone):
         backend.admit("n0", MARK)
     assert (TAINT in keys(kubernetes), condition(kubernetes)["status"]) == (True, "False")
-    status["allocatable"] = {"cpu": "7500m", GPU: "8"}
+    # Another device that is withheld is no GPU, as KubeVirt's where the node lacks /dev/kvm.
+    status["capacity"] = whole | {"devices.kubevirt.io/kvm": "1k"}
+    status["allocatable"] = {"cpu": "7500m", GPU: "8", "devices.kubevirt.io/kvm": "0"}
     backend.admit("n0", MARK)
     assert seen(backend).open
 
