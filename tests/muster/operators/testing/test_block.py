@@ -165,9 +165,9 @@ FOUR = ["n0", "n1", "n2", "n3"]
 FAULT = "the key of the controller cannot be read"
 
 
-def meets(try_number: int, unable: Collection[str] = (), only: Collection[str] = FOUR) -> None:
+def meets(try_number: int, unable: Collection[str] = (), only: Collection[str] = FOUR, slow: str = "") -> None:
     """The block is claimed and its members, or ``only`` these, return what they measured with the seed of this try, but
-    for the members that the controller was ``unable`` to log in to."""
+    for the members that the controller was ``unable`` to log in to. All wait for a GPU of the ``slow`` one."""
     block.claim(RUN, {"nodes": FOUR, "level": "short", "reason": "x"}, try_number)
     for name, each in cluster_results.block(len(FOUR)).items():
         if name not in only:
@@ -180,6 +180,8 @@ def meets(try_number: int, unable: Collection[str] = (), only: Collection[str] =
         begun = dataclasses.replace(job, state=outcome.RUNNING, started_at=store.clock.now())
         store.runs.record_job(begun)
         each.digests = {at: f"seed {try_number} {text}" for at, text in each.digests.items()}
+        if slow:
+            each.compute["gpu1"], each.wait = (1.3, 0.02) if name == slow else (1.0, 0.32)
         raw = json.dumps(each.raw()).encode()
         fleet.record(RUN, parse_result(raw), fleet.judgement(block.STAGE, Verdict.PASS), raw, node=name)
         store.runs.record_job(dataclasses.replace(begun, state=outcome.FINAL, ended_at=store.clock.now()))
@@ -199,6 +201,20 @@ def first_pass() -> None:
 def judged(name: str) -> Judgement:
     (stage,) = store.reporting.run(RUN, node=name).stages
     return stage.judgement
+
+
+def test_a_member_that_holds_the_others_up_is_quarantined_and_no_other() -> None:
+    for name in FOUR:
+        store.nodes.add(fleet.new_node(name))
+        fleet.qualify(name)
+    meets(1, slow="n2")
+    block.judge(RUN)
+    assert [(each.rule, each.device) for each in judged("n2").findings] == [("straggler", "gpu1")]
+    assert {name for name in FOUR if store.runs.get(RUN, node=name).verdict is Verdict.FAIL} == {"n2"}
+    assert "gpu1" in store.runs.get(RUN, node="n2").headline
+    qualification.release(RUN)
+    expected = {**dict.fromkeys(FOUR, State.QUALIFIED), "n2": State.QUARANTINE}
+    assert {name: store.nodes.get(name).state for name in FOUR} == expected
 
 
 def test_a_cleared_block_that_the_controller_could_not_test_is_not_judged_by_its_earlier_pass() -> None:
