@@ -234,4 +234,5 @@ def test_a_person_is_told_which_hold_and_which_shadow_mode_the_acceptance_of_a_s
         assert state.endswith("findings stay open") is bool(held)
         assert changes.move(NODE, State.PRODUCTION, "Ada", "looked at", dry_run=False).sentence == told
         node = store.nodes.get(NODE)
-        assert not (node.shadow or node.held_run)
+        assert not node.shadow
+        assert not node.held_run
