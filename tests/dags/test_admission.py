@@ -295,6 +295,12 @@ class TestAnAnswerCountsOnce:
             session.execute(update(NodeRow).values(shadow=True))
         assert len(admission.asked_again(RunKey(DAG_ID, "r"), {"node": "n1"})) == 1
 
+    def test_the_lost_acceptance_of_a_node_that_serves_is_asked_for_again(self, waiting: None) -> None:
+        assert given(answer()) == "Admit"
+        put(run_id="serving")
+        admission.record_answer(RunKey(DAG_ID, "serving"), answer())
+        assert len(admission.asked_again(RunKey(DAG_ID, "serving"), {"node": "n1"})) == 1
+
     def test_a_worker_that_dies_leaves_the_whole_decision_or_none(
         self, waiting: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

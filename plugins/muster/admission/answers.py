@@ -85,7 +85,7 @@ def effects(option: str, node: Node) -> tuple[str, ...]:
     state = f"state: {node.state} → {after}" if after is not node.state else f"state: it stays {node.state}"
     if option == ADMIT and node.shadow:
         state += ", and its shadow mode ends"
-    if option == KEEP:
+    if option == KEEP or (option == ADMIT and node.held_run):
         state += "; the verdict is no longer held, and its findings stay open"
     return state, *entry.effects(node, after, kept=option == KEEP)
 

@@ -32,8 +32,11 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Ch
     risks, effects = risks_of_move(before.state, to, shadow=before.shadow), entry.effects(before, to)
     moved = entry.move(node, to, person, reason, dry_run=dry_run)
     lacks = placeless(before)
-    stays = moved.state is before.state
-    what = f"what is known of it in {to} is accepted" if stays else f"it goes from {before.state} to {moved.state}"
+    what = f"it goes from {before.state} to {moved.state}"
+    if moved.state is before.state:
+        what = f"what is known of it in {to} is accepted{', and its shadow mode ends' if before.shadow else ''}"
+    if before.held_run and not moved.held_run:
+        what += "; the verdict is no longer held"
     return Change(f"{what}{lacks and f'; {lacks}'}", risks, effects)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import update
 
 from muster import store
-from muster.admission import answers, service
+from muster.admission import answers, changes, service
 from muster.admission.entry import admit, admit_by
 from muster.errors import NodeLeased, Refusal
 from muster.model.events import Evidence
@@ -13,6 +14,8 @@ from muster.model.runs import RunKey
 from muster.model.stages import CLUSTER_STAGES, STAGES
 from muster.model.states import State
 from muster.rules.lifecycle.gate import Admit, NeedsPerson, Refuse
+from muster.store.database.engine import writing
+from muster.store.database.models import NodeRow
 from muster_criteria.model import Verdict
 from tests.muster import copied, fleet
 from tests.support.refusals import illegal
@@ -215,3 +218,21 @@ def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -
     for label, busy in (("Training 7", True), ("no", False), ("", False)):
         store.nodes.add(fleet.new_node(labels={"busy": label}))
         assert shown() == (busy, not busy)
+
+
+def test_a_person_is_told_which_hold_and_which_shadow_mode_the_acceptance_of_a_serving_node_ends() -> None:
+    qualified("thermal", Verdict.WARN)
+    store.nodes.move(NODE, State.PRODUCTION, "Ada", "known", Evidence(person="Ada", reason="known"))
+    for shadow, held, told in (
+        (False, "", "what is known of it in production is accepted"),
+        (False, "dag/r", "what is known of it in production is accepted; the verdict is no longer held"),
+        (True, "", "what is known of it in production is accepted, and its shadow mode ends"),
+    ):
+        with writing() as session:
+            session.execute(update(NodeRow).values(shadow=shadow, held_run=held))
+        (state, *_) = answers.effects(answers.ADMIT, store.nodes.get(NODE))
+        assert state.endswith("findings stay open") is bool(held)
+        assert changes.move(NODE, State.PRODUCTION, "Ada", "looked at", dry_run=False).sentence == told
+        node = store.nodes.get(NODE)
+        assert not node.shadow
+        assert not node.held_run

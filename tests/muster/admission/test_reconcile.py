@@ -46,6 +46,39 @@ def test_how_the_scheduler_shows_a_node_is_stored_and_what_others_do_there_is_hi
     assert "alice: bad fan" in said[0]
 
 
+def test_admissions_that_fail_delay_a_look_by_one_budget_and_take_turns(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a connection's timeout, and a whole rack may be away from Muster alone. One that failed often before
+    waits for no rack that fails since.
+    """
+    names = [f"gpu-{number:04}" for number in range(4)]
+    nodes.write_text("".join(f"{name}\n" for name in names))
+    asked: list[str] = []
+
+    def away(node: str) -> None:
+        asked.append(node)
+        raise LeftAlone("no route to host")
+
+    def wait(*names: str) -> None:
+        for name in names:
+            placed(name, name)
+            fleet.qualify(name)
+            move(name, State.PRODUCTION, "Ada", "needed now", dry_run=True)
+
+    monkeypatch.setattr("muster.admission.carrying._end_tests", away)
+    monkeypatch.setattr("muster.admission.carrying.FAILING_S", 1e-9)
+    wait(names[0])
+    for _ in range(9):
+        service.reconcile()
+    wait(*names[1:])
+    asked.clear()
+    for looks in range(1, 2 * len(names) + 1):
+        service.reconcile()
+        assert len(asked) == looks
+    assert asked == 2 * [*names[1:], names[0]]
+
+
 @pytest.mark.parametrize("tested", [False, True])
 def test_a_node_that_waits_in_revalidation_is_closed_again_unless_a_run_tests_it(nodes: Path, tested: bool) -> None:
     in_production()

@@ -13,7 +13,6 @@ from sqlalchemy import event
 from muster import store
 from muster.admission import clusters, service
 from muster.admission.backend import TEST_PREFIX, Seen
-from muster.admission.entry import move
 from muster.admission.idle_fleet import known
 from muster.admission.records_only import RecordsOnly
 from muster.admission.startable import startable
@@ -90,32 +89,6 @@ def test_no_node_is_opened_under_a_test_that_could_not_be_stopped(
     monkeypatch.setattr(attempt, "stop_leftovers", lambda *_, **__: store.runs.change_job(job, state=outcome.STOPPED))
     service.reconcile()
     assert line(nodes) == THERE
-
-
-def test_nodes_whose_tests_cannot_be_stopped_delay_a_look_by_one_budget_and_take_turns(
-    nodes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each costs a connection's timeout, and a whole rack may be away from Muster alone."""
-    names = [f"gpu-{number:04}" for number in range(5)]
-    nodes.write_text("".join(f"{name}\n" for name in names))
-    for name in names:
-        placed(name, name)
-        fleet.qualify(name)
-        move(name, State.PRODUCTION, "Ada", "needed now")
-        store.schedulers.mark_again(name)
-
-    asked: list[str] = []
-
-    def away(node: str) -> None:
-        asked.append(node)
-        raise LeftAlone("no route to host")
-
-    monkeypatch.setattr("muster.admission.carrying._end_tests", away)
-    monkeypatch.setattr("muster.admission.carrying.FAILING_S", 1e-9)
-    for looks in range(1, 2 * len(names) + 1):
-        service.reconcile()
-        assert len(asked) == looks
-    assert sorted(asked) == sorted(2 * names)
 
 
 def test_a_job_whose_end_was_not_seen_keeps_no_node_closed_while_its_sku_file_is_broken(

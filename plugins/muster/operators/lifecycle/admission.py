@@ -172,15 +172,15 @@ def lost(context: Context) -> None:
 def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
 
-    None without an answer, as after a timeout, or if another answer has admitted the node meanwhile, as this one would
-    have. The run looks at the records first, and asks only what is still open.
+    None without an answer, as after a timeout, or if the node has got a certificate since it was asked about, as by
+    this answer. The run looks at the records first, and asks only what is still open.
     """
     asked = store.questions.find(key)
     if asked is None or asked.answered_at is None or asked.settled_at is not None:
         return []
     node = store.nodes.get(asked.node)
-    admitted = node.state is State.PRODUCTION and not node.shadow and not node.held_run
-    if asked.option == ADMIT and admitted:
+    given, serves = store.certificates.newest(asked.node), node.state is State.PRODUCTION and not node.shadow
+    if asked.option == ADMIT and serves and not node.held_run and given and given.issued_at >= asked.asked_at:
         return []
     reason = f"answer of {asked.answered_at} lost in {key.run_id}"
     return [{"trigger_run_id": runid.run_id(asked.node, reason), "conf": dict(params)}]

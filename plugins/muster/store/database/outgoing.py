@@ -43,15 +43,16 @@ class OutboxRow(Base):
 class PlaceRow(Base):
     """A node's place in a scheduler, what the records want there, and what has been confirmed there.
 
-    ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted", "withdrawn", or
-    "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its reason;
-    ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``lifted``: our drain which
-    the last admission lifted, where the scheduler may forget that it did. ``claimed_until``: one
-    process at a time carries it out. ``difference``: what the scheduler shows instead. ``question``: what a person has
-    to look at. ``verify``: a person's drain that requests a test, since ``verify_since``. ``test_job``: the name of the
-    job that tests the node, "" without; ``preempted``: its scheduler ended that job before we did. ``shown``: how
-    housekeeping saw the node there last ("open", "closed: root: bad fan", "down"), since ``shown_since``; "" before.
-    ``held_since``: when these records were restored, until it is known that they may open the node.
+    ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted",
+    "withdrawn", or "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its
+    reason; ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``lifted``: our
+    drain which the last admission lifted, where the scheduler may forget that it did. ``claimed_until``: one
+    process at a time carries it out; after a failure, the time of that. ``difference``: what the scheduler shows
+    instead. ``question``: what a person has to look at. ``verify``: a person's drain that requests a test, since
+    ``verify_since``. ``test_job``: the name of the job that tests the node, "" without; ``preempted``: its
+    scheduler ended that job before we did. ``shown``: how housekeeping saw the node there last ("open", "closed:
+    root: bad fan", "down"), since ``shown_since``; "" before. ``held_since``: when these records were restored,
+    until it is known that they may open the node.
     """
 
     __tablename__ = "scheduler_places"

@@ -17,7 +17,7 @@ from muster import acting
 from muster.errors import BadCertificate, ControllerFault
 from muster.model.certificates import Certificate, VersionChange
 from muster.model.events import Evidence
-from muster.model.stages import STAGES
+from muster.model.stages import LEVELS, STAGES
 from muster.model.states import SERVING, State
 from muster.rules.lifecycle import certificate
 from muster.rules.lifecycle.current import INCONCLUSIVE
@@ -349,8 +349,9 @@ def _passed(session: Session, node: NodeRow, accepted: Collection[Unjudged] = ()
 
 
 def _accepted(session: Session, node: NodeRow) -> set[Unjudged]:
-    """What was left unjudged when a person admitted the node: no later test of it can judge more."""
-    return {gap for row, _ in _latest(session, node, StageRow.id <= node.accepted).values() for gap in unjudged(row)}
+    """What was left unjudged when a person admitted the node, by short tests too: no later test can judge more."""
+    known = [(StageRow.id <= node.accepted) & StageRow.level.in_(LEVELS[at:]) for at in range(len(LEVELS))]
+    return {gap for each in known for row, _ in _latest(session, node, each).values() for gap in unjudged(row)}
 
 
 def _latest(

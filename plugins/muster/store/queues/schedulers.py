@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -104,15 +105,14 @@ def place(node: str) -> Place | None:
 
 
 def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -> list[Place]:
-    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals, then what failed least
-    often, so that no change waits behind those that fail each time, then the oldest.
+    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals first, then what was not
+    tried for longest, so that no change waits behind those that fail each time, then the oldest.
     """
+    tried = PlaceRow.claimed_until
+    order = (PlaceRow.wanted == ADMITTED, tried.is_not(None), tried, PlaceRow.wanted_at) if waiting else ()
     with reading() as session:
-        found = _places(session, *(() if where is None else (where,)))
-    if not waiting:
-        return found
-    waits = (each for each in found if each.waits)
-    return sorted(waits, key=lambda each: (each.wanted == ADMITTED, each.attempts, each.wanted_at))
+        found = _places(session, *(() if where is None else (where,)), order=order)
+    return [each for each in found if each.waits or not waiting]
 
 
 def places_of(nodes: Collection[str]) -> dict[str, Place]:
@@ -160,7 +160,7 @@ def claim(node: str) -> Place | None:
     length = CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
     until, claimed = moment + length, PlaceRow.claimed_until
     # A claim that ends far beyond this one is by a clock that has been set back since.
-    free = or_(claimed.is_(None), claimed < moment, claimed > until + length)
+    free = or_(claimed.is_(None), claimed <= moment, claimed > until + length)
     with writing() as session:
         mine = update(PlaceRow).where(PlaceRow.node == node, PlaceRow.wanted != PlaceRow.done)
         mine = mine.where(PlaceRow.wanted != "", free).values(claimed_until=until, done="")
@@ -177,7 +177,7 @@ def carried_out(change: Place, error: str = "", lifted: str = "") -> None:
         row = session.get(PlaceRow, change.node, with_for_update=True)
         if row is None:
             return  # somebody took the node out of its scheduler meanwhile
-        row.claimed_until = None
+        row.claimed_until = access.now() if error else None
         if (row.cluster, row.name) != (change.cluster, change.name):
             return
         if error:
@@ -345,9 +345,9 @@ def _record(session: Session, node: str) -> Place | None:
     return next(iter(_places(session, PlaceRow.node == node)), None)
 
 
-def _places(session: Session, *where: ColumnElement[bool]) -> list[Place]:
+def _places(session: Session, *where: ColumnElement[bool], order: Iterable[Any] = ()) -> list[Place]:
     query = select(PlaceRow, NodeRow.state).join(NodeRow, NodeRow.name == PlaceRow.node)
-    return [_value(row, state) for row, state in session.execute(query.where(*where).order_by(PlaceRow.node))]
+    return [_value(row, state) for row, state in session.execute(query.where(*where).order_by(*order, PlaceRow.node))]
 
 
 def _value(row: PlaceRow, state: str) -> Place:

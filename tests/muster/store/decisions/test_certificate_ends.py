@@ -86,13 +86,19 @@ def test_a_revalidation_that_could_not_judge_all_ends_no_service_and_renews_no_c
     assert (found.id, bool(found.revoked)) == (first.id, state is not State.PRODUCTION)
 
 
-def provisional(run_id: str, stage: str, stages: Sequence[str] = STAGES, devices: Sequence[str] = ("gpu0",)) -> None:
+def provisional(
+    run_id: str,
+    stage: str,
+    stages: Sequence[str] = STAGES,
+    devices: Sequence[str] = ("gpu0",),
+    level: str = "short",
+) -> None:
     """A run that could not judge all of ``stage``, on these devices, and found nothing."""
-    lease = fleet.begin(run_id=run_id, required_stages=stages)
+    lease = fleet.begin(run_id=run_id, level=level, required_stages=stages)
     gaps = tuple(Gap(Lack.UNJUDGED, "no limit", "peak_c", device) for device in devices)
     for each in stages:
         unjudged = {"verdict": Verdict.PROVISIONAL, "coverage": Coverage(9, 9, 9 - len(gaps), unjudged=gaps)}
-        fleet.do_stage(lease, each, **unjudged if each == stage else {})
+        fleet.do_stage(lease, each, level=level, **unjudged if each == stage else {})
     store.runs.finish(lease.key, Verdict.PROVISIONAL, "It has no limit.")
     store.leases.release(lease.key, "over")
 
@@ -146,3 +152,16 @@ def test_a_person_accepts_what_a_changed_sku_file_leaves_unjudged_on_a_node_that
     assert (newest.verdict, newest.revoked) == (Verdict.PROVISIONAL, "")
     assert store.certificates.uncertified() == {}
     assert store.nodes.get(NODE).state is State.PRODUCTION
+
+
+@pytest.mark.parametrize(("level", "renewed"), [("demo", True), ("short", False), ("long", False)])
+def test_a_shorter_test_leaves_accepted_what_the_whole_one_could_not_judge(level: str, renewed: bool) -> None:
+    in_production()
+    provisional("whole", "thermal", devices=("gpu0", "gpu1"))
+    provisional("last", "thermal", ("thermal",), level=level)
+    move(NODE, State.PRODUCTION, "Ada", "the old limit was wrong")
+    with writing() as session:
+        for row in session.query(CertificateRow):
+            row.expires_at = access.now() - datetime.timedelta(days=1)
+    provisional("later", "thermal", devices=("gpu0", "gpu1"), level="long")
+    assert store.certificates.uncertified().keys() == (set() if renewed else {NODE})
