@@ -72,7 +72,7 @@ if [ -f "$a" ]; then
 fi
 jobboot=$(head -c 64 "$j/boot_id" 2>/dev/null) ends=
 [ -z "$jobboot" ] || [ "$jobboot" = "$boot" ] || {{
-  since=$(date -r "$j/boot_id" '+%Y-%m-%d %H:%M:%S')
+  since=$(stat -c %y "$j/boot_id") since=${{since%%.*}}  # Ubuntu 25.10: date -r is now
   ends=$(last -x -n 100 -s "$since" reboot shutdown 2>/dev/null |
     sed -n 's/^reboot .*/b/p; s/^shutdown .*/s/p' | tr -d '\\n')
   seen=$(journalctl -q -r -o cat --no-pager --since "$since" _TRANSPORT=kernel + _PID=1 UNIT=shutdown.target \\

@@ -222,7 +222,8 @@ def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
     (tools / "last").write_text(f"#!/bin/sh\n{last}\n")
     logged = "".join(LOGGED[each] for each in reversed(since)) if source == "journal" else ""
     (tools / "journalctl").write_text(f"#!/bin/sh\ncat <<'END'\n{logged}nvidia: loaded\n{message}\nEND\n")
-    for tool in ("last", "journalctl"):
+    (tools / "date").write_text("#!/bin/sh\necho 2037-01-01 00:00:00\n")  # as if -r meant now (uutils 0.2)
+    for tool in ("last", "journalctl", "date"):
         (tools / tool).chmod(0o755)
     agent, sha256 = standin.write(tmp_path / "cache")
     environment = {"MUSTER_BOOT_ID_FILE": str(boot), "PATH": f"{tools}:{os.environ['PATH']}"}
