@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from muster_node.agent import guard
+from muster_node.hardware.host import parse
 from muster_node.hardware.host import usage as host_usage
 from muster_node.hardware.host.machine import HostHardware
 from muster_node.hardware.seam import GpuUse
@@ -95,3 +96,17 @@ def test_where_the_processes_of_others_are_hidden_it_is_not_known_whether_they_u
         (files.root / "proc" / "1").mkdir()
     use = guard.assess(host_usage.usage(files, clock, GpuUse()))
     assert (use.busy, use.known) == ((False, True) if first == "listed" else (True, False))
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "ada      pts/7        2026-11-30 10:02 (10.0.0.9)\ngrace    tty1         2026-11-30 09:00\n",
+        "ada      pts/7        Nov 30 10:02 (10.0.0.9)\ngrace    tty1         Nov 30 09:00\n",
+        # Debian 13, by logind: the second line is an ssh session without a terminal, as Muster's own
+        "ada      sshd pts/7   2026-11-30 10:02 (10.0.0.9)\nmuster   sshd         2026-11-30 10:03 (10.0.0.1)\n"
+        "grace    tty1         2026-11-30 09:00\n",
+    ],
+)
+def test_a_login_is_one_at_a_terminal(listed):
+    assert parse.parse_who(listed) == [("ada", "pts/7"), ("grace", "tty1")]

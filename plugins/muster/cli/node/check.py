@@ -73,7 +73,7 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
 
 
 def _of_login(node: Node | NewNode) -> list[Item]:
-    """What ends a job as the connection that started it closes."""
+    """What ends a job as the connection that started it closes, and whether a reboot can be told from a crash."""
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
@@ -81,10 +81,11 @@ def _of_login(node: Node | NewNode) -> list[Item]:
         from muster.remote.job import launch, scripts
 
         def is_so(script: str) -> bool:
-            return bool(ssh.run(client, ssh.shell(script), to="ask systemd-logind").out)
+            return bool(ssh.run(client, ssh.shell(script), to="ask systemd").out)
 
         jobs_end = is_so(scripts.ENDS_WITH_LOGIN)
         containers_end = launch.parse_launch(node.launch).kind == "podman" and is_so(scripts.ENDS_WITH_USER)
+        reboots_unseen = is_so(scripts.REBOOTS_UNSEEN)
     found = []
     if jobs_end:
         fix = "name this user in KillExcludeUsers= of logind.conf, and restart systemd-logind"
@@ -94,6 +95,11 @@ def _of_login(node: Node | NewNode) -> list[Item]:
         fix = "run `loginctl enable-linger USER` there, as root"
         why = f"systemd-logind ends the containers of this user's podman as the last login closes (Linger=no): {fix}"
         found.append(Item(MISSING, "containers outlive the login", ("every test",), why))
+    if reboots_unseen:
+        fix = "add this user to the group systemd-journal there, and set Storage=persistent in journald.conf"
+        why = "an administrator's reboot during a test counts as a crash: there is no `last` with /var/log/wtmp, and "
+        why += f"this user cannot read the journal of earlier boots: {fix}"
+        found.append(Item(OPTIONAL, "orderly reboots", ("every test",), why))
     return found
 
 

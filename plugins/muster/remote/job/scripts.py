@@ -72,11 +72,14 @@ if [ -f "$a" ]; then
 fi
 jobboot=$(head -c 64 "$j/boot_id" 2>/dev/null) ends=
 [ -z "$jobboot" ] || [ "$jobboot" = "$boot" ] || {{
-  since=$(date -r "$j/boot_id" '+%Y-%m-%d %H:%M:%S')
+  since=$(stat -c %y "$j/boot_id") since=${{since%%.*}}  # Ubuntu 25.10: date -r is now
   ends=$(last -x -n 100 -s "$since" reboot shutdown 2>/dev/null |
     sed -n 's/^reboot .*/b/p; s/^shutdown .*/s/p' | tr -d '\\n')
-  journalctl -q -o cat --no-pager --since "$since" _TRANSPORT=kernel 2>/dev/null |
-    grep -Eq 'critical temperature reached|HARDWARE PROTECTION' && ends=hot
+  seen=$(journalctl -q -r -o cat --no-pager --since "$since" _TRANSPORT=kernel + _PID=1 UNIT=shutdown.target \\
+    + _SYSTEMD_UNIT=systemd-logind.service MESSAGE_ID=98268866d1d54a499c4e98921d93bc40 2>/dev/null |
+    sed -nE 's/.*(critical temperature reached|HARDWARE PROTECTION).*/h/p; s/^Linux version .*/b/p
+      s/^(Reached target .*Shutdown\\.|System is |The system will ).*/s/p' | tr -d '\\n' | tr -s s)
+  case $ends:$seen in *h*) ends=hot;; *s*:*) ;; *) ends=$seen;; esac
 }}
 printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\nends %s\\n' \\
   "$w" "$boot" "$agent" "$state" "$exit_code" "$jobboot" "$ends"
@@ -84,8 +87,16 @@ printf 'work %s\\nboot %s\\nagent %s\\nstate %s\\nexit %s\\njobboot %s\\nends %s
 """$1 work folder, $2 job key, $3 the agent's sha256.
 
 ``ends``: the boots (b) and orderly shutdowns (s) since the job began, the latest first, by wtmp, which every user may
-read; "hot" if the kernel shut it down for heat, by the journal, which not every user may read.
+read; "hot" if the kernel shut it down for heat, by the journal, which not every user may read. Debian 13 has neither
+``last`` nor wtmp, and the ``last`` of its wtmpdb leaves out the shutdown of a boot before ``-s``: then by the journal,
+where PID 1 reached shutdown.target or, for a /var that is unmounted earlier, logind announced the shutdown.
 """
+
+REBOOTS_UNSEEN = """
+[ -s /var/log/wtmp ] && command -v last >/dev/null ||
+  [ -n "$(journalctl -q -n 1 -o cat -D /var/log/journal _PID=1 2>/dev/null)" ] || echo yes
+"""
+"""Says yes where ``LOOK`` takes an orderly reboot for a crash: it can read neither wtmp nor a journal on disk."""
 
 ENDS_WITH_LOGIN = """
 [ -n "$XDG_SESSION_ID" ] || exit 0

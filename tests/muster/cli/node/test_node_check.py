@@ -90,6 +90,7 @@ def test_a_system_that_ends_what_a_login_leaves_running_ends_each_job(
 ) -> None:  # fmt: skip
     answers = {"KillUserProcesses": kills, "KillExcludeUsers": excluded, "KillOnlyUsers": only}
     for name, lines in (
+        ("journalctl", ["echo Started."]),
         ("busctl", [f"[ $5 != {name} ] || echo '{answer}'" for name, answer in answers.items()]),
         ("id", ["echo muster"]),
     ):
@@ -116,7 +117,7 @@ def test_a_system_that_ends_what_a_login_leaves_running_ends_each_job(
 def test_containers_of_a_users_own_podman_need_lingering(
     kind: str, uid: str, linger: str, marks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, answer in (("loginctl", linger), ("id", uid)):
+    for name, answer in (("loginctl", linger), ("id", uid), ("journalctl", "Started.")):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {answer}")
         (tmp_path / name).chmod(0o700)
     with sshd.running(tmp_path / "node", {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_SESSION_ID": ""}) as server:
@@ -124,6 +125,22 @@ def test_containers_of_a_users_own_podman_need_lingering(
         at = server.node()
         launch = {"kind": kind, "image": "torch"}
         found = checking._of_login(NewNode("here", at.host, at.host_key, "", at.port, at.user or "", launch=launch))
+    assert [item.mark for item in found] == marks
+
+
+@pytest.mark.needs_sshd
+@pytest.mark.parametrize(("journal", "marks"), [("", [checking.OPTIONAL]), ("Started.", [])])
+def test_a_node_on_which_no_reboot_can_be_explained_is_named(
+    journal: str, marks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sh", "id"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    (tmp_path / "journalctl").write_text(f"#!/bin/sh\necho {journal}")
+    (tmp_path / "journalctl").chmod(0o700)
+    with sshd.running(tmp_path / "node", {"PATH": str(tmp_path), "XDG_SESSION_ID": ""}) as server:
+        monkeypatch.setenv(sshd.CONNECTION, sshd.connection(server.key_file))
+        at = server.node()
+        found = checking._of_login(NewNode("here", at.host, at.host_key, "", at.port, at.user or ""))
     assert [item.mark for item in found] == marks
 
 

@@ -185,6 +185,12 @@ def test_a_reboot_is_distinguished_from_a_death(tmp_path: Path) -> None:
 BOOT, SHUTDOWN = 2, 1
 """Types of the records of wtmp (utmp(5); the second is RUN_LVL)."""
 RECORD = struct.Struct("<hxxi32s4s32s256shhiii16s20s")
+LOGGED = {
+    "b": "systemd 257 running in system mode (+PAM +AUDIT)\nReached target basic.target - Basic System.\n"
+    "Linux version 6.12.48+deb13-amd64 (debian-kernel@lists.debian.org)\n",
+    "s": "Reached target shutdown.target - System Shutdown.\nThe system will reboot now!\n",
+}
+"""What the journal says of a boot and of an orderly shutdown, the latest first."""
 
 
 @pytest.mark.skipif(REAL_LAST is None, reason="there is no last(1)")
@@ -199,9 +205,9 @@ RECORD = struct.Struct("<hxxi32s4s32s256shhiii16s20s")
         ("sb", "CPU0: Core temperature above threshold, cpu clock throttled (total events = 1)", True),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize(("source", "ended"), [("wtmp", True), ("journal", False)])
 def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
-    tmp_path: Path, since: str, message: str, orderly: bool, ended: bool
+    tmp_path: Path, since: str, message: str, orderly: bool, source: str, ended: bool
 ) -> None:
     boot, tools, now = tmp_path / "boot_id", tmp_path / "tools", int(time.time())
     boot.write_text("first\n")
@@ -212,9 +218,12 @@ def test_a_machine_that_was_shut_down_before_each_boot_did_not_crash(
         for each, at in records
     ))  # fmt: skip
     tools.mkdir()
-    (tools / "last").write_text(f'#!/bin/sh\nexec {REAL_LAST} -f {tmp_path}/wtmp "$@"\n')
-    (tools / "journalctl").write_text(f"#!/bin/sh\necho 'nvidia: loaded'\necho '{message}'\n")
-    for tool in ("last", "journalctl"):
+    last = f'exec {REAL_LAST} -f {tmp_path}/wtmp "$@"' if source == "wtmp" else "exit 127"
+    (tools / "last").write_text(f"#!/bin/sh\n{last}\n")
+    logged = "".join(LOGGED[each] for each in reversed(since)) if source == "journal" else ""
+    (tools / "journalctl").write_text(f"#!/bin/sh\ncat <<'END'\n{logged}nvidia: loaded\n{message}\nEND\n")
+    (tools / "date").write_text("#!/bin/sh\necho 2037-01-01 00:00:00\n")  # as if -r meant now (uutils 0.2)
+    for tool in ("last", "journalctl", "date"):
         (tools / tool).chmod(0o755)
     agent, sha256 = standin.write(tmp_path / "cache")
     environment = {"MUSTER_BOOT_ID_FILE": str(boot), "PATH": f"{tools}:{os.environ['PATH']}"}

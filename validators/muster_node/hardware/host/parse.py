@@ -114,9 +114,12 @@ def parse_proc_stat(text: str) -> dict[str, tuple[int, int]]:
 
 
 def parse_who(text: str) -> list[tuple[str, str]]:
-    """Output of ``who`` as (user, terminal), one for each login."""
-    rows = (line.split() for line in text.splitlines())
-    return [(words[0], words[1]) for words in rows if len(words) >= 2]
+    """Output of ``who`` as (user, terminal), one for each login at a terminal.
+
+    From coreutils 9.4 on, ``who`` may ask logind, which knows of an ssh session its service and perhaps its terminal.
+    """
+    found = re.findall(r"^(\S+) +(?:sshd +(?=pts/))?(\S+)", text, re.MULTILINE)
+    return [(user, terminal) for user, terminal in found if terminal != "sshd"]
 
 
 def parse_infiniband_rate(text: str) -> float | None:
