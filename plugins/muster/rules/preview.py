@@ -146,6 +146,8 @@ def risks_of_move(before: State, after: State, *, shadow: bool = False) -> tuple
     if after is State.PRODUCTION and before not in SERVING:
         adopted = ", in shadow mode: it serves whatever is found" if shadow else ""
         risks.append(f"it enters production on a person's decision, without a full-coverage PASS{adopted}")
+    if before is after is State.PRODUCTION:
+        risks.append("what is open or unjudged of it is accepted without a test")
     if before in SERVING and after not in SERVING:
         risks.append("it leaves production")
     if after is State.RETIRED:

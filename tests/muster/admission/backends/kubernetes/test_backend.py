@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import yaml
 from muster import store
 from muster.admission import service
 from muster.admission.backend import AdmissionBackend, Mark, Seen
-from muster.admission.backends.kubernetes.backend import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT, Kubernetes
+from muster.admission.backends.kubernetes.backend import ANNOTATION, CONDITION, LABEL, REQUEST, TAINT
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
 from muster.errors import LeftAlone, SchedulerDown
@@ -265,64 +264,6 @@ def test_a_node_that_others_remove_or_have_not_made_ready_is_closed_and_not_open
             backend.admit("n0", MARK)
 
 
-def test_users_pods_are_jobs_and_those_of_the_node_are_not(backend: AdmissionBackend, kubernetes: Cluster) -> None:
-    kubernetes.pod("exporter", "n0", ownerReferences=[{"kind": "DaemonSet", "name": "exporter"}])
-    kubernetes.pod("coredns", "n0", namespace="kube-system")
-    kubernetes.pod("other", "n1")
-    assert seen(backend).idle.idle
-    assert backend.look(["n0", "n1", "n9"])["n1"].used_by
-    kubernetes.pod("train-0", "n0")
-    assert "team/train-0" in seen(backend).used_by
-    backend.withdraw("n0", "revalidation")
-    assert len(kubernetes.pods) == 4
-    backend.admit("n0", MARK)
-    kubernetes.pods[-1]["status"]["phase"] = "Succeeded"
-    assert seen(backend).idle.idle
-
-
-def test_a_test_pod_that_is_left_of_former_settings_is_no_users(backend: AdmissionBackend, kubernetes: Cluster) -> None:
-    """Without ``test_image`` nothing ends it, and it would keep its node from all tests for a day."""
-    kubernetes.pod("muster-test-1", "n0", namespace="muster")
-    assert seen(backend).idle.idle
-
-
-@pytest.fixture
-def ending(kubernetes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
-    """A backend that ends users' pods on a node that corrupts data."""
-    chosen = {"kind": "kubernetes", "connection": "kube", "context": "muster", "end_corrupted_jobs": True}
-    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"kube": chosen}))
-    kubernetes.granted |= {("delete", "pods")}
-    backend = backend_of("kube")
-    assert isinstance(backend, Kubernetes)
-    for name in ("train-0", "train-1"):
-        kubernetes.pod(name, "n0")
-    return backend
-
-
-def test_a_pod_that_was_deleted_is_named_though_the_next_cannot_be_deleted(
-    ending: Kubernetes, kubernetes: Cluster
-) -> None:
-    assert ending.end_jobs
-    ended = iter(ending.end_jobs("n0"))
-    assert next(ended) == "team/train-0"
-    kubernetes.mood = ["500"]
-    with pytest.raises(SchedulerDown):
-        next(ended)
-
-
-def test_a_pod_that_was_made_again_since_the_list_is_neither_deleted_nor_named(
-    ending: Kubernetes, kubernetes: Cluster
-) -> None:
-    """As of a StatefulSet, on another node and under the same name."""
-    assert ending.end_jobs
-    ended = iter(ending.end_jobs("n0"))
-    assert next(ended) == "team/train-0"
-    kubernetes.pods.clear()
-    kubernetes.pod("train-1", "n1", uid="another")
-    assert list(ended) == []
-    assert [each["spec"]["nodeName"] for each in kubernetes.pods] == ["n1"]
-
-
 @pytest.mark.parametrize("mood", ["another writes first", "429"])
 @pytest.mark.parametrize("at", range(5))
 def test_conflicts_and_a_busy_server_are_tried_again(
@@ -362,7 +303,7 @@ def qualified_later(node: str, patch: pytest.MonkeyPatch) -> None:
         fleet.qualify(node, "again")
 
 
-def test_a_node_that_is_created_anew_gets_no_mark_of_an_earlier_test(
+def test_a_node_that_is_created_again_gets_no_mark_of_an_earlier_test(
     kubernetes: Cluster, fleet_db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = enrolled()
