@@ -4,8 +4,8 @@
 against the best matrix product measured on the same core, since a CPU has no published peak. `overhead_to_bare` is the
 median step of the block over that of the same model in a bare torchrun script, alternating, the median of the rounds.
 `cpu_to_bare` is the same of CPU time: all that the block's agents, nodes and ranks spend while it trains, over what the
-bare ranks spend, each per rank and step. On a host with other work the two differ: torchrun gives each rank a session
-of its own, an agent one to all of a node, and Linux shares a busy core by session (sched_autogroup), not by process.
+bare ranks spend, each per rank and step. Where other work keeps the cores busy the two differ: Linux shares a core by
+session (sched_autogroup), and agents have sessions that the bare script lacks.
 """
 
 from __future__ import annotations
