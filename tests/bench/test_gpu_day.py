@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ from muster_node.agent import job, registry
 from muster_node.contract import Plan
 from muster_node.probe import resolve_params
 from tests.bench.gpu_day import __main__ as day
-from tests.bench.gpu_day import nodes
+from tests.bench.gpu_day import device, nodes
 from tests.bench.gpu_day.pack import pack
 from tests.bench.gpu_day.parts import ALL_S, COMMAND_S, PARTS
 from tests.bench.gpu_day.report import of_this_machine, report
@@ -49,6 +51,14 @@ def test_every_plan_is_one_that_the_agent_runs(sku: str, tmp_path: Path) -> None
         assert spent[part.name] <= 0.8 * part.limit_s, part.name
     assert spent["rates"] > 0
     assert (tmp_path / "packed" / "muster.pyz").stat().st_size < 8_000_000
+
+
+def test_what_the_scripts_for_a_device_import_exists() -> None:
+    """Neither mypy nor a move of modules looks into a string."""
+    named = re.findall(r"^from (muster_[\w.]+) import (\w+)", Path(device.__file__).read_text(), re.MULTILINE)
+    assert named
+    for module, name in named:
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
 
 
 def test_every_plan_of_two_nodes_is_one_that_the_agent_runs(tmp_path: Path) -> None:

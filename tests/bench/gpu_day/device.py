@@ -41,7 +41,7 @@ dist.destroy_process_group()
 """
 TRAIN = """
 import json, statistics, sys, time, torch
-from muster_node.workloads import llama
+from muster_node.workloads.models import llama
 cuda = torch.cuda.is_available()
 where = torch.device("cuda" if cuda else "cpu")
 name = "1b" if cuda else "1m"
