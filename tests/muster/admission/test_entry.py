@@ -223,7 +223,7 @@ def test_without_a_scheduler_state_and_label_decide_whether_a_node_is_in_use() -
 def test_a_person_is_told_which_hold_and_which_shadow_mode_the_acceptance_of_a_serving_node_ends() -> None:
     qualified("thermal", Verdict.WARN)
     store.nodes.move(NODE, State.PRODUCTION, "Ada", "known", Evidence(person="Ada", reason="known"))
-    for shadow, held, told in (
+    for shadow, held, sentence in (
         (False, "", "what is known of it in production is accepted"),
         (False, "dag/r", "what is known of it in production is accepted; the verdict is no longer held"),
         (True, "", "what is known of it in production is accepted, and its shadow mode ends"),
@@ -232,7 +232,7 @@ def test_a_person_is_told_which_hold_and_which_shadow_mode_the_acceptance_of_a_s
             session.execute(update(NodeRow).values(shadow=shadow, held_run=held))
         (state, *_) = answers.effects(answers.ADMIT, store.nodes.get(NODE))
         assert state.endswith("findings stay open") is bool(held)
-        assert changes.move(NODE, State.PRODUCTION, "Ada", "looked at", dry_run=False).sentence == told
+        assert changes.move(NODE, State.PRODUCTION, "Ada", "looked at", dry_run=False).sentence == sentence
         node = store.nodes.get(NODE)
         assert not node.shadow
         assert not node.held_run

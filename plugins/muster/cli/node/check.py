@@ -73,7 +73,7 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
 
 
 def _of_login(node: Node | NewNode) -> list[Item]:
-    """What ends a job as the connection that started it closes, and whether a reboot can be told from a crash."""
+    """What ends a job as the connection that started it closes, and whether a reboot counts as a crash."""
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:

@@ -309,7 +309,7 @@ def _meets(value: str | None, operator_: str, values: Sequence[str]) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
-    return True  # Gt, Lt: no GPUs are told apart by them
+    return True  # Gt, Lt: taken to match, so that the test is refused
 
 
 def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
