@@ -21,7 +21,10 @@ def move(
     who: AsWho = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Move a node on a person's decision; into production only if the admission gate does not refuse it."""
+    """Move a node on a person's decision; into production only if the admission gate does not refuse it.
+
+    For a node that is in production already, it accepts what its last test left unjudged.
+    """
     from muster.admission import changes
 
     decided(name, lambda: changes.move(name, to, show.person(who), given(reason), dry_run=dry_run), dry_run)
