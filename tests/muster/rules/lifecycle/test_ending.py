@@ -127,6 +127,11 @@ def test_a_job_that_the_node_refused_as_an_older_one_costs_no_budget() -> None:
         assert ending.end_of_run(run, Verdict.INCONCLUSIVE, "standard")[0].inconclusive == count
 
 
+def test_what_a_blameless_run_found_counts() -> None:
+    end, _ = ending.end_of_run(facts(stage(verdict=Verdict.FAIL), blameless=True), Verdict.FAIL, "standard")
+    assert end.path == (State.QUARANTINE,)
+
+
 @pytest.mark.parametrize(
     ("of", "level", "verdict", "count"),
     [

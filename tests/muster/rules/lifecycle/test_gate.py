@@ -186,6 +186,8 @@ def test_a_waived_fail_is_for_a_person_and_one_whose_waiver_is_over_is_refused()
     assert any("waived by Ada until 2026-07-01" in reason for reason in decision.reasons)
     assert isinstance(decision_for([*WELL, failed], [found(decided_by=failed)], [waiver(-1)]), Refuse)
     assert isinstance(decision_for([*WELL, failed], [*waived_findings, found(decided_by=failed)]), Refuse)
+    warned = found(Severity.WARNING, decided_by=failed)
+    assert isinstance(decision_for([*WELL, failed], [*waived_findings, warned]), NeedsPerson)
     another = dataclasses.replace(failed, run_id="another")
     assert isinstance(decision_for([*WELL, failed], [found(waived="by Ada", decided_by=another)]), Refuse)
 
