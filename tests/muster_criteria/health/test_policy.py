@@ -139,6 +139,7 @@ def entry(**fields: Any) -> dict[str, Any]:
         ({"entries": [entry(checks=["*"]), entry(action="leave_when_job_ends")]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=3, action="test_sooner")]}, "never counts"),
         ({"entries": [entry(), entry(severity=["ISOLATE"])]}, "never counts"),
+        ({"entries": [entry(severity=["ISOLATE", "RESET"]), entry(severity=["RESET"])]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=2, within_s=60)]}, "never counts"),
         ({"entries": [entry(at_least=2, within_s=90), entry(at_least=3, within_s=60)]}, "never counts"),
         ({"entries": [entry(within_s=60)]}, "without at_least"),
