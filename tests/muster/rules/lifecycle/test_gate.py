@@ -170,6 +170,8 @@ def test_what_is_lacking_is_stated_and_left_to_a_person(verdicts: list[StageVerd
 def test_a_stage_that_passed_since_needs_no_person() -> None:
     assert decision_for([*WELL, stage_verdict("thermal", Verdict.FAIL, age=5)]) == Admit()
     assert decision_for([*WELL, stage_verdict("thermal", age=0, level="short")]) == Admit()
+    one_after_the_other = [stage_verdict("intake", Verdict.FAIL, age=3), stage_verdict("intake", age=2)]
+    assert decision_for([*one_after_the_other, *WELL[1:]]) == Admit()
     assert isinstance(
         decision_for(
             [*WELL, stage_verdict("thermal", Verdict.FAIL, age=0, level="demo"), stage_verdict("thermal", age=5)]
