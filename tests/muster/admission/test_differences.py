@@ -48,6 +48,7 @@ BARE, DRAINED = Seen(open=True, marked=False), Seen(open=False, ours=True, drain
         (dataclasses.replace(OUT, done_why="before", held_since=HELD.held_since), OURS, "", Do.NOTHING),
         (dataclasses.replace(OUT, done_why="before"), THEIRS, "", Do.NOTHING),
         (dataclasses.replace(SERVES, wanted="", done=""), OPEN, "", Do.NOTHING),
+        (dataclasses.replace(SERVES, wanted="", done=""), BARE, "", Do.NOTHING),
     ],
 )
 def test_what_is_changed_follows_from_the_records_and_what_the_scheduler_shows(
