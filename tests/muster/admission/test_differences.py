@@ -8,7 +8,7 @@ import datetime
 import pytest
 
 from muster.admission.backend import Seen
-from muster.admission.differences import Do, next_change
+from muster.admission.differences import Do, difference_of, next_change
 from muster.model.schedulers import ADMITTED, WITHDRAWN, Place
 from muster.model.states import State
 
@@ -48,9 +48,28 @@ BARE, DRAINED = Seen(open=True, marked=False), Seen(open=False, ours=True, drain
         (dataclasses.replace(OUT, done_why="before", held_since=HELD.held_since), OURS, "", Do.NOTHING),
         (dataclasses.replace(OUT, done_why="before"), THEIRS, "", Do.NOTHING),
         (dataclasses.replace(SERVES, wanted="", done=""), OPEN, "", Do.NOTHING),
+        (dataclasses.replace(SERVES, wanted="", done=""), BARE, "", Do.NOTHING),
     ],
 )
 def test_what_is_changed_follows_from_the_records_and_what_the_scheduler_shows(
     place: Place, seen: Seen | None, lost: str, do: Do
 ) -> None:
     assert next_change(place, seen, lost) is do
+
+
+@pytest.mark.parametrize(
+    ("place", "seen", "differs"),
+    [
+        (SERVES, None, True),
+        (SERVES, OPEN, False),
+        (SERVES, THEIRS, True),
+        (SERVES, dataclasses.replace(THEIRS, apart="down"), False),
+        (dataclasses.replace(SERVES, done=""), THEIRS, False),
+        (dataclasses.replace(SERVES, wanted="", done=""), OURS, True),
+        (dataclasses.replace(SERVES, wanted="", done=""), OPEN, False),
+        (OUT, OPEN, True),
+        (OUT, OURS, False),
+    ],
+)
+def test_a_difference_is_what_waits_for_no_change(place: Place, seen: Seen | None, differs: bool) -> None:
+    assert bool(difference_of(place, seen)) is differs

@@ -122,7 +122,7 @@ def test_nvlink_5_errors_go_by_unit_status_and_sub_code(
 
 
 def test_nvlink_5_texts_are_read_as_the_policys_fields_say(policy: EventPolicy) -> None:
-    text = nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0x004505C6, 0x40)
+    text = nvlink("NETIR_LINK_EVT/NETIR_LINK_DOWN", "Fatal", 0xFC4505C6, 0x40)
     assert {name: set(field.read(text)) for name, field in policy.fields.items()} == {
         "unit": {"netir_link_evt", "netir_link_down"}, "subcode": {4}, "status": {0x40}, "grade": {"fatal"}
     }  # fmt: skip
@@ -171,6 +171,7 @@ BAD: list[tuple[str, Any]] = [
     ("an entry of another kind", lambda raw: raw["entries"][0].update(kind="mce")),
     ("a field that is none", lambda raw: raw["fields"].pop("unit")),
     ("codes and a pattern", lambda raw: raw["entries"][0].update(matches=["anything"])),
+    ("an escalation of an unknown source", lambda raw: raw["escalation"].update(source="hearsay")),
 ]
 
 

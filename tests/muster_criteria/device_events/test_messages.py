@@ -10,7 +10,7 @@ import yaml
 
 from muster_criteria import policy_file
 from muster_criteria.device_events.judge import judge_events
-from muster_criteria.device_events.policy import EventPolicy
+from muster_criteria.device_events.policy import DeviceEvent, EventPolicy, EventSeverity, response_to
 from muster_criteria.model import DEVICE_EVENT, Action, Lack, Severity, Verdict
 from muster_criteria.policy_file import BadPolicy
 from muster_criteria.sku_files.model import Sku
@@ -333,6 +333,8 @@ def test_every_stage_of_every_sku_reads_the_kernel_log(name: str) -> None:
         ({"examples": ["<3>[ 1.0] something else"]}, "is read as unknown"),
         ({"source": "hearsay"}, "there is no source"),
         ({"name": "unknown"}, "not allowed"),
+        ({"name": ""}, "needs a name"),
+        ({"examples": []}, "an example"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_with_the_place(change: dict[str, object], where: str) -> None:
@@ -342,6 +344,16 @@ def test_a_policy_that_cannot_work_is_refused_with_the_place(change: dict[str, o
         policy_file.parse(EventPolicy, yaml.safe_dump(raw).encode(), "kernel.yaml")
     assert str(caught.value).startswith("kernel.yaml: ")
     assert where in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("priority", "severity"), [(None, EventSeverity.IGNORE), (3, EventSeverity.MONITOR), (4, EventSeverity.IGNORE)]
+)
+def test_what_no_entry_knows_counts_only_as_an_error(
+    policy: EventPolicy, priority: int | None, severity: EventSeverity
+) -> None:
+    said = DeviceEvent("kernel", "node", "", "something that no entry knows", priority=priority)
+    assert response_to(said, policy).severity is severity
 
 
 def test_a_new_kind_of_message_is_one_entry(case: MakeCase, policy: EventPolicy) -> None:

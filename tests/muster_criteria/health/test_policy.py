@@ -139,6 +139,7 @@ def entry(**fields: Any) -> dict[str, Any]:
         ({"entries": [entry(checks=["*"]), entry(action="leave_when_job_ends")]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=3, action="test_sooner")]}, "never counts"),
         ({"entries": [entry(), entry(severity=["ISOLATE"])]}, "never counts"),
+        ({"entries": [entry(severity=["RESET"]), entry(severity=["RESET"])]}, "never counts"),
         ({"entries": [entry(at_least=2), entry(at_least=2, within_s=60)]}, "never counts"),
         ({"entries": [entry(at_least=2, within_s=90), entry(at_least=3, within_s=60)]}, "never counts"),
         ({"entries": [entry(within_s=60)]}, "without at_least"),
@@ -166,6 +167,8 @@ def test_a_table_that_contradicts_itself_is_refused_with_one_sentence(fields: di
 )
 def test_an_entry_for_some_observations_leaves_others_to_those_after_it(only: dict[str, Any]) -> None:
     assert len(changed(entries=[entry(**only), entry(action="test_sooner")]).entries) == 2
+    others = [entry(severity=[each]) for each in ("RESET", "ISOLATE")]
+    assert len(changed(entries=others).entries) == 2
 
 
 def test_how_often_within_a_time() -> None:

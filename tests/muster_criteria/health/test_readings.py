@@ -118,6 +118,7 @@ def test_what_never_was_up_is_not_down() -> None:
     assert list(shown(swept(*down), up)[0]) == ["port_down nic:mlx5_0"]
     stopped = fact("service", "nvidia-fabricmanager", text="failed")
     assert shown(swept(stopped))[0] == {}
+    assert shown(swept(fact("nvme_state", "disk:nvme0", note="it cannot be read")))[0] == {}
     ran = counters_of(fact("service", "nvidia-fabricmanager", text="active"))
     assert list(shown(swept(stopped), ran)[0]) == ["service/nvidia-fabricmanager node"]
 

@@ -153,7 +153,7 @@ def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:
     check = {"fan": "fan_failed", "psu": "psu_failed", "leak": "leak"}[sensor.kind]
     if sensor.kind == "psu" and sensor.state == "absent":
         return Reading(check, sensor.device, "absent", bad=True) if sensor.device in known.present else None
-    stopped = sensor.kind == "fan" and sensor.value == 0 and sensor.unit == "RPM"
+    stopped = sensor.value == 0 and sensor.unit == "RPM"
     if sensor.state in BAD or stopped:
         return Reading(check, sensor.device, text, bad=True)
     return Reading(check, sensor.device, text, bad=False) if sensor.state == "ok" else None

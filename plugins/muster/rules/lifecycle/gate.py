@@ -88,7 +88,6 @@ def decide(
     if refusals:
         return Refuse(refusals)
     open_points = (
-        *_failed([each for each in current if stage_of(each) in kept], findings),
         *_lacking(node, current, limits, now),
         *_lemon(node, fails_again),
         *([rack_held] if rack_held and node.state not in SERVING else ()),
@@ -127,7 +126,7 @@ def against(
 
 
 def _out_of_place(node: Node) -> Iterator[str]:
-    if node.state is not State.PRODUCTION and Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
+    if Need.PERSON not in TRANSITIONS.get((node.state, State.PRODUCTION), ()):
         yield f"its state is {node.state}, and no node enters production from there"
 
 

@@ -45,8 +45,8 @@ def escapes(
 ) -> list[Escape]:
     """Returns each failure with the last pass before it of each stage that can see its group.
 
-    ``visible``: by group of faults, the stages that can see it. A failure whose cause was not found has no
-    escape: no test can be said to have missed it.
+    ``passes``: by time. ``visible``: by group of faults, the stages that can see it. A failure whose cause was not
+    found has no escape: no test can be said to have missed it.
     """
     return sorted(_found(failures, passes, visible), key=lambda each: (each.failure.at, each.passed.stage))
 
@@ -61,8 +61,7 @@ def _found(
         last: dict[str, Pass] = {}
         for each in of_node.get(failure.node, ()):
             if each.stage in visible.get(failure.group, ()) and failure.at - WITHIN <= each.at < failure.at:
-                before = last.get(each.stage)
-                last[each.stage] = each if before is None or before.at < each.at else before
+                last[each.stage] = each
         yield from (Escape(failure, each) for each in last.values())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import datetime
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from muster.model.failures import Failure
@@ -30,10 +29,8 @@ def spares(nodes: int, down: float, together: float, *, days: float = 0.0, repai
     400 servers needed 23. A job sees as many independent moments as repairs fit into it, and one more (Bonferroni).
     Raises ValueError for shares outside 0 to 1.
     """
-    if not (0.0 <= down < 1.0 and 0.0 <= together < 1.0):
+    if not (0.0 < down < 1.0 and 0.0 <= together < 1.0):
         raise ValueError(f"shares lie between 0 and 1, and {down:g} down or {together:g} together does not")
-    if down == 0.0 or nodes <= 0:
-        return 0
     from scipy import stats  # heavy: not where a DAG file is parsed
 
     enough = 1.0 - (1.0 - ENOUGH) / (1.0 + days / repair_days)
@@ -50,7 +47,7 @@ def correlation(mean: float, variance: float, nodes: int) -> float:
     """
     down = mean / nodes if nodes else 0.0
     independent = nodes * down * (1.0 - down)
-    if nodes < 2 or independent <= 0.0 or math.isnan(variance):
+    if nodes < 2 or independent <= 0.0:
         return 0.0
     return min(max((variance / independent - 1.0) / (nodes - 1), 0.0), 0.999)
 
@@ -93,7 +90,7 @@ def measured(came: Sequence[datetime.datetime], failures: Sequence[Failure], now
     """
     since = now - period
     days = sum(max((now - max(at, since)).total_seconds(), 0.0) for at in came) / 86400.0
-    out = [(max(each.at, since), min(each.over or now, now)) for each in failures if (each.over or now) > since]
+    out = [(max(each.at, since), min(each.over or now, now)) for each in failures]
     out = [(start, end) for start, end in out if end > start]
     if not days:
         return RECORD

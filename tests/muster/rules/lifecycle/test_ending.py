@@ -95,6 +95,17 @@ def test_a_warning_is_no_reason_only_if_it_is_accepted_and_all_was_tested(change
     assert not facts(warned, **known).nothing_new(Verdict.WARN)
 
 
+@pytest.mark.parametrize(
+    ("changes", "back"),
+    [({"accepted": True}, State.PRODUCTION), ({}, State.QUALIFIED),
+     ({"accepted": True, "suspect": True}, State.QUALIFIED)],
+)  # fmt: skip
+def test_a_node_returns_to_service_with_accepted_warnings_alone(changes: dict[str, object], back: State) -> None:
+    end, _ = ending.end_of_run(facts(stage(verdict=Verdict.WARN), **changes), Verdict.WARN, "standard")
+    assert end.path == (back,)
+    assert (ending.CORRUPTED in end.reason) == ("suspect" in changes)
+
+
 def test_a_held_verdict_stands_until_a_later_test_replaces_what_it_found() -> None:
     assert facts(stage(verdict=Verdict.FAIL)).still_held(KEY) == KEY
     assert facts().still_held(KEY) is None
@@ -125,6 +136,11 @@ def test_a_job_that_the_node_refused_as_an_older_one_costs_no_budget() -> None:
     for blameless, count in ((False, 2), (True, 1)):
         run = facts(undecided, state=State.BURN_IN, of_node={"inconclusive": 1}, blameless=blameless)
         assert ending.end_of_run(run, Verdict.INCONCLUSIVE, "standard")[0].inconclusive == count
+
+
+def test_what_a_blameless_run_found_counts() -> None:
+    end, _ = ending.end_of_run(facts(stage(verdict=Verdict.FAIL), blameless=True), Verdict.FAIL, "standard")
+    assert end.path == (State.QUARANTINE,)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,8 @@ def test_what_is_lacking_is_stated_and_left_to_a_person(verdicts: list[StageVerd
 def test_a_stage_that_passed_since_needs_no_person() -> None:
     assert decision_for([*WELL, stage_verdict("thermal", Verdict.FAIL, age=5)]) == Admit()
     assert decision_for([*WELL, stage_verdict("thermal", age=0, level="short")]) == Admit()
+    one_after_the_other = [stage_verdict("intake", Verdict.FAIL, age=3), stage_verdict("intake", age=2)]
+    assert decision_for([*one_after_the_other, *WELL[1:]]) == Admit()
     assert isinstance(
         decision_for(
             [*WELL, stage_verdict("thermal", Verdict.FAIL, age=0, level="demo"), stage_verdict("thermal", age=5)]
@@ -186,6 +188,8 @@ def test_a_waived_fail_is_for_a_person_and_one_whose_waiver_is_over_is_refused()
     assert any("waived by Ada until 2026-07-01" in reason for reason in decision.reasons)
     assert isinstance(decision_for([*WELL, failed], [found(decided_by=failed)], [waiver(-1)]), Refuse)
     assert isinstance(decision_for([*WELL, failed], [*waived_findings, found(decided_by=failed)]), Refuse)
+    warned = found(Severity.WARNING, decided_by=failed)
+    assert isinstance(decision_for([*WELL, failed], [*waived_findings, warned]), NeedsPerson)
     another = dataclasses.replace(failed, run_id="another")
     assert isinstance(decision_for([*WELL, failed], [found(waived="by Ada", decided_by=another)]), Refuse)
 

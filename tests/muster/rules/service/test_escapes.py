@@ -20,8 +20,8 @@ def passed(stage: str, days_ago: float, node: str = "a", level: str = "standard"
 
 def test_a_failure_escaped_the_last_pass_of_each_stage_that_can_see_it() -> None:
     passes = [
-        passed("integrity", 9), passed("integrity", 3), passed("integrity", 1), passed("performance", 3),
-        passed("burn_in", 40), passed("integrity", 3, "b"),
+        passed("burn_in", 40), passed("integrity", 9), passed("integrity", 3), passed("performance", 3),
+        passed("integrity", 3, "b"), passed("integrity", 1),
     ]  # fmt: skip
     found = escapes([Failure("a", "memory", NOW - 2 * DAY)], passes, VISIBLE)
     assert [(each.passed.run_id, each.passed.node, each.age) for each in found] == [("integrity-3", "a", DAY)]

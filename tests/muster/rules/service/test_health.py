@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from itertools import accumulate, count
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,6 +113,8 @@ def test_half_a_rack_at_once_is_the_racks() -> None:
     assert health.common(said, fleet, POLICY) == [common]
     by_others = [dataclasses.replace(each, source="acme") for each in said]
     assert health.common(by_others, fleet, POLICY) == []  # who may drain no node keeps none from being drained
+    may_drain = [dataclasses.replace(each, source="acme") for each in found]
+    assert health.common(may_drain, fleet, POLICY) == [common]
 
 
 def test_what_is_over_or_of_a_node_out_of_service_is_not_shown_at_once() -> None:
@@ -185,6 +189,17 @@ def test_a_source_causes_no_more_than_it_may_and_a_watched_group_nothing() -> No
     assert health.decide(xid, node("n1"), POLICY, HealthAction.TEST_SOONER) is HealthAction.TEST_SOONER
     watching = POLICY.model_copy(update={"mode": "watch"})
     assert health.decide(xid, node("n1"), watching, HealthAction.AT_ONCE) is HealthAction.NOTE
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"action": HealthAction.TEST_SOONER}, {"acted": "it left service"}, {"node": "elsewhere"},
+     {"track": Track(True, T0, T0, over=True)}, {"track": Track(False, T0, T0)}],
+)  # fmt: skip
+def test_a_node_leaves_service_for_the_gravest_that_is_bad_now_and_was_not_acted_upon(changed: dict[str, Any]) -> None:
+    leaves, at_once = seen("n1", track=None), seen("n1", action=HealthAction.AT_ONCE)
+    assert health.due([leaves, at_once], {"n1"}) == health.due([at_once, leaves], {"n1"}) == {"n1": at_once}
+    assert health.due([dataclasses.replace(at_once, **changed), leaves], {"n1"}) == {"n1": leaves}
 
 
 TIMES = st.lists(st.tuples(st.floats(0, 5000), st.integers(1, 50_000)), max_size=200)

@@ -112,6 +112,10 @@ def test_the_same_fault_after_two_restarts_is_a_persons() -> None:
     assert first.rung is Rung.POWER_CYCLE
     twice = chosen(tried("reboot", 2, fault=lost), tried("power_cycle", fault=lost), fault=lost, policy=policy)
     assert isinstance(twice, Person)
+    other = dataclasses.replace(lost, device="gpu5")
+    assert isinstance(
+        chosen(tried("reboot", 3, fault=other), tried("reboot", fault=lost), fault=lost, policy=policy), Act
+    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TRANSIENT, Outcome.CANCELLED, Outcome.SUPERSEDED])
@@ -127,6 +131,7 @@ def test_what_is_refused_again_and_again_is_a_persons() -> None:
     assert isinstance(chosen(*refused), Person)
     later = [tried("reset_gpu", 2.0, Outcome.TRANSIENT) for _ in range(3)]
     assert isinstance(chosen(*later), Act)
+    assert isinstance(chosen(*refused, tried("reset_gpu", 0.01)), Act), "one that was carried out ends the row"
 
 
 def test_a_node_in_shadow_mode_is_a_persons() -> None:

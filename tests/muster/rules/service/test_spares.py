@@ -38,6 +38,7 @@ def test_more_nodes_and_longer_jobs_need_no_fewer(nodes: int, down: float, toget
     assert 0 <= one <= nodes
     assert spares(nodes + 10, down, together, days=days, repair_days=3.0) >= one
     assert spares(nodes, down, together, days=days + 30.0, repair_days=3.0) >= one
+    assert spares(nodes, down, together, days=days, repair_days=30.0) <= one
 
 
 def test_the_correlation_is_that_of_the_counts() -> None:
@@ -47,7 +48,7 @@ def test_the_correlation_is_that_of_the_counts() -> None:
     assert correlation(nodes * down, nodes * down * (1.0 - down), nodes) == 0.0
 
 
-@pytest.mark.parametrize(("down", "together"), [(1.0, 0.0), (-0.1, 0.0), (0.1, 1.0)])
+@pytest.mark.parametrize(("down", "together"), [(1.0, 0.0), (0.0, 0.0), (0.1, 1.0)])
 def test_shares_lie_between_0_and_1(down: float, together: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         spares(10, down, together)

@@ -79,11 +79,29 @@ def test_a_path_explains_wrong_bytes_once_it_is_confirmed(rounds_max: int) -> No
     assert bool(block.suspected) is (rounds_max == 3)
 
 
+class TcpCarries(Failing):
+    """Plain TCP goes over all."""
+
+    def measure(self, plan: Round) -> RoundResult:
+        result = super().measure(plan)
+        return dataclasses.replace(result, host=np.ones_like(result.wrong))
+
+
+@pytest.mark.parametrize("kind", [Failing, TcpCarries])
 @pytest.mark.parametrize(("rounds", "held"), [({1, 2}, 0), ({1}, 1)])
-def test_a_slow_port_that_is_dead_at_times_explains_it_where_two_partners_saw_it(rounds: set[int], held: int) -> None:
-    block = judged(Failing({Part(PartKind.NIC, NODE, rail=0): 0.5}, rounds, wrong=False))
+def test_a_slow_port_that_is_dead_at_times_explains_it_where_two_partners_saw_it(
+    rounds: set[int], held: int, kind: type[Failing]
+) -> None:
+    """It carries something at other times, so that TCP over it shows no fault of software."""
+    block = judged(kind({Part(PartKind.NIC, NODE, rail=0): 0.5}, rounds, wrong=False))
     assert failed(block) == {NAME}
     assert len(set(block.suspected) - {NAME}) == held
+
+
+def test_a_dead_leaf_holds_each_node_behind_it_whatever_else_is_at_fault() -> None:
+    block = judged(Small(FABRIC, {Part(PartKind.LEAF, 1, rail=0): 0.0, Part(PartKind.NIC, NODE, rail=1): 0.0}))
+    assert failed(block) == {NAME}
+    assert set(block.suspected) == {FABRIC.nodes[node] for node in FABRIC.members[1]}
 
 
 class Below(Small):

@@ -47,6 +47,11 @@ def test_the_round_trip_that_one_end_measures_stands_in_both_directions() -> Non
     }  # fmt: skip
 
 
+def test_a_rail_over_which_nothing_goes_has_no_share() -> None:
+    first, _ = matrices(TOPOLOGY, [{"a": rows("b", 0.0), "b": rows("a", 0.0)}])
+    assert [(each.rate, each.share) for each in first.cells] == [(0.0, 0.0)] * 2
+
+
 def both(partner: str, first: float, second: float, wrong: float = 0.0) -> list[Measured]:
     """What arrives from a partner over both rails at once, each by the better of two flows, and over one alone."""
     slower = [each.model_copy(update={"labels": {**each.labels, "variant": "1"}}) for each in
