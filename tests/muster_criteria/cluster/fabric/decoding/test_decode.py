@@ -291,13 +291,9 @@ def test_a_switch_of_unknown_nodes_charges_none_of_them(nodes: int) -> None:
     assert (set(shared.touches) | suspected, set(shared.touches) & suspected) == (behind, set())
 
 
-def test_two_bad_ports_of_unknown_nodes_are_two_faults() -> None:
-    bad = {Part(PartKind.NIC, 3, rail=2): 0.5, Part(PartKind.NIC, 4, rail=2): 0.3}
-    assert set(named(Small(flat(32, 8), bad).isolate()[1])) == set(bad)
-
-
-def test_two_ports_of_unknown_nodes_that_are_slow_alike_may_be_one_cable_or_switch() -> None:
-    bad = {Part(PartKind.NIC, node, rail=2): 0.5 for node in (3, 4)}
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_two_bad_ports_of_unknown_nodes_may_be_one_cable_or_switch(share: float) -> None:
+    bad = {Part(PartKind.NIC, 3, rail=2): 0.5, Part(PartKind.NIC, 4, rail=2): share}
     assert set(named(Small(flat(32, 8), bad).isolate()[1])) == {Part(PartKind.SHARED, 0, rail=2)}
 
 

@@ -66,8 +66,7 @@ class Evidence:
 
     ``share`` is the median of its cells over those of its (round, rail); ``rounds`` are the numbers of the rounds in
     which it was low, ``partners`` node indices. ``confirmed``: in how many rounds of confirmation it was low.
-    ``touches``: nodes whose traffic goes over the part, as far as they were measured over it. ``confirming``: of a
-    node's part, the partners that were chosen to confirm it and did.
+    ``touches``: nodes whose traffic goes over the part, as far as they were measured over it.
     """
 
     part: Part
@@ -77,7 +76,6 @@ class Evidence:
     partners: tuple[int, ...]
     confirmed: int = 0
     touches: tuple[int, ...] = ()
-    confirming: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
