@@ -30,6 +30,10 @@ class PartKind(enum.StrEnum):
 
 
 OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
+_WIDE = frozenset({PartKind.LEAF, PartKind.UPLINK, PartKind.RAIL, PartKind.SHARED, PartKind.CONGESTION})
+
+CONFIRMATIONS = 2
+"""Different good partners with which a part must be low in rounds of confirmation."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -76,6 +80,12 @@ class Evidence:
     partners: tuple[int, ...]
     confirmed: int = 0
     touches: tuple[int, ...] = ()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is confirmed. A wide part is low with many nodes and leaves in each round, so two rounds do."""
+        wide = self.part.kind in _WIDE or self.symptom is Symptom.SILENT
+        return (len(self.rounds) if wide else self.confirmed) >= CONFIRMATIONS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ No partner can confirm such a part as the node's own: a node behind a slow switc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,9 +53,7 @@ def explain_dead(cells: Cells, rails: Sequence[int]) -> None:
         cells.explain(rounds, nodes, rail)
 
 
-def grouped(
-    cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags, is_named: Callable[[Evidence], bool]
-) -> list[Evidence]:
+def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> list[Evidence]:
     """The parts of nodes, with those put together that the nodes may share.
 
     A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed; a node that
@@ -67,28 +65,28 @@ def grouped(
         rail = each.part.rail if each.part.kind in _OF_A_RAIL else 0 if len(cells.topology.rails) == 1 else -1
         by_rail[rail].append(each)
     if not cells.topology.known:
-        return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(rail, parts, is_named)]
+        return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(rail, parts)]
     whole = by_rail.pop(-1, [])
-    found = [_unwitnessed(cells, -1, each) if is_named(each) else each for each in whole]
+    found = [_unwitnessed(cells, -1, each) for each in whole]
     for rail, parts in sorted(by_rail.items()):
-        found += _on_leaves(cells, rail, parts, everywhere, is_named)
+        found += _on_leaves(cells, rail, parts, everywhere)
     return found
 
 
 def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
-    """The node's part; or one that it shares with its leaf's uplinks, where no other node of the leaf is good on the
-    rail, or at all. A GPU that is low over two NICs is the node's all the same."""
+    """The node's part; or, once it is confirmed, one that it shares with its leaf's uplinks, where no other node of the
+    leaf is good on the rail, or at all. A GPU that is low over two NICs is the node's all the same."""
     leaf = cells.topology.leaf_of[each.part.a]
     others = [node for node in cells.topology.members[leaf] if node != each.part.a]
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    if each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
+    if not each.is_named or each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
         return each
     return _together(Part(PartKind.SHARED, leaf, rail=rail), [each])
 
 
-def _anywhere(rail: int, parts: Sequence[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
+def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
     """Parts of one rail, or of all rails at -1, where leaves are not known: two or more that are confirmed are one."""
-    alike = [each for each in parts if is_named(each) and each.part.kind is not PartKind.GPU]
+    alike = [each for each in parts if each.is_named and each.part.kind is not PartKind.GPU]
     if len(alike) < 2:
         return [*parts]
     return [_together(Part(PartKind.SHARED, 0, rail=rail), alike), *(each for each in parts if each not in alike)]
@@ -109,9 +107,7 @@ def fast(cells: Cells) -> Flags:
     return found
 
 
-def _on_leaves(
-    cells: Cells, rail: int, parts: list[Evidence], everywhere: Flags, is_named: Callable[[Evidence], bool]
-) -> list[Evidence]:
+def _on_leaves(cells: Cells, rail: int, parts: Sequence[Evidence], everywhere: Flags) -> list[Evidence]:
     measured: Flags = np.any((cells.low | cells.good)[:, :, rail], axis=0)
     by_leaf: dict[int, list[Evidence]] = defaultdict(list)
     for each in parts:
@@ -120,10 +116,10 @@ def _on_leaves(
     for leaf, here in by_leaf.items():
         nodes = [node for node in cells.topology.members[leaf] if measured[node]]
         low = {each.part.a for each in here} | {node for node in nodes if everywhere[node, rail]}
-        if len(nodes) > 1 and low.issuperset(nodes) and any(map(is_named, here)):
+        if len(nodes) > 1 and low.issuperset(nodes) and any(each.is_named for each in here):
             found.append(_together(Part(PartKind.LEAF, leaf, rail=rail), here, nodes))
         else:
-            found += [_unwitnessed(cells, rail, each) if is_named(each) else each for each in here]
+            found += [_unwitnessed(cells, rail, each) for each in here]
     return found
 
 
