@@ -110,7 +110,7 @@ class _Confirmation:
         kept = min(REFERENCES, places // 4)
         # Fewer than a comparison takes are compared with together with the others: suspects first.
         self.room = places // 2 - (kept if kept >= OTHERS_MIN else 0)
-        self.comparable = self.kinds = _kinds(topology, frozenset(self.met) - gone)
+        self.kinds = _kinds(topology, frozenset(self.met) - gone)
         """Which pairs can be compared with enough others of this round: within leaves (False), between them (True)."""
         self.one_kind = kept < REFERENCES
 
@@ -164,11 +164,9 @@ class _Confirmation:
         if own in self.slow_leaves:
             # Behind a slow uplink only partners of the own leaf show anything of the node, also those that it has met.
             wanted.sort(key=lambda each: each[1] != own)
-        # The only node of a leaf meets others in any case: what is as fast as pairs within leaves clears it.
-        any_kind = across or (True not in self.comparable and not set(self.good[own]) - {node})
         for known, leaf in wanted:
             for other in self.good[leaf]:
-                if other not in known and self._pair(node, other, any_kind):
+                if other not in known and self._pair(node, other, across):
                     return
 
     def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
