@@ -17,8 +17,6 @@ from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKi
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Topology
 
-_OF_A_RAIL = frozenset({PartKind.NIC, PartKind.GPU})
-
 
 def whole_rails(topology: Topology, levels: Sequence[Level]) -> list[Evidence]:
     """Rails whose cells were slower than the other rails alike in every round of the screening.
@@ -62,8 +60,7 @@ def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> li
     """
     by_rail: dict[int, list[Evidence]] = defaultdict(list)
     for each in of_nodes:
-        rail = each.part.rail if each.part.kind in _OF_A_RAIL else 0 if len(cells.topology.rails) == 1 else -1
-        by_rail[rail].append(each)
+        by_rail[max(each.part.rail, 0 if len(cells.topology.rails) == 1 else -1)].append(each)
     if not cells.topology.known:
         return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(rail, parts)]
     whole = by_rail.pop(-1, [])

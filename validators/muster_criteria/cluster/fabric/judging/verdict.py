@@ -58,11 +58,8 @@ def judge_fabric(
     """
     judge_cabling(rounds.topology, block)
     diagnosis = decode(rounds.topology, rounds.results)
-    parts = [
-        _in_names(rounds.topology, each, diagnosis.least(each), confirmed)
-        for confirmed, found in ((True, diagnosis.named), (False, diagnosis.suspects))
-        for each in found
-    ]
+    every = (*diagnosis.named, *diagnosis.suspects)
+    parts = [_in_names(rounds.topology, each, diagnosis.least(each)) for each in every]
     for part in parts:
         if part.node:
             _against(part, parts, rounds, block)
@@ -112,7 +109,7 @@ def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partne
     return min((each.share for each in over if not holds(each)), default=1.0)
 
 
-def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: bool) -> FaultyPart:
+def _in_names(topology: Topology, evidence: Evidence, least: float) -> FaultyPart:
     part = evidence.part
     return FaultyPart(
         kind=part.kind,
@@ -124,7 +121,7 @@ def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: b
         rounds=evidence.rounds,
         partners=tuple(topology.nodes[node] for node in evidence.partners if node >= 0),
         touches=tuple(topology.nodes[node] for node in evidence.touches),
-        confirmed=confirmed,
+        confirmed=evidence.is_named,
         least=least,
     )
 
