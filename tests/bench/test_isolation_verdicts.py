@@ -66,6 +66,7 @@ def test_a_slow_nic_does_not_pass_by_a_round_of_slow_pairs_where_leaves_are_unkn
         ("12, leaves unknown", 1, "slow uplink", 1.0, 2),  # slow cells are the median of a round
         ("8, leaves unknown", 8, "bad NIC", 0.5, 2),  # a partner of the screening is at fault too
         ("16, leaves unknown", 8, DEAD, 0.5, 6),
+        ("9, leaves unknown", 8, "slow uplink", 1.0, 6),  # of its own, that no other node of the block is behind
     ],
 )
 def test_a_healthy_node_behind_slow_links_does_not_fail_where_leaves_are_unknown(

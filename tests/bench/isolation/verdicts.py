@@ -1,8 +1,8 @@
 """Verdicts on the members of small blocks, as they are run by default: does a bad node pass, does a healthy one fail?
 
 Each world is planned, measured, decoded and judged as a block is, with everything but its rounds healthy. Where leaves
-are not known to the judge, the nodes are on leaves of four or five: the only node of a leaf is its leaf. A bad node
-*passes* where the gate would admit it: with PASS or WARN. Slow leaves and uplinks are no node's fault.
+are not known to the judge, the nodes are on leaves of four, and a ninth node has one of its own. A bad node *passes*
+where the gate would admit it: with PASS or WARN. Slow leaves and uplinks are no node's fault.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Tally:
 
 def worlds(faults: Iterable[str], seeds: Iterable[int]) -> Iterator[tuple[str, str, World, Topology, int]]:
     """(shape, fault, world, what is known of its topology, seed) of every combination."""
-    shapes = {**{name: (*(4,) * (nodes // 4 - 1), 4 + nodes % 4) for name, nodes in UNKNOWN.items()}, **KNOWN}
+    shapes = {**{name: (*(4,) * (nodes // 4), *(1,) * (nodes % 4)) for name, nodes in UNKNOWN.items()}, **KNOWN}
     for shape, rails, fault, between, seed in itertools.product(shapes, RAILS, faults, BETWEEN, seeds):
         leaves = [leaf for leaf, nodes in enumerate(shapes[shape]) for _ in range(nodes)]
         true = from_groups({f"n{at}": leaf for at, leaf in enumerate(leaves)}, [f"rail{rail}" for rail in range(rails)])

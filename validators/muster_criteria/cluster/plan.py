@@ -131,7 +131,7 @@ def cluster_deadline_s(block: BlockProgramme, level: str, nodes: int, asked: Ask
 
 
 def _params(probe: str, use: ProbeUse, level: str, asked: Asked) -> dict[str, Any]:
-    given = _set(use.params_at(level))
+    given = {name: value for name, value in use.params_at(level).items() if value is not None}
     if probe == COLLECTIVES and asked.soak_minutes:
         given["soak_minutes"] = max(asked.soak_minutes, given.get("soak_minutes", 0))
     if probe == TRAINING and asked.fault_run:
@@ -146,7 +146,3 @@ def _limit_s(probe: str, use: ProbeUse, level: str, nodes: int, asked: Asked) ->
         TRAINING: FAULT_RUN_S * asked.fault_run + PATH_NODE_S * nodes,
     }.get(probe, 0.0)
     return use.timeout_at(level) + more + (JOIN_TIMEOUT_S if probe in MEETING else 0.0)
-
-
-def _set(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Blocks below eight nodes, which compare no rates: what they show all the same, and what stays undecided."""
+"""Small blocks: what those below eight nodes show, which compare no rates, and what stays undecided."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from muster_criteria.cluster.fabric.decoding.parts import Part, PartKind
 from muster_criteria.cluster.fabric.judging.made import Rounds
 from muster_criteria.cluster.fabric.judging.verdict import judge_fabric
-from muster_criteria.cluster.fabric.topology import Topology, from_groups
+from muster_criteria.cluster.fabric.planner import next_round
+from muster_criteria.cluster.fabric.rounds import RoundResult
+from muster_criteria.cluster.fabric.topology import Topology, from_groups, unknown
 from muster_criteria.cluster.model import BlockFindings
 from muster_criteria.model import Lack
 from tests.muster_criteria.cluster.fabric.worlds import Small, failed, flat, judged, places, unjudged
+from tests.support.examples import examples
 
 
 def uneven(*sizes: int) -> Topology:
@@ -69,7 +74,7 @@ def test_without_leaves_a_block_too_small_to_compare_rates_neither_fails_nor_pas
     assert failed(block) == set()
     assert unjudged(rounds, found)["n1"] == [Lack.NOT_COMPARED] * rails
     if nodes == 3 or planted is not _paths:  # with more partners, paths are named
-        assert {each.kind for each in found.parts} == {PartKind.SHARED}
+        assert {each.kind for each in found.parts} <= {PartKind.NIC, PartKind.NODE}
         assert {name: {gap.code for gap in gaps} for name, gaps in block.suspected.items()} == {"n0": {Lack.UNDECIDED}}
 
 
@@ -98,3 +103,29 @@ def test_two_dead_ports_of_a_small_block_may_be_one_switch() -> None:
         name: {Lack.UNDECIDED} for name in ("n0", "n3")
     }
     assert [part.kind for part in found.parts] == [PartKind.SHARED]
+
+
+@st.composite
+def faulty_fabrics(draw: st.DrawFn) -> Small:
+    """Leaves of any size, one of which has a switch or uplinks at fault, on one rail or on all."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=2, max_size=6).filter(lambda each: 4 <= sum(each) <= 12))
+    rails, kind = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([PartKind.LEAF, PartKind.UPLINK]))
+    topology = from_groups(
+        {f"n{leaf}-{at}": leaf for leaf, size in enumerate(sizes) for at in range(size)},
+        [f"r{at}" for at in range(rails)],
+    )
+    leaf, share = draw(st.integers(0, len(sizes) - 1)), draw(st.sampled_from([0.0, 0.3, 0.8, 1.0]))
+    faults = {Part(kind, leaf, rail=rail): share for rail in draw(st.sampled_from([range(rails), range(1)]))}
+    return Small(topology, faults, frozenset(faults if share == 1.0 else ()))
+
+
+@given(faulty_fabrics(), st.integers(0, 99))
+@example(Small(from_groups({f"n{at}": at // 7 for at in range(8)}, ["r0"]), {Part(PartKind.UPLINK, 1, rail=0): 0.0}), 0)
+@examples(10)
+def test_no_leaf_or_uplink_fails_a_node_where_leaves_are_not_known(world: Small, seed: int) -> None:
+    """Also of a leaf that has one node in the block: no pair tells its uplinks from the node's port."""
+    known, results, block = unknown(world.topology.nodes, world.topology.rails), list[RoundResult](), BlockFindings()
+    while (plan := next_round(known, results, seed)) is not None:
+        results.append(world.measure(plan))
+    judge_fabric(Rounds(known, places(known), tuple(results)), block)
+    assert failed(block) == set()

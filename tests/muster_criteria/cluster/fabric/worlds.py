@@ -43,7 +43,6 @@ class Small:
         self.behind: tuple[frozenset[int], float, bool] = (frozenset(), 1.0, False)
         """Nodes behind a switch that the topology does not know and that carries all rails, what it leaves to them,
         and whether also among themselves."""
-        self.behind_rail: int | slice = slice(None)
         self.spared: frozenset[int] = frozenset()
         """Nodes whose pairs show no fault of the fabric."""
         self.together: Mapping[int, float] = {}
@@ -80,7 +79,7 @@ class Small:
                         crossed[at, rail] = np.minimum(crossed[at, rail], 100.0 * share)
             among, share, within = self.behind
             if (a in among) != (b in among) or (within and a in among):
-                alone[at, self.behind_rail] *= share
+                alone[at] *= share
             together[at] *= min(self.together.get(a, 1.0), self.together.get(b, 1.0))
             together[at] *= [
                 min(self.together_on.get((node, rail), 1.0) for node in (a, b)) for rail in range(rails)

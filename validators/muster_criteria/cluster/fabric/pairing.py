@@ -20,8 +20,6 @@ from muster_criteria.cluster.fabric.topology import Topology
 Pair = tuple[int, int]
 Matching = list[Pair]
 ROUNDS = 3
-_ROTATIONS = (1, 2, 3, 5)
-_SMALL = 4096
 
 FLOWS_FAR = 2
 """Flows over which a rail is measured between pods. There one pair is all that goes from a leaf to another one, so each
@@ -35,8 +33,7 @@ def screening(topology: Topology, seed: int) -> tuple[Round, ...]:
     if len(ranked) == 1:
         plans = [(Kind.SAME_LEAF, pairs) for pairs in _circles(ranked[0])]
     else:
-        rotations = _ROTATIONS if len(topology.nodes) <= _SMALL else _ROTATIONS[:1]
-        plans = min((_by_leaves(topology, ranked, rotation) for rotation in rotations), key=_repeated)
+        plans = _by_leaves(topology, ranked)
     return tuple(
         Round(at + 1, kind, tuple(pairs), FLOWS_FAR if kind is Kind.OTHER_POD else 1)
         for at, (kind, pairs) in enumerate(plans)
@@ -66,12 +63,7 @@ def _circles(nodes: Sequence[int]) -> Iterator[Matching]:
         yield [ordered(nodes[a], nodes[b]) for a, b in circle_round(len(nodes), number)]
 
 
-def _repeated(plans: list[tuple[Kind, Matching]]) -> int:
-    every = [pair for _, pairs in plans for pair in pairs]
-    return len(every) - len(set(every))
-
-
-def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> list[tuple[Kind, Matching]]:
+def _by_leaves(topology: Topology, ranked: list[list[int]]) -> list[tuple[Kind, Matching]]:
     slots = max(map(len, ranked))
     within, between = _within_pods(topology), _between_pods(topology)
     first = within or between
@@ -80,7 +72,7 @@ def _by_leaves(topology: Topology, ranked: list[list[int]], rotation: int) -> li
     plans = [
         (Kind.SAME_LEAF, same_leaf(ranked)),
         (Kind.OTHER_LEAF if within else Kind.OTHER_POD, _transposed(ranked, first, 0, 0)),
-        (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(ranked, *second, rotation)),
+        (Kind.OTHER_POD if between else Kind.OTHER_LEAF, _transposed(ranked, *second, 1)),
     ]
     met: set[Pair] = set()
     for _, pairs in plans:

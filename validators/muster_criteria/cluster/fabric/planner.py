@@ -76,7 +76,7 @@ def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], go
 
 
 class _Confirmation:
-    """One round of confirmation: nodes and their rails first, then paths, switches, and paths that faults covered."""
+    """One round of confirmation: nodes and their rails first, then paths, and paths that faults covered."""
 
     def __init__(
         self, topology: Topology, results: Sequence[RoundResult], diagnosis: Diagnosis, seed: int,
@@ -110,7 +110,7 @@ class _Confirmation:
         kept = min(REFERENCES, places // 4)
         # Fewer than a comparison takes are compared with together with the others: suspects first.
         self.room = places // 2 - (kept if kept >= OTHERS_MIN else 0)
-        self.comparable = self.kinds = _kinds(topology, frozenset(self.met) - gone)
+        self.kinds = _kinds(topology, frozenset(self.met) - gone)
         """Which pairs can be compared with enough others of this round: within leaves (False), between them (True)."""
         self.one_kind = kept < REFERENCES
 
@@ -125,9 +125,6 @@ class _Confirmation:
                 self._pair(part.a, part.b)
         for one, other in dict.fromkeys((part.a, part.b) for part in paths if not part.between_nodes):
             self._between(one, other)
-        for each in suspects:
-            if each.part.kind in (PartKind.UPLINK, PartKind.LEAF):
-                self._from_leaf(each.part.a)
         for one, other in dict.fromkeys((one, other) for one, other, _ in self.diagnosis.uncovered):
             self._between(one, other)
         for node in sorted(self.short):
@@ -167,11 +164,9 @@ class _Confirmation:
         if own in self.slow_leaves:
             # Behind a slow uplink only partners of the own leaf show anything of the node, also those that it has met.
             wanted.sort(key=lambda each: each[1] != own)
-        # The only node of a leaf meets others in any case: what is as fast as pairs within leaves clears it.
-        any_kind = across or (True not in self.comparable and not set(self.good[own]) - {node})
         for known, leaf in wanted:
             for other in self.good[leaf]:
-                if other not in known and self._pair(node, other, any_kind):
+                if other not in known and self._pair(node, other, across):
                     return
 
     def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
@@ -202,16 +197,6 @@ class _Confirmation:
                     new = not {a, b} & crossed if fresh else b not in self.met[a]
                     if new and self._pair(a, b):
                         return
-
-    def _from_leaf(self, leaf: int) -> None:
-        """Pairs two nodes of a leaf with good nodes of two other leaves."""
-        others = [at for at in range(len(self.good)) if at != leaf and at not in self.slow_leaves]
-        self.draw.shuffle(others)
-        free = [node for node in self.good[leaf] if node not in self.used]
-        for node, other in zip(free[:2], others, strict=False):
-            for partner in self.good[other]:
-                if partner not in self.met[node] and self._pair(node, partner):
-                    break
 
     def _references(self) -> list[tuple[int, int]]:
         """Pairs of good nodes: half of them between leaves, or all where the others are, and where none are left."""

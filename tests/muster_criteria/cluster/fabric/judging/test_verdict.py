@@ -54,16 +54,19 @@ def test_a_part_of_a_node_fails_that_node_alone_and_names_its_device(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("kind", [PartKind.NODE, PartKind.NIC])
-def test_a_part_of_a_node_whose_leaf_is_not_known_names_the_uplink_that_looks_the_same(
+@pytest.mark.parametrize("kind", [PartKind.NODE, PartKind.NIC, PartKind.GPU])
+def test_a_part_of_a_node_whose_leaf_is_not_known_may_be_its_uplink_unless_its_gpu_is_low_over_two_nics(
     kind: PartKind, share: float
 ) -> None:
     part = Part(kind, 5, rail=-1 if kind is PartKind.NODE else 1)
-    for topology, doubt in ((flat(12, 4), True), (fabric(4, 4), False)):
-        _, block, _ = judged(Small(topology, {part: share}))
-        ((finding,),) = block.findings.values()
-        assert finding.severity is Severity.CRITICAL
-        assert ("an uplink that no other member uses" in finding.summary) is doubt
+    for topology, doubt in ((flat(12, 4), kind is not PartKind.GPU), (fabric(4, 4), False)):
+        found, block, _ = judged(Small(topology, {part: share}))
+        name = topology.nodes[5]
+        assert [(each.kind, each.node, each.confirmed) for each in found.parts] == [(kind, name, True)]
+        assert [each.severity for each in block.findings[name]] == [Severity.WARNING if doubt else Severity.CRITICAL]
+        assert {at: [gap.code for gap in gaps] for at, gaps in block.suspected.items()} == (
+            {name: [Lack.UNDECIDED]} if doubt else {}
+        )
 
 
 @pytest.mark.parametrize("share", [0.5, 0.89, 0.905, 0.91, 0.915])
@@ -309,9 +312,9 @@ def test_a_node_that_lacks_the_backend_is_no_hardware_fault_and_does_not_pass() 
 
 def test_a_dead_port_on_a_rail_that_is_slower_as_a_whole_fails_its_node() -> None:
     faults = {Part(PartKind.NIC, node, rail=1): 0.0 if node == 3 else 0.5 for node in range(16)}
-    found, block, _ = judged(Small(flat(16, 2), faults))
+    found, block, rounds = judged(Small(fabric(4, 4, rails=2), faults))
     assert {each.kind for each in found.parts} == {PartKind.RAIL, PartKind.NIC}
-    assert [(name, each.severity) for name, (each,) in block.findings.items()] == [("n3", Severity.CRITICAL)]
+    assert failed(block) == {rounds.topology.nodes[3]}
 
 
 @pytest.mark.parametrize("part", [Part(PartKind.NODE, 5), Part(PartKind.NIC, 5, rail=1)])

@@ -21,11 +21,6 @@ from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis
 from muster_criteria.cluster.fabric.rounds import Flags, RoundResult
 from muster_criteria.cluster.fabric.topology import Topology
 
-CONFIRMATIONS = 2
-"""Different good partners with which a part must be low in rounds of confirmation."""
-
-_WIDE = frozenset({PartKind.LEAF, PartKind.UPLINK, PartKind.RAIL, PartKind.SHARED, PartKind.CONGESTION})
-
 
 def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
     """What the rounds show."""
@@ -39,16 +34,16 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
     wide = switches.low_switches(cells)
     low_everywhere = nodes.low_everywhere(cells)
     of_nodes += nodes.low_rails(cells, low_everywhere)
-    found = [*rails, *wide, *shared.grouped(cells, of_nodes, low_everywhere, is_named)]
+    found = [*rails, *wide, *shared.grouped(cells, of_nodes, low_everywhere)]
     uncovered = paths.uncovered(cells, {each.part for each in found})
     found += paths.low_paths(cells)
     at_once = together.laid_out_at_once(topology, results, cells)
     compared, not_judged = _compared(cells, found), together.not_judged(at_once, results, cells)
-    found += together.low_together(at_once, is_named)
+    found += together.low_together(at_once)
     found += _silent(cells, results)
     once = cells.open_low() & (cells.partner > np.arange(len(topology.nodes))[None, :])[:, :, None]
-    named = tuple(sorted((each for each in found if is_named(each)), key=lambda each: each.part))
-    suspects = tuple(sorted((each for each in found if not is_named(each)), key=lambda each: each.part))
+    found.sort(key=lambda each: each.part)
+    named, suspects = (tuple(each for each in found if each.is_named is wanted) for wanted in (True, False))
     return Diagnosis(
         named, suspects, uncovered, int(once.sum()), sum(each.unjudged for each in cells.levels),
         max(each.noise for each in cells.levels), compared,
@@ -72,13 +67,6 @@ def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, i
         nodes = list(each.touches)
         compared[nodes, rail] |= (low if each.part.kind in OF_THE_NODE else low_by_rate)[nodes, rail]
     return frozenset((int(node), int(rail)) for node, rail in np.argwhere(compared))
-
-
-def is_named(evidence: Evidence) -> bool:
-    """Whether it is confirmed. A wide part is low with many nodes and leaves in each round, so two rounds do."""
-    if evidence.part.kind in _WIDE or evidence.symptom == "silent":
-        return len(evidence.rounds) >= CONFIRMATIONS
-    return evidence.confirmed >= CONFIRMATIONS
 
 
 def _silent(cells: Cells, results: Sequence[RoundResult]) -> list[Evidence]:

@@ -105,7 +105,6 @@ def _evidence(cells: Cells, part: Part, rounds: Indices, node: int, rail: int | 
         tuple(map(int, partners)),
         len(chosen),
         (node,),
-        tuple(sorted(chosen)),
     )
 
 

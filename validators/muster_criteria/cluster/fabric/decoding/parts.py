@@ -30,6 +30,10 @@ class PartKind(enum.StrEnum):
 
 
 OF_THE_NODE = frozenset({PartKind.NODE, PartKind.GPU, PartKind.NIC})
+_WIDE = frozenset({PartKind.LEAF, PartKind.UPLINK, PartKind.RAIL, PartKind.SHARED, PartKind.CONGESTION})
+
+CONFIRMATIONS = 2
+"""Different good partners with which a part must be low in rounds of confirmation."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -66,8 +70,7 @@ class Evidence:
 
     ``share`` is the median of its cells over those of its (round, rail); ``rounds`` are the numbers of the rounds in
     which it was low, ``partners`` node indices. ``confirmed``: in how many rounds of confirmation it was low.
-    ``touches``: nodes whose traffic goes over the part, as far as they were measured over it. ``confirming``: of a
-    node's part, the partners that were chosen to confirm it and did.
+    ``touches``: nodes whose traffic goes over the part, as far as they were measured over it.
     """
 
     part: Part
@@ -77,7 +80,12 @@ class Evidence:
     partners: tuple[int, ...]
     confirmed: int = 0
     touches: tuple[int, ...] = ()
-    confirming: tuple[int, ...] = ()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is confirmed. A wide part is low with many nodes and leaves in each round, so two rounds do."""
+        wide = self.part.kind in _WIDE or self.symptom is Symptom.SILENT
+        return (len(self.rounds) if wide else self.confirmed) >= CONFIRMATIONS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,7 +47,9 @@ def _between_leaves(cells: Cells) -> list[Evidence]:
     cells_of: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for key, at, node in zip(keys[chosen], *(each[chosen] for each in np.nonzero(low)[:2]), strict=True):
         cells_of[int(key)].append((int(at), int(node)))
-    return [_evidence(cells, _path(cells, key), where) for key, where in sorted(cells_of.items())]
+    return [
+        _evidence(cells, Part(PartKind.PATH, *_unkey(cells, key)), where) for key, where in sorted(cells_of.items())
+    ]
 
 
 def _between_nodes(cells: Cells) -> list[Evidence]:
@@ -98,8 +100,3 @@ def _unkey(cells: Cells, flat: int) -> tuple[int, int, int]:
     leaves, count = len(cells.topology.leaves), len(cells.topology.rails)
     pair, rail = divmod(int(flat), count)
     return (*divmod(pair, leaves), rail)
-
-
-def _path(cells: Cells, flat: int) -> Part:
-    one, other, rail = _unkey(cells, flat)
-    return Part(PartKind.PATH, one, other, rail)

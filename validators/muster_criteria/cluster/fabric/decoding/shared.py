@@ -6,18 +6,16 @@ No partner can confirm such a part as the node's own: a node behind a slow switc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from muster_criteria.cluster.fabric.decoding.cells import Cells
 from muster_criteria.cluster.fabric.decoding.levels import EFFECT_MIN, Level
-from muster_criteria.cluster.fabric.decoding.nodes import NODES_MIN, symptom_of
+from muster_criteria.cluster.fabric.decoding.nodes import symptom_of
 from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Topology
-
-_OF_A_RAIL = frozenset({PartKind.NIC, PartKind.GPU})
 
 
 def whole_rails(topology: Topology, levels: Sequence[Level]) -> list[Evidence]:
@@ -53,85 +51,42 @@ def explain_dead(cells: Cells, rails: Sequence[int]) -> None:
         cells.explain(rounds, nodes, rail)
 
 
-def grouped(
-    cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags, is_named: Callable[[Evidence], bool]
-) -> list[Evidence]:
+def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> list[Evidence]:
     """The parts of nodes, with those put together that the nodes may share.
 
     A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed; a node that
-    is the only one of its leaf may share its leaf's uplinks. Where leaves are not known, ``_anywhere`` says which may
-    share a switch. ``everywhere``: (nodes, rails) that were low in every round.
+    is the only one of its leaf may share its leaf's uplinks. Where leaves are not known, several may share a switch.
+    ``everywhere``: (nodes, rails) that were low in every round.
     """
     by_rail: dict[int, list[Evidence]] = defaultdict(list)
     for each in of_nodes:
-        rail = each.part.rail if each.part.kind in _OF_A_RAIL else 0 if len(cells.topology.rails) == 1 else -1
-        by_rail[rail].append(each)
+        by_rail[max(each.part.rail, 0 if len(cells.topology.rails) == 1 else -1)].append(each)
     if not cells.topology.known:
-        return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(cells, rail, parts, is_named)]
+        return [each for rail, parts in sorted(by_rail.items()) for each in _anywhere(rail, parts)]
     whole = by_rail.pop(-1, [])
-    found = [_unwitnessed(cells, -1, each) if is_named(each) else each for each in whole]
+    found = [_unwitnessed(cells, -1, each) for each in whole]
     for rail, parts in sorted(by_rail.items()):
-        found += _on_leaves(cells, rail, parts, everywhere, is_named)
+        found += _on_leaves(cells, rail, parts, everywhere)
     return found
 
 
 def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
-    """The node's part; or one that it shares with its leaf's uplinks, where no other node of the leaf is good on the
-    rail, or at all. A GPU that is low over two NICs is the node's all the same."""
+    """The node's part; or, once it is confirmed, one that it shares with its leaf's uplinks, where no other node of the
+    leaf is good on the rail, or at all. A GPU that is low over two NICs is the node's all the same."""
     leaf = cells.topology.leaf_of[each.part.a]
     others = [node for node in cells.topology.members[leaf] if node != each.part.a]
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    if each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
+    if not each.is_named or each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
         return each
     return _together(Part(PartKind.SHARED, leaf, rail=rail), [each])
 
 
-def _anywhere(cells: Cells, rail: int, parts: list[Evidence], is_named: Callable[[Evidence], bool]) -> list[Evidence]:
-    """Parts of one rail, or of all rails at -1, where leaves are not known. Confirmed ones are put together if three
-    nodes have them; if two have them that are slow alike; each that bare cells alone confirm; and each with the nodes
-    that no good cell connects with its partners: both may be behind one switch, or one uplink, that all of its partners
-    are beyond."""
-    confirmed = [each for each in parts if is_named(each)]
-    rest = [each for each in parts if not is_named(each)]
-    if len(parts) >= NODES_MIN:
-        doubtful, beyond = confirmed, set[int]()
-    else:
-        apart = {each.part.a: _unconnected(cells, rail, each) for each in confirmed}
-        alike = {each.part.a for each in confirmed for other in parts if other is not each and _alike(each, other)}
-        cut_off = {node for node, nodes in apart.items() if len(nodes) + 1 >= NODES_MIN}
-        compared: Flags = np.any(cells.low & ~cells.bare & cells.chosen[:, :, None], axis=0)
-        columns = slice(None) if rail < 0 else rail
-        bare = {each.part.a for each in confirmed if not compared[each.part.a, columns].any()}
-        doubtful = [each for each in confirmed if each.part.a in alike | cut_off | bare]
-        beyond = {node for each in cut_off for node in apart[each]}
-    if not doubtful:
-        return parts
-    sure = [each for each in confirmed if each not in doubtful]
-    return [_together(Part(PartKind.SHARED, 0, rail=rail), doubtful, tuple(beyond)), *sure, *rest]
-
-
-def _alike(one: Evidence, other: Evidence) -> bool:
-    """Whether two nodes are so near to each other that one cause may explain both, such as a twin port or cable."""
-    return one.symptom is other.symptom and abs(one.share - other.share) <= EFFECT_MIN
-
-
-def _unconnected(cells: Cells, rail: int, evidence: Evidence) -> set[int]:
-    """The measured nodes that no chain of good and fast cells connects with a partner that confirmed the node's part.
-
-    Where most cells of a round are slow, so is its median, and a cell may be good that goes over what is at fault.
-    """
-    columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    good = (cells.good & fast(cells))[:, :, columns].sum(axis=2)
-    judged = (cells.good | cells.low)[:, :, columns].sum(axis=2)
-    linked: dict[int, set[int]] = defaultdict(set)
-    for at, node in zip(*np.nonzero((judged > 0) & (2 * good > judged)), strict=True):
-        linked[int(node)].add(int(cells.partner[at, node]))
-    reached, open_ = set(evidence.confirming), list(evidence.confirming)
-    while open_:
-        new = linked[open_.pop()] - reached
-        reached |= new
-        open_ += new
-    return set(map(int, np.flatnonzero(judged.any(axis=0)))) - reached - {evidence.part.a}
+def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
+    """Parts of one rail, or of all rails at -1, where leaves are not known: two or more that are confirmed are one."""
+    alike = [each for each in parts if each.is_named and each.part.kind is not PartKind.GPU]
+    if len(alike) < 2:
+        return [*parts]
+    return [_together(Part(PartKind.SHARED, 0, rail=rail), alike), *(each for each in parts if each not in alike)]
 
 
 def fast(cells: Cells) -> Flags:
@@ -149,9 +104,7 @@ def fast(cells: Cells) -> Flags:
     return found
 
 
-def _on_leaves(
-    cells: Cells, rail: int, parts: list[Evidence], everywhere: Flags, is_named: Callable[[Evidence], bool]
-) -> list[Evidence]:
+def _on_leaves(cells: Cells, rail: int, parts: Sequence[Evidence], everywhere: Flags) -> list[Evidence]:
     measured: Flags = np.any((cells.low | cells.good)[:, :, rail], axis=0)
     by_leaf: dict[int, list[Evidence]] = defaultdict(list)
     for each in parts:
@@ -160,10 +113,10 @@ def _on_leaves(
     for leaf, here in by_leaf.items():
         nodes = [node for node in cells.topology.members[leaf] if measured[node]]
         low = {each.part.a for each in here} | {node for node in nodes if everywhere[node, rail]}
-        if len(nodes) > 1 and low.issuperset(nodes) and any(map(is_named, here)):
+        if len(nodes) > 1 and low.issuperset(nodes) and any(each.is_named for each in here):
             found.append(_together(Part(PartKind.LEAF, leaf, rail=rail), here, nodes))
         else:
-            found += [_unwitnessed(cells, rail, each) if is_named(each) else each for each in here]
+            found += [_unwitnessed(cells, rail, each) for each in here]
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from muster_criteria.cluster.fabric.decoding.cells import Cells
@@ -17,21 +15,6 @@ UPLINK_NODES_MIN = 2
 """Nodes that are good within their leaf and low to others are behind an uplink, one of them would show a path."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Counts:
-    """Cells of each (leaf, rail), within the leaf and to others: low, judged, and how many nodes and partner leaves.
-    ``good_in``: nodes with a good cell within the leaf. Nodes are counted there, not cells: a node with a bad rail is
-    measured again and again within its leaf, and its cells would outvote those of the others."""
-
-    low_in: Figures
-    low_out: Figures
-    all_out: Figures
-    nodes_in: Figures
-    good_in: Figures
-    nodes_out: Figures
-    leaves_out: Figures
-
-
 def low_switches(cells: Cells) -> list[Evidence]:
     """Leaves and uplinks at fault, the surest first. Where leaves are not known there are none."""
     if not cells.topology.known:
@@ -39,8 +22,7 @@ def low_switches(cells: Cells) -> list[Evidence]:
     found: list[Evidence] = []
     unfound = np.ones((len(cells.topology.leaves), len(cells.topology.rails)))
     while True:
-        counts = _count(cells)
-        leaf_score, uplink_score = _leaf_score(counts), _uplink_score(counts)
+        leaf_score, uplink_score = _scores(cells)
         # What stays low behind a switch that was found is not the switch.
         score = np.maximum(leaf_score, uplink_score) * unfound
         if not score.size or score.max() <= 0.0:
@@ -53,23 +35,10 @@ def low_switches(cells: Cells) -> list[Evidence]:
             unfound[leaf, rail] = 0.0
 
 
-def _leaf_score(counts: _Counts) -> Figures:
-    """How many cells speak for each leaf switch, 0 where it is not at fault."""
-    within = (counts.nodes_in - counts.good_in >= MOST * counts.nodes_in) & (counts.nodes_in >= NODES_MIN)
-    beyond = counts.low_out >= MOST * counts.all_out
-    return np.where(within & beyond, counts.low_in + counts.low_out, 0.0)
-
-
-def _uplink_score(counts: _Counts) -> Figures:
-    """How many cells speak for each leaf's uplinks, 0 where they are not at fault."""
-    out = (counts.low_out >= MOST * counts.all_out) & (counts.nodes_out >= UPLINK_NODES_MIN)
-    # To a single other leaf it may be the path between the two, or the other's uplinks.
-    wide = counts.leaves_out >= 2
-    within = (counts.nodes_in > 0) & (2 * counts.good_in >= counts.nodes_in)
-    return np.where(out & wide & within, counts.low_out, 0.0)
-
-
-def _count(cells: Cells) -> _Counts:
+def _scores(cells: Cells) -> tuple[Figures, Figures]:
+    """How many cells speak for each leaf switch, and for each leaf's uplinks, 0 where they are not at fault: (leaves,
+    rails). Within a leaf, nodes are counted, not cells: a node with a bad rail is measured again and again within its
+    leaf, and its cells would outvote those of the others."""
     leaf, leaves, rails = cells.topology.leaf_array, len(cells.topology.leaves), len(cells.topology.rails)
     low, judged = cells.open_low(), cells.open_low() | cells.open_good()
     cross = cells.cross()[:, :, None]
@@ -81,15 +50,15 @@ def _count(cells: Cells) -> _Counts:
     met = np.zeros((leaves, leaves, rails), dtype=bool)
     rounds, nodes, at = np.nonzero(judged & cross)
     met[leaf[nodes], leaf[cells.partner[rounds, nodes]], at] = True
-    return _Counts(
-        by_leaf((low & ~cross).sum(axis=0)),
-        by_leaf((low & cross).sum(axis=0)),
-        by_leaf((judged & cross).sum(axis=0)),
-        by_leaf(np.any(judged & ~cross, axis=0)),
-        by_leaf(np.any(judged & ~low & ~cross, axis=0)),
-        by_leaf(np.any(judged & cross, axis=0)),
-        met.sum(axis=1).astype(np.float64),
-    )
+    low_in, low_out = by_leaf((low & ~cross).sum(axis=0)), by_leaf((low & cross).sum(axis=0))
+    nodes_in, nodes_out = by_leaf(np.any(judged & ~cross, axis=0)), by_leaf(np.any(judged & cross, axis=0))
+    good_in = by_leaf(np.any(judged & ~low & ~cross, axis=0))
+    beyond = low_out >= MOST * by_leaf((judged & cross).sum(axis=0))
+    of_leaf = beyond & (nodes_in - good_in >= MOST * nodes_in) & (nodes_in >= NODES_MIN)
+    # To a single other leaf it may be the path between the two, or the other's uplinks.
+    wide = (nodes_out >= UPLINK_NODES_MIN) & (met.sum(axis=1) >= 2)
+    of_uplinks = beyond & wide & (nodes_in > 0) & (2 * good_in >= nodes_in)
+    return np.where(of_leaf, low_in + low_out, 0.0), np.where(of_uplinks, low_out, 0.0)
 
 
 def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
@@ -98,7 +67,7 @@ def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
     over = here & (cells.partner >= 0) & (cells.cross() if kind is PartKind.UPLINK else True)
     low = over & cells.open_low()[:, :, rail]
     rounds, nodes = np.nonzero(low)
-    # The median of nodes, as in ``_Counts``.
+    # The median of nodes, as in ``_scores``.
     of_nodes = np.where(low, cells.share[:, :, rail], np.nan)[:, low.any(axis=0)]
     share = float(np.median(np.nanmedian(of_nodes, axis=0)))
     # Below a slow switch one rail of a node may corrupt as well, and below one that corrupts one may be dead.
@@ -120,7 +89,7 @@ def _explain(cells: Cells, over: Flags, low: Flags, rail: int) -> None:
     reached = np.zeros_like(over)
     for kind in (cross, ~cross):
         if (low & kind).any():
-            # The median of nodes, as in ``_Counts``: a bad port is measured again and again.
+            # The median of nodes, as in ``_scores``: a bad port is measured again and again.
             best = np.fmax.reduce(np.where(low & kind, share, np.nan), axis=0)
             with np.errstate(invalid="ignore"):
                 reached |= over & kind & (share >= (1.0 - EFFECT_MIN) * np.nanmedian(best))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def _quiet(cells: Cells) -> Flags:
     return quiet[:, None, None]
 
 
-def low_together(cells: Cells, is_named: Callable[[Evidence], bool]) -> list[Evidence]:
+def low_together(cells: Cells) -> list[Evidence]:
     """The parts that the cells of ``laid_out_at_once`` show."""
     of_nodes, found = [], []
     for each in nodes.low_nodes(cells):
@@ -78,5 +78,5 @@ def low_together(cells: Cells, is_named: Callable[[Evidence], bool]) -> list[Evi
             found.append(dataclasses.replace(first, part=Part(PartKind.CONGESTION, node), share=share))
         else:
             of_nodes.append(dataclasses.replace(first, share=share))
-    found += shared.grouped(cells, of_nodes, everywhere, is_named)
+    found += shared.grouped(cells, of_nodes, everywhere)
     return [dataclasses.replace(each, symptom=Symptom.TOGETHER) for each in found]

@@ -58,11 +58,8 @@ def judge_fabric(
     """
     judge_cabling(rounds.topology, block)
     diagnosis = decode(rounds.topology, rounds.results)
-    parts = [
-        _in_names(rounds.topology, each, diagnosis.least(each), confirmed)
-        for confirmed, found in ((True, diagnosis.named), (False, diagnosis.suspects))
-        for each in found
-    ]
+    every = (*diagnosis.named, *diagnosis.suspects)
+    parts = [_in_names(rounds.topology, each, diagnosis.least(each)) for each in every]
     for part in parts:
         if part.node:
             _against(part, parts, rounds, block)
@@ -112,7 +109,7 @@ def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partne
     return min((each.share for each in over if not holds(each)), default=1.0)
 
 
-def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: bool) -> FaultyPart:
+def _in_names(topology: Topology, evidence: Evidence, least: float) -> FaultyPart:
     part = evidence.part
     return FaultyPart(
         kind=part.kind,
@@ -124,7 +121,7 @@ def _in_names(topology: Topology, evidence: Evidence, least: float, confirmed: b
         rounds=evidence.rounds,
         partners=tuple(topology.nodes[node] for node in evidence.partners if node >= 0),
         touches=tuple(topology.nodes[node] for node in evidence.touches),
-        confirmed=confirmed,
+        confirmed=evidence.is_named,
         least=least,
     )
 
@@ -140,29 +137,28 @@ def _where(topology: Topology, evidence: Evidence) -> str:
 
 def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, block: BlockFindings) -> None:
     """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
-    what is low only with all rails at once, or what an unevenly slow leaf switch may have caused."""
-    uneven = any(_may_cause(each, part) for each in parts)
-    why = f"{part.title}: {part.observed}"
+    one that something else than the node's own part may explain. A GPU that is low over two NICs is the node's."""
+    why, doubts = f"{part.title}: {part.observed}", list[str]()
     if carries_nothing(part):
         why += _said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))
-    software, together = _carries_tcp(part, rounds), part.symptom is Symptom.TOGETHER
-    if together:
-        why += "; each rail alone is good, so look at what they share first: PCIe switch, NUMA node, PFC, routing"
-        block.suspect([part.node], Lack.UNDECIDED, why)
-    if software:
-        why += "; look at its RDMA first: limits of locked memory, GID, libraries"
-        block.suspect([part.node], Lack.UNDECIDED, why)
-    if uneven:
-        why += "; its leaf switch is slow, perhaps unevenly: repair that first, and test again"
-        block.suspect([part.node], Lack.UNDECIDED, why)
+    if part.symptom is Symptom.TOGETHER:
+        doubts.append("each rail alone is good, so look at what they share first: PCIe switch, NUMA node, PFC, routing")
+    if _carries_tcp(part, rounds):
+        doubts.append("look at its RDMA first: limits of locked memory, GID, libraries")
+    if any(_may_cause(each, part) for each in parts):
+        doubts.append("its leaf switch is slow, perhaps unevenly: repair that first, and test again")
     if not rounds.topology.known and part.kind is not PartKind.GPU and part.symptom is not Symptom.SILENT:
-        why += f"; leaves are not known (label {LEAF_LABEL}), and an uplink that no other member uses looks the same"
+        doubts.append(
+            f"leaves are not known (label {LEAF_LABEL}), and an uplink that no other member uses looks the same"
+        )
+    why = "; ".join([why, *doubts])
     if part.symptom is Symptom.SILENT:
         block.suspect([part.node], Lack.LOST, why)
     elif not part.confirmed:
         block.suspect([part.node], Lack.UNDECIDED, f"suspected, and not confirmed by two further partners: {why}")
-    doubtful = software or uneven or together or part.symptom is Symptom.SILENT
-    critical = part.confirmed and not doubtful
+    elif doubts:
+        block.suspect([part.node], Lack.UNDECIDED, why)
+    critical = part.confirmed and not doubts and part.symptom is not Symptom.SILENT
     wrong = part.symptom is Symptom.CORRUPTS
     block.add(
         part.node,
