@@ -1,6 +1,6 @@
 """What a probe is: a declaration (name, stage, parameters, metrics, needs) and one ``run`` method.
 
-A new probe is one new file in ``muster_node/probes``; nothing else is touched. A probe reaches hardware, compute and
+A new probe is one new file in ``muster_node/probes``; it runs where a programme names it. A probe reaches hardware, compute and
 time only through ``context.hardware`` (``muster_node.hardware.seam``), and reports only through the context.
 """
 
