@@ -5,22 +5,26 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 import muster_node.probes
 from muster.admission import backends, clusters
 from muster.errors import BadSettings
+from muster_criteria import policy_file
 from muster_criteria.fleet.series.readings import readings_of, together
+from muster_criteria.health import policy as health
 from muster_criteria.model import FaultClass, Verdict
 from muster_criteria.sku_files import declarations
 from muster_criteria.sku_files.learn import learn, rates
 from muster_criteria.sku_files.learned import as_file
-from muster_criteria.sku_files.skus import lint_sku, load_sku
+from muster_criteria.sku_files.skus import SHIPPED, lint_sku, load_sku
 from muster_criteria.sku_files.work import sku_work
 from muster_node.agent.registry import declaration, discover
 from muster_node.contract import Measurement
@@ -36,6 +40,7 @@ from tests.muster_reports.conftest import cpu_pass
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 SKUS = [EXAMPLES / "skus"]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
 
 
 @pytest.fixture
@@ -87,6 +92,21 @@ def test_the_sku_is_well_and_judges_what_the_probe_measured(installed: None) -> 
     assert verdict("burn_in", "memory_burn_mismatches", 1) is Verdict.FAIL
     assert verdict("integrity", "gemm_mismatches", 5) is Verdict.FAIL
     assert verdict("thermal", "soak_rate_drop", 60) is Verdict.FAIL
+
+
+def test_the_sku_on_the_page_is_well(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    name = yaml.safe_load(text)["sku"]
+    (tmp_path / f"{name}.yaml").write_text(text)
+    assert lint_sku(name, [tmp_path]) == []
+
+
+def test_the_health_policy_takes_the_entry_on_the_page() -> None:
+    (entry,) = re.findall(r"`(\{checks: .+\})`", PAGE)
+    text = f"{(SHIPPED / 'policies' / 'health.yaml').read_text()}  - {entry}\n"
+    policy = policy_file.parse(health.HealthPolicy, text.encode(), "the page")
+    added = policy.entries[-1]
+    assert health.entry_for(health.Facts(added.checks[0], bad_for_s=added.bad_for_s), policy) is added
 
 
 def test_floors_of_the_skus_rates_are_learned_without_a_limit_on_them(installed: None, tmp_path: Path) -> None:

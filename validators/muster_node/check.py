@@ -70,7 +70,7 @@ def check(probes: dict[str, type[Probe]], open_hardware: Callable[[], Hardware])
     items.append(_gpus(gpus, _needing(probes, "gpu"), Files()))
     items.extend(_rdma(Files()))
     items.extend(_privileges())
-    items.extend(_tools(probes))
+    items.extend(_tools(probes, Files()))
     return items
 
 
@@ -192,11 +192,12 @@ def _privileges() -> list[Item]:
     ]
 
 
-def _tools(probes: dict[str, type[Probe]]) -> list[Item]:
+def _tools(probes: dict[str, type[Probe]], files: Files) -> list[Item]:
     items = []
     needed = {need.partition(":")[2] for probe in probes.values() for need in probe.needs if need.startswith("tool:")}
     advice = {tool: advice for vendor in vendors() for tool, advice in vendor.tools.items()} | OPTIONAL_TOOLS
-    for tool in sorted(needed | set(advice)):
+    useful = {tool for vendor in vendors() if on_pci(files, vendor) for tool in vendor.tools}
+    for tool in sorted({*needed, *useful, *OPTIONAL_TOOLS}):
         path = shutil.which(tool)
         message = path or "not installed: {}".format(advice.get(tool, f"install {tool}"))
         items.append(Item(tool, path is not None, _needing(probes, "tool:" + tool), message))

@@ -1,7 +1,8 @@
 """What a probe is: a declaration (name, stage, parameters, metrics, needs) and one ``run`` method.
 
-A new probe is one new file in ``muster_node/probes``; nothing else is touched. A probe reaches hardware, compute and
-time only through ``context.hardware`` (``muster_node.hardware.seam``), and reports only through the context.
+A new probe is one new file in ``muster_node/probes``, which runs where a programme names it. A probe reaches hardware,
+compute and time only through ``context.hardware`` (``muster_node.hardware.seam``), and reports
+only through the context.
 """
 
 from __future__ import annotations

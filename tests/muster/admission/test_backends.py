@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster import store
-from muster.admission import service
+from muster.admission import backends, service
 from muster.admission.backend import AdmissionBackend, Mark
 from muster.admission.clusters import backend_of
 from muster.admission.entry import move
@@ -133,6 +134,24 @@ def test_a_cluster_that_is_not_configured_is_one_sentence(
     monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps(chosen))
     with pytest.raises(BadSettings if chosen else BadScheduler):
         backend_of("alpha")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"), [("import no_such_library", ModuleNotFoundError), ("", AttributeError), ("1 +", SyntaxError)]
+)
+def test_a_backend_that_cannot_be_loaded_is_one_sentence_with_the_cause(
+    text: str, cause: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its kind is known: what is missing is a library of its own, or ``BACKEND``."""
+    (tmp_path / "pbs.py").write_text(text)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    monkeypatch.setenv("MUSTER_SCHEDULERS", json.dumps({"alpha": {"kind": "pbs"}}))
+    try:
+        with pytest.raises(BadSettings) as refused:
+            backend_of("alpha")
+    finally:
+        sys.modules.pop("muster.admission.backends.pbs", None)
+    assert isinstance(refused.value.__cause__, cause)
 
 
 def served(there: str, node: str = "gpu-0001", state: State = State.PRODUCTION) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from muster_node import check, privilege
 from muster_node.hardware.host.sysfs import Files
+from muster_node.hardware.vendors import vendors
 from muster_node.probe import Probe
 from tests.muster_node.agent.harness import Node
 
@@ -113,6 +114,16 @@ def test_what_rdma_lacks_is_reported_where_there_are_ports_for_it(
     items = check._rdma(Files(tmp_path))
     assert tuple(item.item for item in items) == check.RDMA_ITEMS
     assert {item.item for item in items if not item.ok} == missing
+
+
+def test_the_tools_of_a_vendor_are_asked_for_where_it_has_a_device(tmp_path: Path) -> None:
+    own = {tool for vendor in vendors() for tool in vendor.tools}
+    assert own
+    assert own.isdisjoint(item.item for item in check._tools({}, Files(tmp_path)))
+    for vendor in vendors():
+        (tmp_path / "sys/bus/pci/devices" / vendor.name).mkdir(parents=True)
+        (tmp_path / "sys/bus/pci/devices" / vendor.name / "vendor").write_text(vendor.pci_id)
+    assert own <= {item.item for item in check._tools({}, Files(tmp_path))}
 
 
 def test_a_tool_that_the_path_of_a_login_leaves_out_is_found(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[
     probe = probes.get(key.rpartition(".")[2])
     if probe is None:
         known = ", ".join(sorted(probes)) or "none"
-        yield Problem(file, key, "unknown-probe", f"there is no such probe (known are {known})")
+        message = f"there is no such probe; `make declarations` enters a new one (known are {known})"
+        yield Problem(file, key, "unknown-probe", message)
         return
     for param in sorted(set(use.params) - probe.params):
         known = ", ".join(sorted(probe.params)) or "none"

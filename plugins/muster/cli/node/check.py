@@ -203,7 +203,7 @@ def for_sku(items: list[Item], sku_name: str, level: str) -> list[Item]:
         if item.item in by_rdma:
             needed += (PAIRS,)
         mark, message = item.mark, item.message
-        if item.item in ("gpu", "nvidia-smi") and mark != OK and not sku.devices.get("gpu"):
+        if item.item == "gpu" and mark != OK and not sku.devices.get("gpu"):
             continue
         if item.item == "gpu" and mark != OK and not item.needed_by:
             mark, message = MISSING, f"there is no GPU, and SKU {sku_name} has {sku.devices['gpu']}"
