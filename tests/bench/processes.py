@@ -13,12 +13,21 @@ import psutil
 
 def cpu_seconds(roots: Iterable[int]) -> float:
     """User and system time of these processes, of their living descendants, and of those that were reaped."""
-    total = 0.0
+    return spent(tree(roots))
+
+
+def tree(roots: Iterable[int]) -> list[psutil.Process]:
+    """These processes and their living descendants."""
+    found: list[psutil.Process] = []
     for root in roots:
         with contextlib.suppress(psutil.Error):
-            tree = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
-            total += sum(_own_and_reaped(process) for process in tree)
-    return total
+            found += [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+    return found
+
+
+def spent(processes: Iterable[psutil.Process]) -> float:
+    """User and system time of these processes, and of what they have reaped."""
+    return sum(_own_and_reaped(process) for process in processes)
 
 
 def _own_and_reaped(process: psutil.Process) -> float:

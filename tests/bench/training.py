@@ -2,36 +2,47 @@
 
 `python -m tests.bench.training --nodes 2 --ranks 4 --seed 1` (ranks in all); the last line is one JSON object. MFU is
 against the best matrix product measured on the same core, since a CPU has no published peak. `overhead_to_bare` is the
-median step of the block over that of the same model in a bare torchrun script, alternating, the median of the rounds.
-`cpu_to_bare` is the same of CPU time: all that the block's agents, nodes and ranks spend while it trains, over what the
-bare ranks spend, each per rank and step. Where other work keeps the cores busy the two differ: Linux shares a core by
-session (sched_autogroup), and agents have sessions that the bare script lacks.
+time of a step of the block over that of the same training in a bare torchrun script, `cpu_to_bare` the same of the CPU
+time of all processes of either. Both train in turns of a few steps, each stopped while the other trains, and a figure
+is the median of the pairs of turns. The other figures are of a block that trains alone. Where other work keeps the
+cores busy the two ratios differ: Linux shares a core by session (sched_autogroup), and agents have sessions that the
+bare script lacks. With `--bare-twice` a second bare script takes the block's place: how far the ratios are from 1 then
+is the error of the measurement.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from muster_criteria.cluster.goodput import Input, Inputs, forecast
+from muster_criteria.measured import Measured
 from muster_demo import watchdog
 from muster_node.workloads.models import llama
 from tests.bench import bars
-from tests.bench.processes import cpu_seconds
+from tests.bench.processes import tree
+from tests.bench.turns import Cost, Side, in_turns
 from tests.muster_node.cluster import blocks
 
+Sided = contextlib.AbstractContextManager[Side]
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = "cluster_training"
 LIMIT_S = 900.0
 WARM = 3
+TURN = 2
+"""Steps: about a second. The shorter, the more alike are the moments of both; no limit of the block runs out."""
+
+FIGURES = ("tokens_per_s", "mfu", "scaling", "step_p95_to_p50", "checkpoint_save_s", "resume_equal", "restart_s")
 RSC_1 = 6.50e-3
 """Failures a node and day of Meta's cluster RSC-1 (arXiv:2410.21680)."""
 
@@ -43,25 +54,18 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4, help="in all, the same number on each node")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--micro", type=int, default=2, help="micro-batches of 1,024 tokens a step and rank")
-    parser.add_argument("--rounds", type=int, default=3, help="of the block and the bare script, alternating")
+    parser.add_argument("--rounds", type=int, default=3, help="starts of the block and the bare script, in turns")
     parser.add_argument("--fault-steps", type=int, default=30, help="0: no rank is killed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bare-twice", action="store_true", help="the bare script against itself, and nothing else")
     args = parser.parse_args()
     if args.nodes < 2 or args.ranks < args.nodes or args.ranks % args.nodes:
         parser.error(f"{args.ranks} ranks cannot be shared evenly between {args.nodes} nodes; there are at least two")
-    rounds = [_round(args, number) for number in range(args.rounds)]
-    first = rounds[0]
-    figures = {
-        "tokens_per_s": first["tokens_per_s"],
-        "mfu": first["mfu"],
-        "scaling": statistics.median(each["scaling"] for each in rounds),
-        "step_p95_to_p50": statistics.median(each["step_p95_to_p50"] for each in rounds),
-        "checkpoint_save_s": first["checkpoint_save_s"],
-        "resume_equal": all(each["resume_equal"] for each in rounds),
-        "restart_s": first["restart_s"],
-        "overhead_to_bare": statistics.median(each["step_s"] / each["bare_s"] for each in rounds),
-        "cpu_to_bare": statistics.median(each["cpu_s"] / each["bare_cpu_s"] for each in rounds),
-    }
+    if args.bare_twice:
+        print(json.dumps(_ratios(args, _bare)))
+        return 0
+    first = _block_alone(args)
+    figures = {name: first[name] for name in FIGURES} | _ratios(args, _block)
     for name, value in {**first, **figures}.items():
         print(f"{name:24} {value}")
     if first["restart_s"] is not None and first["checkpoint_save_s"]:
@@ -74,41 +78,107 @@ def main() -> int:
     return bars.status(figures, bars.TRAINING)
 
 
-def _round(args: argparse.Namespace, number: int) -> dict[str, Any]:
+def _ratios(args: argparse.Namespace, other: Callable[[argparse.Namespace], Sided]) -> dict[str, float]:
+    """Of each pair of turns of all rounds, by the wall and by CPU time; the medians, and their spread as a line."""
+    pairs: list[tuple[Cost, Cost]] = []
+    for number in range(args.rounds):
+        with _bare(args) as bare, other(args) as side:
+            found = in_turns(side, bare, TURN, args.steps // TURN)
+        pairs += found
+        (wall_s, cpu_s), (bare_s, bare_cpu_s) = (
+            [sum(cost[part] for cost in costs) / (TURN * len(costs)) for part in (0, 1)]
+            for costs in zip(*found, strict=True)
+        )
+        print(f"round {number}: step {wall_s:.4f} s, bare {bare_s:.4f} s; "
+              f"its CPU time {cpu_s:.4f} s, bare {bare_cpu_s:.4f} s", flush=True)  # fmt: skip
+    figures = {}
+    for part, name in enumerate(("overhead_to_bare", "cpu_to_bare")):
+        low, figures[name], high = statistics.quantiles([one[part] / other[part] for one, other in pairs], n=4)
+        print(f"{name}: {figures[name]:.4f}, quartiles {low:.4f} and {high:.4f} of {len(pairs)} pairs of turns")
+    return figures
+
+
+@contextlib.contextmanager
+def _block(args: argparse.Namespace) -> Iterator[Side]:
     with tempfile.TemporaryDirectory(prefix="bench-training-") as folder:
-        found = _block(args, Path(folder), faults=number == 0)
-    found["bare_s"], found["bare_cpu_s"] = _bare(args)
-    print(f"round {number}: step {found['step_s']:.4f} s, bare {found['bare_s']:.4f} s; CPU a rank and step "
-          f"{found['cpu_s']:.4f} s, bare {found['bare_cpu_s']:.4f} s", flush=True)  # fmt: skip
-    return found
+        block = _started(args, Path(folder), alone_steps=1, fault_steps=0)
+        try:
+            block.await_progress(block.names[0], "phase training", LIMIT_S)
+            side = _side(args, [running.process.pid for running in block.running.values()])
+            yield side
+            side.signal(signal.SIGCONT)
+            _rows(block)
+        finally:
+            block.close()
 
 
-def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, Any]:
+@contextlib.contextmanager
+def _bare(args: argparse.Namespace) -> Iterator[Side]:
+    task = {"micro": args.micro, "per_node": args.ranks // args.nodes}
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.ranks),
+        "-m", "tests.bench.training_bare", json.dumps(task),
+    ]  # fmt: skip
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "validators")]), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit("the bare script failed")
+        yield _side(args, [process.pid])
+    finally:
+        for each in tree([process.pid]):
+            each.kill()
+        process.wait()
+
+
+def _side(args: argparse.Namespace, roots: Iterable[int]) -> Side:
+    """After its first steps, and stopped. Gloo sums in a ring: each rank sends all gradients nearly twice."""
+    step_bytes = 2 * (args.ranks - 1) * llama.SIZES[llama.CPU_SIZE].parameters * 4
+    side = Side(roots, step_bytes, LIMIT_S)
+    side.turn(WARM)
+    return side
+
+
+def _block_alone(args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="bench-training-") as folder:
+        block = _started(args, Path(folder), alone_steps=args.steps, fault_steps=args.fault_steps)
+        try:
+            return _figures(_rows(block))
+        finally:
+            block.close()
+
+
+def _started(args: argparse.Namespace, folder: Path, alone_steps: int, fault_steps: int) -> blocks.Block:
     shared = folder / "shared"
     shared.mkdir()
     size = llama.SIZES[llama.CPU_SIZE]
     params = {
-        "ranks": args.ranks // args.nodes, "same_steps": 2, "warm_steps": WARM, "alone_steps": args.steps,
+        "ranks": args.ranks // args.nodes, "same_steps": 2, "warm_steps": WARM, "alone_steps": alone_steps,
         "steps": args.steps, "tokens": args.micro * size.tokens, "shared_path": str(shared), "checkpoints": 5,
-        "fault_steps": args.fault_steps if faults else 0,
+        "fault_steps": fault_steps,
     }  # fmt: skip
     blocks.SEED = args.seed
     names = [f"n{number}" for number in range(args.nodes)]
     limits = {"stall_timeout_s": 60.0, "progress_timeout_s": 300.0}
     block = blocks.Block(folder, names, [(TRAINING, params)], limits=limits, simulated=False, probe_s=LIMIT_S)
-    try:
-        block.start()
-        before = _cpu_when(block, "phase training")
-        spent = _cpu_when(block, "phase paths") - before
-        ends = block.end(limit_s=LIMIT_S)
-    finally:
-        block.close()
-    rows = [row for end in ends.values() for row in end.result.measurements]
+    block.start()
+    return block
+
+
+def _rows(block: blocks.Block) -> list[Measured]:
+    """What the block has measured at its end."""
+    ends = block.end(limit_s=LIMIT_S)
     for end in ends.values():
         outcome = end.outcome(TRAINING)
         if outcome.status != "completed":
             raise SystemExit(f"the training {outcome.status}: {outcome.reason}")
+    return [row for end in ends.values() for row in end.result.measurements]
 
+
+def _figures(rows: Sequence[Measured]) -> dict[str, Any]:
     def values(metric: str, **labels: str) -> list[float]:
         return [
             row.value
@@ -119,8 +189,6 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
     for row in rows:
         if row.metric == "fault_run" and row.note:
             print(f"run with faults: {row.note}")
-    # The steps of the phase, warm-up included; the digest of the weights at its end is the block's, too.
-    cpu_s = spent / (args.ranks * (WARM + args.steps))
     restarts = values("fault_restart")
     return {
         "tokens_per_s": round(statistics.median(values("tokens_per_s", scope="block")), 1),
@@ -128,7 +196,6 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
         "scaling": round(values("scaling")[0], 4),
         "step_p95_to_p50": round(max(values("step_p95_to_p50")), 4),
         "step_s": statistics.median(values("step_time", scope="block", stat="p50")),
-        "cpu_s": cpu_s,
         "step_compute_s": max(values("step_compute")),
         "step_wait_s": statistics.median(values("step_wait")),
         "checkpoint_save_s": round(values("checkpoint_save", stat="p50")[0], 4),
@@ -138,36 +205,6 @@ def _block(args: argparse.Namespace, folder: Path, faults: bool) -> dict[str, An
         "restart_s": round(statistics.median(restarts), 3) if restarts else None,
         "lost_work_s": round(statistics.median(values("fault_lost_work")), 3) if values("fault_lost_work") else None,
     }
-
-
-def _cpu_when(block: blocks.Block, words: str) -> float:
-    """CPU seconds of all processes of the block, when its first node writes these words into its progress."""
-    path = block.running[block.names[0]].job / "progress.jsonl"
-    until = time.monotonic() + LIMIT_S
-    while not (path.exists() and words in path.read_text()):
-        if time.monotonic() > until:
-            raise SystemExit(f"the block did not come to its {words} within {LIMIT_S:g} s")
-        time.sleep(0.05)
-    return cpu_seconds(running.process.pid for running in block.running.values())
-
-
-def _bare(args: argparse.Namespace) -> tuple[float, float]:
-    """(median step, CPU time of a rank and step), in seconds."""
-    task = {"warm": WARM, "steps": args.steps, "micro": args.micro, "per_node": args.ranks // args.nodes}
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.ranks),
-        "-m", "tests.bench.training_bare", json.dumps(task),
-    ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), str(ROOT / "validators")])
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        raise SystemExit(f"the bare script failed: {done.stderr.strip().splitlines()[-1:]}")
-    found = json.loads(lines[-1])
-    return float(found["p50"]), float(found["cpu"])
 
 
 if __name__ == "__main__":

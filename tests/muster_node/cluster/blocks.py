@@ -92,9 +92,9 @@ class Block:
     def await_phase(self, name: str, phase: str) -> None:
         self.await_progress(name, f"phase {phase}")
 
-    def await_progress(self, name: str, words: str) -> None:
+    def await_progress(self, name: str, words: str, limit_s: float = 60.0) -> None:
         path = self.running[name].job / "progress.jsonl"
-        wait_for(lambda: path.exists() and words in path.read_text(), limit_s=60.0)
+        wait_for(lambda: path.exists() and words in path.read_text(), limit_s)
 
     def probe_process(self, name: str) -> int:
         """The process that runs the member's probe: of the agent's two children the one that is no watchdog."""

@@ -151,6 +151,9 @@ def test_a_lost_rank_is_named_with_its_device(block: Make, way: int) -> None:
     pair.start()
     for name in pair.names:
         pair.await_phase(name, "training")
+    # The groups of nodes, which have trained alone before, are gone with their threads.
+    threads = Path(f"/proc/{pair.rank_process('n1', 1)}/task").glob("*/comm")
+    assert [each.read_text() for each in threads].count("gloo_tcp_loop\n") == 1
     os.kill(pair.rank_process("n1", 1), way)
     ends = pair.end(limit_s=60.0)
     for end in ends.values():

@@ -19,7 +19,7 @@ from muster_node.cluster.storage.checkpoint import folders_of, same_loss, senten
 from muster_node.cluster.training.acceptance import turns_of
 from muster_node.cluster.training.faults import measured
 from muster_node.cluster.training.pace import HostPace, exposed_of
-from muster_node.cluster.training.trainer import BLOCK, Recipe, Trainer, Work, mesh_of, own_buffers
+from muster_node.cluster.training.trainer import BLOCK, Recipe, Trainer, Work, groups_of, own_buffers
 from muster_node.hardware.seam import RealClock
 from muster_node.workloads.models import llama
 
@@ -368,7 +368,7 @@ def test_nodes_exchange_gradients_once_a_step(micro: int, monkeypatch: pytest.Mo
     group: Any = Rank()
     timer = lambda: contextlib.nullcontext(SimpleNamespace(seconds=0.0, mean_clock_mhz=None))  # noqa: E731
     compute: Any = SimpleNamespace(physical=lambda *extents: extents, torch_device=device, timer=timer)
-    mesh = mesh_of(torch, SimpleNamespace(device=device), group)  # type: ignore[arg-type]
+    mesh = groups_of(torch, SimpleNamespace(device=device), group, llama.FSDP)  # type: ignore[arg-type]
     trainer = Trainer(torch, group, compute, Recipe("tiny", TINY, llama.FSDP, "float32"), mesh, BLOCK, 1)
     monkeypatch.setattr(torch.distributed, "all_reduce", counted)
     trainer.step(0, Work(micro, micro * TINY.tokens))

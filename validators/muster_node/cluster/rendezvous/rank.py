@@ -52,12 +52,16 @@ class RankGroup:
         """Starts a phase."""
         self.phase = phase
         self.mark("")
+        self.beat()
 
     def mark(self, activity: str) -> None:
-        """Reports progress: ``activity`` describes the work that begins. Without progress a rank counts as stuck."""
+        """Reports progress with the next sign of life: ``activity`` describes the work that begins.
+
+        Without progress a rank counts as stuck. A line of its own for each mark would wake the node's process several
+        times a step, which takes CPU time from the ranks.
+        """
         self.activity = activity
         self._marks += 1
-        self.beat()
 
     @contextlib.contextmanager
     def waiting(self, activity: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ from muster_node.cluster.rendezvous.rank import RankGroup
 from muster_node.cluster.storage.checkpoint_phase import checkpoint_phase
 from muster_node.cluster.training.bitwise import PART_ROWS, replica, rows_of, same_batch, spans_of
 from muster_node.cluster.training.pace import StepTimes
-from muster_node.cluster.training.trainer import BLOCK, NODE, Recipe, Trainer, Work, mesh_of
+from muster_node.cluster.training.trainer import BLOCK, NODE, Recipe, Trainer, Work, groups_of
 from muster_node.hardware.pytorch import require_torch
 from muster_node.hardware.seam import Compute, Device
 from muster_node.workloads.common import MIB, median, quantile, spread
@@ -82,9 +82,14 @@ class Acceptance:
         compute = group.hardware.compute(group.device)
         recipe = self._recipe(compute)
         with open_fabric(torch, group, compute.torch_device) as fabric:
-            mesh = mesh_of(torch, fabric, group)
-            work = self._alone(compute, recipe, mesh)
-            trainer = self._together(compute, recipe, mesh, work)
+            groups = groups_of(torch, fabric, group, recipe.layout)
+            work = self._alone(compute, recipe, groups)
+            if recipe.layout == llama.DDP and compute.torch_device.type == "cpu":
+                # DDP of all ranks does not need it, and threads of an idle gloo group wake 100 times a second.
+                gc.collect()  # its trainer refers to itself
+                torch.distributed.destroy_process_group(groups)
+                groups = None
+            trainer = self._together(compute, recipe, groups, work)
             self._paths(fabric)
             group.begin("same_batch_again")
             self._same_batches(mine, {AFTER: range(1)})
@@ -164,12 +169,12 @@ class Acceptance:
         compiled = bool(params["compile"]) and not group.hardware.simulated
         return Recipe(name, size, layout, DTYPES[self._kind], compiled)
 
-    def _alone(self, compute: Compute, recipe: Recipe, mesh: Any) -> Work:
+    def _alone(self, compute: Compute, recipe: Recipe, groups: Any) -> Work:
         """Each node by itself, all nodes at once; returns the work of a step, on which all agree."""
         group, params = self._group, self._params
         group.begin("calibration")
         best = self._gemm_best(compute, recipe)
-        trainer = Trainer(self._torch, group, compute, recipe, mesh, NODE, self._seed)
+        trainer = Trainer(self._torch, group, compute, recipe, groups, NODE, self._seed)
         work = self._work(trainer)
         group.begin("alone")
         steps = self._train(trainer, work, params["alone_steps"])
@@ -179,10 +184,10 @@ class Acceptance:
         self._give_back()
         return work
 
-    def _together(self, compute: Compute, recipe: Recipe, mesh: Any, work: Work) -> Trainer:
+    def _together(self, compute: Compute, recipe: Recipe, groups: Any, work: Work) -> Trainer:
         group, size = self._group, recipe.size
         alone = self._rate_alone
-        trainer = Trainer(self._torch, group, compute, recipe, mesh, BLOCK, self._seed)
+        trainer = Trainer(self._torch, group, compute, recipe, groups, BLOCK, self._seed)
         group.begin("training")
         steps = self._train(trainer, work, self._params["steps"])
         together = self._rates(BLOCK, recipe, work, steps, self._best)

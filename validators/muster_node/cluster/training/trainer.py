@@ -1,4 +1,4 @@
-"""Training of the decoder by PyTorch's own parallelism: DDP, or fully_shard (FSDP2), over a DeviceMesh of the ranks.
+"""Training of the decoder by PyTorch's own parallelism: DDP, or fully_shard (FSDP2) over a DeviceMesh of the ranks.
 
 Ours are the times. ``scope`` is what trains together: the ranks of one node, or of the whole block.
 """
@@ -52,7 +52,7 @@ class Trainer:
     """One rank's part in one training. Weights depend on the seed only, batches on rank and step too."""
 
     def __init__(
-        self, torch: Any, group: RankGroup, compute: Compute, recipe: Recipe, mesh: Any, scope: str, seed: int
+        self, torch: Any, group: RankGroup, compute: Compute, recipe: Recipe, groups: Any, scope: str, seed: int
     ) -> None:
         self._torch, self._group, self._compute, self._scope, self._seed = torch, group, compute, scope, seed
         self.recipe, self.size = recipe, llama.cut_down(recipe.size, compute.physical)
@@ -75,7 +75,9 @@ class Trainer:
             for layer in plain.layers:
                 layer.compile()
         self.ranks = group.world if scope == BLOCK else group.per_node
-        self.model = self._sharded(plain, mesh) if recipe.layout == llama.FSDP else self._copied(plain, mesh, simulated)
+        self.model = (
+            self._sharded(plain, groups) if recipe.layout == llama.FSDP else self._copied(plain, groups, simulated)
+        )
         fused = {"fused": True} if self._device.type == "cuda" else {}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, **fused)
 
@@ -139,9 +141,9 @@ class Trainer:
         seed = seed_of(self._seed, "share", self._scope, self._group.rank, number, micro)
         return llama.tokens_of(self._torch, self.size, seed).to(self._device)
 
-    def _copied(self, plain: Any, mesh: Any, simulated: bool) -> Any:
+    def _copied(self, plain: Any, node: Any, simulated: bool) -> Any:
         torch, pace, group = self._torch, self._pace, self._group
-        process_group = None if self._scope == BLOCK else mesh[_DEVICES].get_group()
+        process_group = None if self._scope == BLOCK else node
         # With one bucket a simulated device's work is over before anything is exchanged.
         bucket = _ONE_BUCKET_MIB if simulated else _BUCKETS_MIB
         ids = [self._device] if self._device.type == "cuda" else None
@@ -230,12 +232,14 @@ class Trainer:
 _NODES, _DEVICES = "nodes", "devices"
 
 
-def mesh_of(torch: Any, fabric: Fabric, group: RankGroup) -> Any:
-    """The DeviceMesh of the block: nodes × devices."""
+def groups_of(torch: Any, fabric: Fabric, group: RankGroup, layout: str) -> Any:
+    """What FSDP divides and copies over: the DeviceMesh of the block, nodes × devices. For DDP: the node's group."""
+    dist, per_node = torch.distributed, group.per_node
     with group.waiting("the groups of ranks"):
-        return torch.distributed.device_mesh.init_device_mesh(
-            fabric.device.type, (len(group.names), group.per_node), mesh_dim_names=(_NODES, _DEVICES)
-        )
+        if layout == llama.DDP:
+            return dist.new_subgroups(per_node)[0]
+        names = (_NODES, _DEVICES)
+        return dist.device_mesh.init_device_mesh(fabric.device.type, (len(group.names), per_node), mesh_dim_names=names)
 
 
 def own_buffers(ddp: type[Any]) -> dict[str, bool]:
