@@ -14,7 +14,8 @@ from muster_node.hardware.seam import Fact
 
 _TIME = re.compile(r"^(?:<\d{1,4}>)?\s*\[\s*(\d+(?:\.\d+)?)\]")
 
-PCI_ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
+PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f](?:\.[0-7])?\b", re.IGNORECASE)
+"""Disks behind Intel's VMD have domains of five digits, from 10000 on (drivers/pci/controller/vmd.c)."""
 _NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*)\b", re.IGNORECASE)
 
 TEXTS_MAX = 20
