@@ -22,12 +22,12 @@ def test_all_nodes_wait_at_once_and_each_that_ends_gets_its_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inflight, "HOLD_S", 3.0)  # a long one makes the rates exact, which nothing here asks for
-    found, (half, full) = inflight.measure(tmp_path, 8, seed=1, ending=2)
+    found, (half, full) = inflight.measure(tmp_path, 12, seed=1, ending=3)
     assert set(found) >= KEYS
-    assert found["nodes"] == 8
-    assert found["finished"] == found["ending"] == 2
-    assert (half["nodes"], full["nodes"]) == (4, 8)
-    # What four nodes add to a triggerer's memory is less than what its garbage collector frees meanwhile.
+    assert found["nodes"] == 12
+    assert found["finished"] == found["ending"] == 3
+    assert (half["nodes"], full["nodes"]) == (6, 12)
+    # What six nodes add to a triggerer's memory is less than what its garbage collector frees meanwhile.
     assert min(found[key] for key in KEYS - {"first_bend", "waiting_mb_per_node"}) > 0
     assert found["first_bend"] in inflight.LIMITS
 
