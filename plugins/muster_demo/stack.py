@@ -66,7 +66,6 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API__INSTANCE_NAME": "Muster demo",
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.6",
         "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "4",
         # A task must not fail because a busy laptop keeps it waiting.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -75,9 +74,8 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__TRIGGERER__CAPACITY": "50",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        # A changed file is read at once all the same; this is for files that could not be read. Each reading of all of
-        # them takes ten seconds of CPU time.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+        # A changed file is read at once all the same; this is for files that could not be read.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1800",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
 

@@ -14,7 +14,7 @@ import pytest
 
 from muster_criteria.cluster.fabric.decoding.parts import PartKind
 from muster_criteria.cluster.model import TRAINING, MemberResult
-from tests.bench.fabric.__main__ import KINDS, described, drawn, two
+from tests.bench.fabric.__main__ import KINDS, described, drawn, together
 from tests.bench.fabric.agents import places, topology
 from tests.bench.fabric.network import SLOW_MBIT, Network, die_with_parent
 from tests.bench.fabric.proof import PARTS, needs_namespaces
@@ -47,9 +47,13 @@ def test_faults_are_drawn_in_places_of_the_network(seed: int) -> None:
         assert (fault.part is None) == (kind == "late")
         assert fault.other != Network.leaf(fault.host)
         assert fault.part is None or described(fault.part)
-    one, other = two(draw)
-    assert one.part != other.part
-    assert Network.leaf(one.host) != Network.leaf(other.host)
+    for kinds in ((), ("uplink", "path", "late")):
+        faults = together(draw, kinds)
+        one, other = (fault.part for fault in faults[:2])
+        assert one != other
+        assert [fault.kind for fault in faults[: len(kinds)]] == list(kinds)
+        assert len({Network.leaf(fault.host) for fault in faults}) == len(faults) == max(2, len(kinds))
+        assert faults[0].rail != faults[1].rail
 
 
 def test_each_kind_is_planted_by_one_test_file() -> None:

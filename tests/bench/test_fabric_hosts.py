@@ -9,5 +9,5 @@ from tests.bench.fabric.proof import MARKS, assert_found
 pytestmark = [*MARKS, pytest.mark.early(7)]
 
 
-def test_a_slow_host_a_late_one_and_one_that_dies_are_found_and_nothing_else() -> None:
+def test_a_slow_host_and_one_that_dies_are_found_and_nothing_else() -> None:
     assert_found("hosts")

@@ -75,12 +75,18 @@ def drawn(kind: str, draw: random.Random, host: int | None = None, rail: int | N
     return Planted(kind, host, rail, other, parts[kind])
 
 
-def two(draw: random.Random, kinds: Sequence[str] = ()) -> tuple[Planted, Planted]:
-    """Two faults on different leaves, and on different rails: with so few hosts more cannot be told apart."""
-    first, second = kinds or draw.sample([kind for kind in KINDS if kind != "late"], 2)
-    one = drawn(first, draw)
-    far = [host for host in range(HOSTS) if Network.leaf(host) != Network.leaf(one.host)]
-    return one, drawn(second, draw, draw.choice(far), (one.rail + 1) % RAILS)
+def together(draw: random.Random, kinds: Sequence[str] = ()) -> tuple[Planted, ...]:
+    """Two faults at once, or those of these kinds, on different leaves, and each on another rail than the one before.
+
+    With so few hosts, more than two cannot be told apart; a late host is none.
+    """
+    faults: list[Planted] = []
+    for kind in kinds or draw.sample([kind for kind in KINDS if kind != "late"], 2):
+        taken = {Network.leaf(fault.host) for fault in faults}
+        far = [host for host in range(HOSTS) if Network.leaf(host) not in taken]
+        place = (draw.choice(far), (faults[-1].rail + 1) % RAILS) if faults else ()
+        faults.append(drawn(kind, draw, *place))
+    return tuple(faults)
 
 
 def run(faults: tuple[Planted, ...], seed: int) -> tuple[list[RoundResult], Diagnosis]:
@@ -113,7 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--twos", type=int, default=3, help="runs with two faults at once")
-    parser.add_argument("--kinds", default=",".join(KINDS), help=f"alone, or two joined by +: {', '.join(KINDS)}")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"alone, or several joined by +: {', '.join(KINDS)}")
     given = parser.parse_args()
     if os.geteuid() != 0:
         print("Network namespaces need root: run it as root.")
@@ -121,8 +127,8 @@ def main() -> int:
     draw, begun = random.Random(given.seed), time.monotonic()
     places = {kind: drawn(kind, draw) for kind in KINDS}  # of all kinds, so that they follow from the seed alone
     groups = [group.split("+") for group in given.kinds.split(",") if group]
-    runs = [two(draw, group) if len(group) == 2 else (places[group[0]],) for group in groups]
-    runs += [two(draw) for _ in range(given.twos)]
+    runs = [together(draw, group) if len(group) > 1 else (places[group[0]],) for group in groups]
+    runs += [together(draw) for _ in range(given.twos)]
     planted = found = wrong = 0
     print("| planted | named | rounds | noise | seconds |\n|---|---|--:|--:|--:|")
     for faults in runs:
