@@ -72,7 +72,9 @@ class _Nodes(pydantic.BaseModel):
     bmc_seconds: float = pydantic.Field(
         default=900.0, ge=0, description="seconds between readings of a BMC under load; 0: before and after it only"
     )
-    poll_seconds: float = pydantic.Field(default=5.0, gt=0, description="seconds between two looks at a running job")
+    poll_seconds: float = pydantic.Field(
+        default=5.0, gt=0, description="seconds between two looks at a running job; up to 30 as it runs on"
+    )
     retry_seconds: float = pydantic.Field(
         default=300.0, gt=0, description="seconds before an inconclusive stage is measured again"
     )

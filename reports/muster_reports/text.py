@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import itertools
 import re
 import textwrap
@@ -60,18 +61,24 @@ def in_each_text(value: Value, change: Callable[[str], str], keep: frozenset[str
 
     Enum members stay themselves; tuples of numbers (telemetry) are not walked.
     """
-    if isinstance(value, enum.Enum):
+    if value is None or isinstance(value, (enum.Enum, int, float)):
         return value
     if isinstance(value, str):
         return change(value)  # type: ignore[return-value]
     if isinstance(value, tuple):
         if value and isinstance(value[0], (int, float)):
             return value
-        return tuple(in_each_text(item, change, keep) for item in value)  # type: ignore[return-value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (field.name for field in dataclasses.fields(value) if field.name not in keep)
-        return dataclasses.replace(value, **{name: in_each_text(getattr(value, name), change, keep) for name in fields})
+        return tuple([in_each_text(item, change, keep) for item in value])  # type: ignore[return-value]
+    if names := _fields(type(value)):  # type: ignore[arg-type]
+        texts = {name: in_each_text(getattr(value, name), change, keep) for name in names if name not in keep}
+        return dataclasses.replace(value, **texts)  # type: ignore[type-var]
     return value
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields; none of any other type."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 def span(low: float, high: float, unit: str, digits: int = 4) -> str:

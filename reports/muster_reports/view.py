@@ -6,6 +6,7 @@ Mail, plain text and page all show the one ``View`` built here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
@@ -146,7 +147,8 @@ class View:
 def build(report: RunReport, limits: Limits) -> View:
     """The view of a report; every text is cleaned and cut to the limits."""
     kept = frozenset({"result_json", "run_url", "telemetry"})
-    cleaned = in_each_text(report, lambda text: clean(text, limits.chars), kept)
+    # Thousands of measurements have the same few names.
+    cleaned = in_each_text(report, functools.cache(lambda text: clean(text, limits.chars)), kept)
     report = dataclasses.replace(cleaned, node=clean(report.node, NODE_MAX))
     findings = group_findings(report.stages, limits)
     figures = figure_rows(report.stages)

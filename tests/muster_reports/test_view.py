@@ -9,11 +9,12 @@ import re
 import pytest
 
 from muster_criteria.model import COMMON_CAUSE, Action, FaultClass, Severity, Verdict
-from muster_reports import charts
+from muster_reports import charts, view
 from muster_reports.advice import BLOCK
 from muster_reports.document import COLOUR, MAIL_LIMITS, PAGE_LIMITS, SEVERITY_COLOUR
 from muster_reports.mail import render
 from muster_reports.model import RunReport
+from muster_reports.text import clean
 from muster_reports.view import build
 from tests.muster_reports.conftest import finding, observation, run, stage
 
@@ -265,6 +266,24 @@ def test_a_value_that_breaks_its_limit_is_not_written_as_the_limit_and_each_kind
     gpu, disks = dict(figures)["performance"]
     assert (gpu.median, gpu.limit) == ("2,609.7 GB/s", "≥ 2,609.9 GB/s")
     assert disks.devices == "disk:a and disk:b"
+
+
+def test_a_text_is_cleaned_once_however_many_measurements_have_it(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, cleaned = samples["hot_gpu"], 0
+    (first, *_) = report.stages
+    rows = tuple(dataclasses.replace(observation("sm_clock", "gpu0", 1.0, "MHz"), samples=each) for each in range(500))
+    judged = dataclasses.replace(first.judgement, observations=rows)
+
+    def count(text: str, *limit: int) -> str:
+        nonlocal cleaned
+        cleaned += 1
+        return clean(text, *limit)
+
+    monkeypatch.setattr(view, "clean", count)
+    build(dataclasses.replace(report, stages=(dataclasses.replace(first, judgement=judged),)), FULL)
+    assert 0 < cleaned < 500
 
 
 def test_figures_stand_as_median_and_range_beside_their_limit(samples: Samples) -> None:

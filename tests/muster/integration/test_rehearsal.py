@@ -6,18 +6,21 @@ import contextlib
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, MetaData, event, select
+from sqlalchemy import Engine, MetaData, event, select, text
 from sqlalchemy.engine.interfaces import CacheStats
 
 from muster import store
 from muster.errors import DatabaseNotReady
 from muster.integration import policy
 from muster.model.runs import RunKey
+from muster.store.database import access, engine
 from tests.muster import fleet
 from tests.support import lives
 
@@ -77,6 +80,21 @@ def test_a_run_after_it_compiles_nothing(rehearsal: ModuleType) -> None:
         lives.qualified("gpu-0001")
         store.reporting.run(RunKey("node_qualification", "gpu-0001__earlier"))
     assert statements == []
+
+
+@pytest.mark.needs_postgresql
+def test_of_workers_that_start_at_once_each_waits_for_its_turn(
+    postgresql_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearse = importlib.import_module(NAME).rehearse
+    monkeypatch.setattr(engine, "LOCK_TIMEOUT_MS", 1)
+    with ThreadPoolExecutor(1) as another:  # a thread has transactions of its own
+        with engine.writing() as session:
+            access.take_turns(session, "enrol")
+            waiting = another.submit(rehearse)
+            while not (session.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")) or waiting.done()):
+                time.sleep(0.01)
+        assert waiting.exception() is None
 
 
 def test_without_records_it_says_so_and_airflow_starts(

@@ -67,7 +67,7 @@ def conclude(key: RunKey) -> dict[str, str]:
         # An attempt that found the records away has not superseded what its stage passed with before a Clear.
         unmade = store.attempts.faulty_stages(key)
         judgements = [
-            each for stage, each in store.reporting.judgements(key).items()
+            each for stage, each in store.reporting.judgements(key, observed=False).items()
             if stage not in unmade or each.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
         ]  # fmt: skip
         verdict, headline = overall(judgements, run.required_stages)

@@ -37,6 +37,9 @@ GONE_POLLS = 3
 CONTACT_SECONDS = 60.0
 """Interval (s) at which a responding node is recorded as reachable."""
 
+SELDOM, SELDOM_S = 60, 30.0
+"""A job is looked at less often the longer it runs: its end is noticed within the 60th part of that, at most 30 s."""
+
 CLOSE_SECONDS = 3.0
 """Time (s) after which a connection that does not close is aborted."""
 
@@ -184,7 +187,7 @@ class Waiter:
         conn: asyncssh.SSHClientConnection | None = None
         failures = gone = 0
         touched = 0.0
-        watched = time.monotonic()
+        began = watched = time.monotonic()
         name = self.wait.node.name
         self._over_at = await self._deadline()
         try:
@@ -213,7 +216,7 @@ class Waiter:
                 if over := self._over(poll, gone):
                     return over
                 watched = await self._read_bmc(watched)
-                await asyncio.sleep(self.wait.poll_s)
+                await asyncio.sleep(max(self.wait.poll_s, min((time.monotonic() - began) / SELDOM, SELDOM_S)))
         finally:
             await _close(conn)
 

@@ -95,21 +95,25 @@ def unreported() -> list[RunKey]:
         return sorted(RunKey(dag_id, run_id) for dag_id, run_id in session.execute(query))
 
 
-def judgements(key: RunKey, *, node: str = "") -> dict[str, Judgement]:
-    """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun."""
+def judgements(key: RunKey, *, node: str = "", observed: bool = True) -> dict[str, Judgement]:
+    """The current judgement of each judged stage of the run, of ``node`` if it tests several. Raises UnknownRun.
+
+    ``observed``: with its observations, which may be thousands.
+    """
     with reading() as session:
         run = access.run_row(session, key, node)
         rows = session.scalars(select(StageRow).where(StageRow.run == run.id, StageRow.current))
-        found = {row.stage: _judgement(session, row) for row in rows}
+        found = {row.stage: _judgement(session, row, observed=observed) for row in rows}
     return {stage: found[stage] for stage in in_order(found)}
 
 
-def _judgement(session: Session, row: StageRow) -> Judgement:
+def _judgement(session: Session, row: StageRow, *, observed: bool = True) -> Judgement:
     return Judgement(
         stage=row.stage, level=row.level, verdict=Verdict(row.verdict), reason=row.reason,
         coverage=Coverage(row.required, row.measured, row.judged, _gaps(row.missing), _gaps(row.unjudged)),
-        findings=_findings(session, row), observations=_observations(session, row), simulated=row.simulated,
-        sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes), snapshot=row.snapshot,
+        findings=_findings(session, row), observations=_observations(session, row) if observed else (),
+        simulated=row.simulated, sku=row.sku, sku_version=row.sku_version, notes=tuple(row.notes),
+        snapshot=row.snapshot,
     )  # fmt: skip
 
 

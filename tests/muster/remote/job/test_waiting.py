@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -255,6 +256,34 @@ def test_a_deadline_is_that_of_the_records_whatever_this_machines_clock_says(
     monkeypatch.setattr(store.clock, "now", lambda: now)
     over = until_over(waiter(server, seen, deadline_at=now.timestamp() + left_s))
     assert over is kind
+
+
+@pytest.mark.parametrize("poll_s", [5.0, 45.0])
+@pytest.mark.parametrize("lasts_s", [1, 400, 3600, 26_600])
+def test_a_long_job_is_looked_at_seldom_and_its_end_noticed_soon_for_its_length(
+    monkeypatch: pytest.MonkeyPatch, lasts_s: float, poll_s: float
+) -> None:
+    now, looks = 0.0, 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def poll(_waiter: Waiter, _connection: object) -> waiting.Poll:
+        nonlocal looks
+        looks += 1
+        return waiting.Poll("boot", jobs.State.RUNNING if now < lasts_s else jobs.State.DONE, "", 0)
+
+    async def connect(_waiter: Waiter) -> None: ...
+
+    monkeypatch.setattr(waiting, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(Waiter, "_poll", poll)
+    monkeypatch.setattr(Waiter, "_connect", connect)
+    wait = Wait(NodeAddress("n1", "192.0.2.1", 22, "", ""), KEY, "/w", "boot", 1e11, grace_s=0.0, poll_s=poll_s)
+    assert until_over(Waiter(wait, Credentials, no_bmc)) is Kind.DONE
+    assert now - lasts_s <= max(poll_s, min(lasts_s / waiting.SELDOM, waiting.SELDOM_S))
+    assert looks <= 250 + lasts_s / waiting.SELDOM_S
 
 
 def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:

@@ -81,6 +81,12 @@ class TestReport:
         assert content["simulated"] is True
         assert "telemetry" not in content["stages"][0]
 
+    def test_a_verdict_is_read_without_what_was_measured(self, lease: Lease) -> None:
+        record(lease)
+        whole, short = (store.reporting.judgements(lease.key, observed=each) for each in (True, False))
+        assert whole["intake"].observations
+        assert short == {"intake": dataclasses.replace(whole["intake"], observations=())}
+
     def test_a_stage_without_a_result_has_its_verdict(self, lease: Lease) -> None:
         lost = fleet.judgement("intake", Verdict.INCONCLUSIVE)
         fleet.record(lease.key, None, lost)

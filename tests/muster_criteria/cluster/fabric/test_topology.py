@@ -210,6 +210,12 @@ def test_ibnetdiscover_of_a_rail_optimised_fabric() -> None:
     assert found["n3"] == ("S-00000000000000b1", "S-00000000000000f2")
 
 
+def test_the_outer_port_numbers_of_a_modular_switch_are_passed_over() -> None:
+    """As `ibnetdiscover -g` prints them: rdma-core, infiniband-diags/ibnetdiscover.c, out_switch_port."""
+    grouped = IBNET.replace('[33]\t"S-', '[33][ext 7]\t"S-').replace('[1]\t\t# "MF0;', '[1][ext 12]\t\t# "MF0;')
+    assert grouped.count("[ext ") > 2 and from_ibnetdiscover(grouped, NODES) == from_ibnetdiscover(IBNET, NODES)
+
+
 def test_ibnetdiscover_that_names_no_adapter_is_refused() -> None:
     with pytest.raises(BadTopology, match='"mlx5_0", not as'):
         from_ibnetdiscover(IBNET.replace("n1 mlx5_0", "mlx5_0"), NODES)

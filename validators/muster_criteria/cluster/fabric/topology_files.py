@@ -24,7 +24,9 @@ NODES_MAX = 100_000
 """Most names in a file: a range such as n[1-9999999999] must not fill the memory."""
 
 _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"\s*#\s*"([^"]*)"')
-_PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SH])-([0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?\s*#\s*"([^"]*)"')
+_NUMBER = r"\[(\d+)\](?:\[ext \d+\])?(?:\([0-9a-f]+\))?"
+"""A port; with `-g`, one of a modular switch has its number on the outside, too (rdma-core, ibnetdiscover.c)."""
+_PORT = re.compile(rf'^{_NUMBER}\s+"([SH])-([0-9a-f]+)"{_NUMBER}\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
 """Ends the description of the adapter that a switch with SHARP has inside: no node's."""
 _LLDP = re.compile(r"^lldp\.(.+?)\.(chassis\.name|port\.ifname)=(.+)$")
