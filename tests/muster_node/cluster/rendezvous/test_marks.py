@@ -68,4 +68,26 @@ def test_a_rank_that_hangs_with_the_interpreters_lock_is_the_one_that_is_named()
     assert failed.value.device == CORES[1].id
 
 
+def waits_then_fails(group: RankGroup) -> None:
+    """All wait for others when they last tell of themselves; one fails directly after that, by its own device."""
+    group.begin("training")
+    group.wait("sums")
+    group.beat()
+    time.sleep(0.5)
+    if group.local == 1:
+        group.work()
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+    time.sleep(600)
+
+
+def test_a_device_that_fails_after_it_waited_fails_for_the_hub_too() -> None:
+    alone = Alone(dataclasses.replace(alone_block(), stall_timeout_s=6.0))
+    context = Context(open_hardware(), {}, 1, Path(), _nothing, print)
+    with pytest.raises(DeviceFailed) as failed:
+        Ranks(alone, CORES, context).run(waits_then_fails)
+    assert failed.value.device == CORES[1].id
+    assert WAITING in alone.states
+    assert alone.state == WORKING  # by which the node tells the hub that the failure is its own
+
+
 def _nothing(*given: Any, **fields: Any) -> None: ...

@@ -158,6 +158,8 @@ class Ranks:
         for rank in sorted(failed, key=lambda rank: rank.state == WAITING):
             assert rank.failure is not None
             kind, sentence = rank.failure
+            if rank.state == WORKING:
+                self._group.state = WORKING  # signs of life may tell of a wait that is over
             if kind == "Skip":
                 raise Skip(sentence)
             if kind == "ValueError":
