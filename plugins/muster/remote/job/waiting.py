@@ -216,7 +216,10 @@ class Waiter:
                 if over := self._over(poll, gone):
                     return over
                 watched = await self._read_bmc(watched)
-                await asyncio.sleep(max(self.wait.poll_s, min((time.monotonic() - began) / SELDOM, SELDOM_S)))
+                # Soon where more is to be read: the exit status of a process that is gone, or output.
+                soon = gone or self._log_offset < min(poll.log_size, LOG_TOTAL_BYTES)
+                seldom_s = 0.0 if soon else min((time.monotonic() - began) / SELDOM, SELDOM_S)
+                await asyncio.sleep(max(self.wait.poll_s, seldom_s))
         finally:
             await _close(conn)
 

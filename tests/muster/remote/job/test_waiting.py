@@ -258,21 +258,20 @@ def test_a_deadline_is_that_of_the_records_whatever_this_machines_clock_says(
     assert over is kind
 
 
-@pytest.mark.parametrize("poll_s", [5.0, 45.0])
-@pytest.mark.parametrize("lasts_s", [1, 400, 3600, 26_600])
-def test_a_long_job_is_looked_at_seldom_and_its_end_noticed_soon_for_its_length(
-    monkeypatch: pytest.MonkeyPatch, lasts_s: float, poll_s: float
-) -> None:
-    now, looks = 0.0, 0
+def looked_at(
+    monkeypatch: pytest.MonkeyPatch, lasts_s: float, poll_s: float, then: jobs.State, bytes_s: int = 0
+) -> tuple[Kind, float, int, int]:
+    """How the waiting for a job ends, after how many seconds and looks, and the bytes of its log that were read."""
+    now, looks, read = 0.0, 0, 0
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    async def poll(_waiter: Waiter, _connection: object) -> waiting.Poll:
-        nonlocal looks
-        looks += 1
-        return waiting.Poll("boot", jobs.State.RUNNING if now < lasts_s else jobs.State.DONE, "", 0)
+    async def poll(waiter: Waiter, _connection: object) -> waiting.Poll:
+        nonlocal looks, read
+        looks, read = looks + 1, waiter._log_offset
+        return waiting.Poll("boot", jobs.State.RUNNING if now < lasts_s else then, "", int(now * bytes_s))
 
     async def connect(_waiter: Waiter) -> None: ...
 
@@ -281,9 +280,26 @@ def test_a_long_job_is_looked_at_seldom_and_its_end_noticed_soon_for_its_length(
     monkeypatch.setattr(Waiter, "_poll", poll)
     monkeypatch.setattr(Waiter, "_connect", connect)
     wait = Wait(NodeAddress("n1", "192.0.2.1", 22, "", ""), KEY, "/w", "boot", 1e11, grace_s=0.0, poll_s=poll_s)
-    assert until_over(Waiter(wait, Credentials, no_bmc)) is Kind.DONE
+    return until_over(Waiter(wait, Credentials, no_bmc)), now, looks, read
+
+
+@pytest.mark.parametrize("poll_s", [5.0, 45.0])
+@pytest.mark.parametrize("lasts_s", [1, 400, 3600, 26_600])
+def test_a_long_job_is_looked_at_seldom_and_its_end_noticed_soon_for_its_length(
+    monkeypatch: pytest.MonkeyPatch, lasts_s: float, poll_s: float
+) -> None:
+    kind, now, looks, _ = looked_at(monkeypatch, lasts_s, poll_s, jobs.State.DONE)
+    assert kind is Kind.DONE
     assert now - lasts_s <= max(poll_s, min(lasts_s / waiting.SELDOM, waiting.SELDOM_S))
     assert looks <= 250 + lasts_s / waiting.SELDOM_S
+
+
+def test_after_hours_it_is_looked_at_often_once_it_is_gone_or_writes_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, now, *_ = looked_at(monkeypatch, 7200, 5.0, jobs.State.GONE)
+    assert kind is Kind.VANISHED
+    assert now <= 7200 + waiting.SELDOM_S + 2 * 5.0
+    *_, read = looked_at(monkeypatch, 3600, 5.0, jobs.State.DONE, bytes_s=1000)
+    assert read > 3600 * 1000 - 2 * waiting.LOG_BYTES
 
 
 def test_another_host_key_ends_the_waiting(server: sshd.Sshd, client: paramiko.SSHClient, tmp_path: Path) -> None:
