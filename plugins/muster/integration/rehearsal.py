@@ -36,8 +36,9 @@ def rehearse() -> None:
     """Store a run and undo it. Raises MusterError where the records are away, or have another schema."""
     engine = store.engine
     try:
-        # Waits its turn: workers that start at once all store the same node.
-        with engine.rehearsal(), engine.transaction(), engine.reading() as session:
+        # Waits its turn, since workers that start at once all store the same node; not for ever: nothing starts before.
+        limit = engine.hurried(engine.BUSY_TIMEOUT_MS)
+        with limit, engine.rehearsal(), engine.transaction(), engine.reading() as session:
             for _ in _tasks():
                 session.expunge_all()  # each task reads for itself
     finally:

@@ -97,6 +97,17 @@ def test_of_workers_that_start_at_once_each_waits_for_its_turn(
         assert waiting.exception() is None
 
 
+@pytest.mark.needs_postgresql
+def test_a_lock_that_is_never_given_back_does_not_keep_airflow_from_starting(
+    postgresql_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearse = importlib.import_module(NAME).rehearse
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 100)
+    with ThreadPoolExecutor(1) as another, engine.writing() as session:
+        access.take_turns(session, "enrol")
+        assert isinstance(another.submit(rehearse).exception(20.0), DatabaseNotReady)
+
+
 def test_without_records_it_says_so_and_airflow_starts(
     muster_home: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

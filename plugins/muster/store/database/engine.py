@@ -72,7 +72,7 @@ _inherited: list[Pool] = []
 
 _checked: set[tuple[int, str]] = set()
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("rehearsing", default=False)
-_hurried: contextvars.ContextVar[bool] = contextvars.ContextVar("hurried", default=False)
+_hurried: contextvars.ContextVar[int] = contextvars.ContextVar("hurried", default=0)
 _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined", default=None)
 
 
@@ -143,8 +143,8 @@ def writing() -> Iterator[Session]:
         return
     bound = _ready().execution_options(muster_writes=True)
     with translated(), _Session(bound, expire_on_commit=False) as session, session.begin() as transaction:
-        if _hurried.get() and bound.dialect.name != SQLITE:
-            session.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
+        if (limit_ms := _hurried.get()) and bound.dialect.name != SQLITE:
+            session.execute(text(f"SET LOCAL lock_timeout = {limit_ms}"))
         yield session
         for ask in before_commit:
             ask(session)
@@ -160,9 +160,9 @@ def transaction() -> Iterator[None]:
         yield
 
 
-def hurried() -> AbstractContextManager[None]:
+def hurried(limit_ms: int = 0) -> AbstractContextManager[None]:
     """Within the block a transaction raises DatabaseNotReady where it would wait longer for a lock of another's."""
-    return _within(_hurried, True)
+    return _within(_hurried, limit_ms or LOCK_TIMEOUT_MS)
 
 
 def rehearsal() -> AbstractContextManager[None]:
