@@ -34,6 +34,10 @@ _NO_LEAVES = (
     "leaves are not known, so that a common switch and several ports look alike: give the nodes the label "
     f"{LEAF_LABEL}, and test again"
 )
+_UPLINK = (
+    "leaves are not known, and an uplink that no other member uses looks the same: look at cable, port and switch, or "
+    f"give the nodes the label {LEAF_LABEL}, and test again"
+)
 _SMALL_LEAF = (
     "all nodes of a small leaf are at fault, so that their switch and a port of each look alike: connect one of them "
     "to another switch, and test again"
@@ -148,9 +152,7 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
     if any(_may_cause(each, part) for each in parts):
         doubts.append("its leaf switch is slow, perhaps unevenly: repair that first, and test again")
     if not rounds.topology.known and part.kind is not PartKind.GPU and part.symptom is not Symptom.SILENT:
-        doubts.append(
-            f"leaves are not known (label {LEAF_LABEL}), and an uplink that no other member uses looks the same"
-        )
+        doubts.append(_UPLINK)
     why = "; ".join([why, *doubts])
     if part.symptom is Symptom.SILENT:
         block.suspect([part.node], Lack.LOST, why)
