@@ -76,7 +76,7 @@ def airflow_settings(login: Login, home: pathlib.Path, dags: pathlib.Path, plugi
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # A changed file is read at once all the same; this is for files that could not be read. Each reading of all of
         # them takes two seconds of CPU time.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1800",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
     }
 

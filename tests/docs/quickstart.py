@@ -87,7 +87,7 @@ def controller(home: Path, page: Quickstart, environment: Mapping[str, str] = os
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{port}/execution/",
         "MUSTER_AIRFLOW_URL": f"http://localhost:{port}", "MUSTER_POLL_SECONDS": "0.5",
         # No DAG changes: reading all of them every 30 s, as Airflow does by default, takes a third of a core.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "1800",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
     }  # fmt: skip
 
     def bash(commands: str) -> subprocess.CompletedProcess[str]:

@@ -46,15 +46,14 @@ def _found(cluster: str, kind: str) -> tuple[type[pydantic.BaseModel], Callable[
     try:
         if not kind.isidentifier():
             raise ModuleNotFoundError(name=name)
-        module = importlib.import_module(name)
-        found: tuple[type[pydantic.BaseModel], Callable[[Any], AdmissionBackend]] = module.BACKEND
+        model, make = importlib.import_module(name).BACKEND
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             known = ", ".join(sorted(each.name for each in pkgutil.iter_modules(backends.__path__)))
             raise BadSettings(f"MUSTER_SCHEDULERS: {cluster} is of kind {kind!r}; it is one of {known}") from None
         why = f"{type(error).__name__}: {one_line(str(error))[:200]}"
         raise BadSettings(f"MUSTER_SCHEDULERS: {cluster}: the backend {kind} cannot be loaded: {why}") from error
-    return found
+    return model, make
 
 
 def unreadable(cluster: str, error: Exception) -> str:

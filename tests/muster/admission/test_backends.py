@@ -137,7 +137,13 @@ def test_a_cluster_that_is_not_configured_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"), [("import no_such_library", ModuleNotFoundError), ("", AttributeError), ("1 +", SyntaxError)]
+    ("text", "cause"),
+    [
+        ("import no_such_library", ModuleNotFoundError),
+        ("", AttributeError),
+        ("BACKEND = None", TypeError),
+        ("1 +", SyntaxError),
+    ],
 )
 def test_a_backend_that_cannot_be_loaded_is_one_sentence_with_the_cause(
     text: str, cause: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -152,6 +158,7 @@ def test_a_backend_that_cannot_be_loaded_is_one_sentence_with_the_cause(
     finally:
         sys.modules.pop("muster.admission.backends.pbs", None)
     assert isinstance(refused.value.__cause__, cause)
+    assert str(refused.value).startswith("MUSTER_SCHEDULERS: alpha: the backend pbs cannot be loaded: ")
 
 
 def served(there: str, node: str = "gpu-0001", state: State = State.PRODUCTION) -> None:

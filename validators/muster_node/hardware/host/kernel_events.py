@@ -34,7 +34,7 @@ TROUBLE = re.compile(
     r"reset(?! state)|link( is)? down|fallen off|lost|offline|not respond|unrespons|dead\b|rejecting I/O|critical|"
     r"throttl|unexpected|dropped out|machine check|\bmce\b|call trace|warning:|cut here|page fault|remount|"
     r"read-only|bad (block|page|sector)|\bACA\b|check architecture|exception|controller is down|wedged|"
-    r"\bata[\d.]+: disabled|queue is closed|isn't ready|didn't send",
+    r"\bata[\d.]+: disabled|queue is closed|isn't ready|didn't (send|receive)",
     re.IGNORECASE,
 )
 """Words of trouble: wide on purpose, since a message that is not sent cannot be judged. ``muster device-events``
