@@ -1,4 +1,4 @@
-"""The health sweep: reads every node in service, without loading it, and acts on what it shows by the health policy.
+"""The health sweep: reads every node in service, without putting load on it, and acts by the health policy.
 
 Reading and acting are separate tasks, so reports from programs are acted upon even if no node can be read.
 """

@@ -196,7 +196,7 @@ class Slurm(AdmissionBackend):
 
         A node that is down, rebooting or in maintenance is drained too, since it would be open when it comes back;
         until then our reason is followed by the one that it showed, with who took it down or drained it. Raises
-        LeftAlone for a node that powers up for a job, or is in no known state; SchedulerDown.
+        LeftAlone for a node that powers up for a job, is a future one or in an unknown state; SchedulerDown.
         """
         self._our_user()  # as above
         node = self._node(name)

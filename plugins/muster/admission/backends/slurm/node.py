@@ -60,7 +60,7 @@ WAS = " (was: "
 """In our drain's reason, precedes the reason that the node, then unavailable, showed before."""
 
 BY = ", set by "
-"""Precedes the user who had set or drained such a node; absent if slurmctld had."""
+"""Precedes the user who had drained such a node or set it to DOWN; absent if slurmctld had set it to DOWN."""
 
 LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
 """slurmctld's reasons for setting a node DOWN that restarted, or did not answer for longer than SlurmdTimeout."""
