@@ -67,7 +67,7 @@ with DAG(
 
     @task
     def plan(first: bool = False, dag_run: Any = None) -> list[dict[str, str]]:
-        """Plan the next round of pairs by what the rounds so far show; nothing is left to find out: no pairs."""
+        """Plan the next round of pairs from the results so far; returns no pairs if nothing is left to find out."""
         return rounds.next_round(RunKey.of(dag_run), first=first)
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
@@ -100,10 +100,10 @@ with DAG(
         """Mail a report for each member; if mail is down, they are sent later."""
         return block.report(RunKey.of(dag_run))
 
-    # The members' names alone go from task to task, to make a task of each; all else is in the records.
+    # Tasks pass on only the members' names, to be mapped over; everything else is in the records.
     taken: Any = claim_block().as_setup()
-    # The rounds, unrolled, since each depends on what the ones before it show. A pair that fails ends none; a round
-    # without pairs is skipped, and with it those after it.
+    # The rounds are unrolled, since each depends on the results before it. A pair that fails ends no round; a round
+    # without pairs is skipped, and so are those after it.
     before: Any = taken
     with TaskGroup("fabric", prefix_group_id=False):
         for number, _ in enumerate(ROUND_STAGES, start=1):

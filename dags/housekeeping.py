@@ -21,12 +21,12 @@ LIVE = ["queued", "running"]
 
 
 def known(ti: Any) -> Callable[[str, Sequence[str]], int]:
-    """Returns how many of some runs, (DAG id, run ids), Airflow knows."""
+    """Returns a function of (DAG id, run ids): how many of these runs Airflow knows."""
     return lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids)))
 
 
 def live(ti: Any) -> Callable[[str, Sequence[str]], int]:
-    """Returns how many of some runs, (DAG id, run ids), are queued or running; one that was deleted is not."""
+    """Returns a function of (DAG id, run ids): how many of these runs are queued or running; a deleted one is not."""
     # Counts live runs, since reading the state of a deleted run is an error.
     return lambda dag_id, run_ids: int(ti.get_dr_count(dag_id, run_ids=list(run_ids), states=LIVE))
 
@@ -57,7 +57,7 @@ with DAG(
 
     @task
     def end_questions(ti: Any = None) -> list[str]:
-        """Drop questions whose run was marked or deleted: Airflow has them no more."""
+        """Drop questions whose run was marked or deleted: Airflow no longer has them."""
         return [str(key) for key in upkeep.end_questions(live(ti), known(ti))]
 
     @task
@@ -68,7 +68,7 @@ with DAG(
 
     @task(trigger_rule=TriggerRule.ALL_DONE)
     def report_ended(ti: Any = None) -> list[str]:
-        """Mail the reports of runs that ended without their own task that does it: marked, deleted, or swept."""
+        """Mail the reports of runs that ended without running their own report task: marked, deleted, or swept."""
         return [str(key) for key in upkeep.report_ended(live(ti))]
 
     @task

@@ -39,5 +39,5 @@ with DAG(
         """Choose the nodes."""
         return revalidation.pick(dag_run.run_id, params)
 
-    # Of a paused DAG, the runs would wait, and begin all at once.
+    # While the DAG is paused, its runs would queue up, and later begin all at once.
     forms.starting("revalidate", dags.NODE_REVALIDATION, fail_when_dag_is_paused=True).expand_kwargs(pick())

@@ -31,7 +31,7 @@ with DAG(
     render_template_as_native_obj=True,
     **forms.DAG_DEFAULTS,
 ):
-    # No XComs: each is a request of the task, no one takes anything from them, and what is returned stands in the log.
+    # No XComs: each costs the task a request, no task reads them, and the log shows what is returned.
     @task(do_xcom_push=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Claim the node for this run, unless another run holds it or it is in use."""
@@ -46,8 +46,8 @@ with DAG(
     intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES, pool=dags.BURN_POOL)
     taken: Any = claim().as_setup()
     concluded = conclude()
-    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
-    # Reported last: how a run ends that was not concluded is settled only when its node is released.
+    # Teardowns: they run however the run ends, and a failed mail does not change the run's outcome.
+    # Reported last: if a run was not concluded, its outcome is settled only when its node is released.
     released, reported = stage.release().as_teardown(setups=taken), stage.report().as_teardown(setups=taken)
 
     taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded >> released >> reported

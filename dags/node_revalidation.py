@@ -41,7 +41,7 @@ with DAG(
     render_template_as_native_obj=True,
     **forms.DAG_DEFAULTS,
 ):
-    # No XComs: each is a request of the task, no one takes anything from them, and what is returned stands in the log.
+    # No XComs: each costs the task a request, no task reads them, and the log shows what is returned.
     @task(do_xcom_push=False)
     def claim(params: Any = None, dag_run: Any = None) -> dict[str, Any]:
         """Take the node out of production, unless it is in use by now."""
@@ -52,13 +52,13 @@ with DAG(
         """Combine the stages' verdicts and return the node to production, or keep it out."""
         return revalidation.conclude(RunKey.of(dag_run))
 
-    # In no pool of new nodes: a node in service carries users' load anyway, so that its test adds none to what its rack
-    # must carry, and it waits for no slot out of production. Which idle nodes are chosen is limited by kW, too.
+    # Not in a pool of new nodes: a node in service carries users' load anyway, so its test adds none to its rack, and
+    # it must not wait for a slot while out of production. The choice of idle nodes is also limited by kW.
     intake, burn_in, integrity, performance, thermal = stage.tasks(*STAGES)
     taken: Any = claim().as_setup()
     concluded = conclude()
-    # Teardowns: they run however the run ends, and what becomes of the mail does not change the run's own outcome.
-    # Reported last: how a run ends that was not concluded is settled only when its node is released.
+    # Teardowns: they run however the run ends, and a failed mail does not change the run's outcome.
+    # Reported last: if a run was not concluded, its outcome is settled only when its node is released.
     released, reported = stage.release().as_teardown(setups=taken), stage.report().as_teardown(setups=taken)
 
     taken >> intake >> burn_in >> integrity >> performance >> thermal >> concluded >> released >> reported

@@ -61,7 +61,7 @@ with DAG(
         """Carry out the next rung of the ladder, unless a person decides."""
         return repair.act(RunKey.of(dag_run), incident)
 
-    # Without a timeout: it would end by a worker's clock, and the wait ends by that of the records.
+    # Without a timeout, which would use a worker's clock: the wait ends by the records' clock.
     @task.sensor(mode="reschedule", poke_interval=30)
     def returned(incident: int, dag_run: Any = None) -> bool:
         """Wait until the node is back after a restart; between two looks no worker is held."""
@@ -74,7 +74,7 @@ with DAG(
 
     @task
     def proofs(incident: int, dag_run: Any = None) -> list[dict[str, Any]]:
-        """Returns the test that can see the fault, to be started."""
+        """Returns the run to start of the test that can detect the fault."""
         return repair.proofs(RunKey.of(dag_run), incident)
 
     opened: Any = claim()

@@ -179,7 +179,7 @@ def way_to_test(node: str, state: str) -> str:
 
 
 def _way_to_remove(report: RunReport) -> str:
-    """The command that the stages' reasons name for their cause, as after a changed host key; "" if none does."""
+    """The command that a stage's reason names to remove its cause, as after a changed host key; "" if none does."""
     reasons = " ".join(stage.judgement.reason for stage in report.stages)
     named = _COMMAND.search(f"{report.headline} {reasons}")
     return f" ({named[1]})" if named else ""
@@ -220,13 +220,13 @@ def _part_steps(report: RunReport, severity: Severity) -> list[str]:
 
 
 def least_sure(findings: Iterable[Finding]) -> str:
-    """The lowest confidence, as ", confidence 80 %"; empty at 1: a rule that was broken is no estimate to quantify."""
+    """The lowest confidence, as ", confidence 80 %"; "" at 1, since a broken rule is not an estimate."""
     least = min(finding.confidence for finding in findings)
     return f", confidence {min(round(100 * least), 99)} %" if least < 1 else ""
 
 
 def serials_of(stages: Sequence[StageReport]) -> dict[str, str]:
-    """ "gpu3 serial 1650…" per device, from the facts that intake recorded; a suspected part in it has its own."""
+    """{device: "gpu3 serial 1650…"}, from the facts that intake recorded; not the serials of parts inside a device."""
     seen = (row for stage in stages for row in stage.judgement.observations)
     known = (row for row in seen if row.metric in ("gpu_serial", "serial_system") and row.text)
     return {row.device: f"{row.device} serial {row.text}" for row in known}

@@ -46,8 +46,8 @@ PAGE_LIMITS = Limits(rows=2000, full=40, items=200, first_screen=20, chars=2000)
 @dataclasses.dataclass(frozen=True)
 class Frame:
     """Differences between mail and page: the places of images and of cut-off entries. ``images``: series → address for
-    <img src>. ``rest``: ends "and 12 more …": where the reader finds the whole list. ``attachment``: returns the
-    footer's sentence with the place of the machine-readable result.
+    <img src>. ``rest``: ends "and 12 more …": where the reader finds the whole list. ``attachment``: the footer's
+    sentence that says where the machine-readable result is.
     """
 
     images: Mapping[str, str]

@@ -19,10 +19,10 @@ SERIES = "fabric"
 MAPS_MAX = 9
 """Maps that are drawn: all rails at once, then the rails with the lowest cells."""
 NAMED_MAX = 12
-"""With more nodes, rows and columns have no names; with more than this, cells no figures."""
+"""With more nodes than this, rows and columns have no names, and cells no figures."""
 COLUMNS = 4
 DARK = 0.4
-"""A cell of less luminance than this, of 1, has a white figure: both ends of the colour scale are dark."""
+"""A cell with less luminance (0 to 1) has a white figure: both ends of the colour scale are dark."""
 LOWEST, HIGHEST = 0.5, 1.1
 """The shares of the usual rate at which the colour scale ends."""
 

@@ -16,7 +16,7 @@ PROBES_MAX = 6
 """How many probes with the same end are named on the first screen."""
 
 _OWN_WHY = (Lack.NOT_COMPARED, Lack.NO_RDMA)
-"""What was measured and not judged for a reason that the reader can change."""
+"""Codes of figures that were measured but not judged, for a reason that the reader can remove."""
 
 ENDS = {
     "busy": "not run, the node is in use",

@@ -97,7 +97,7 @@ def charts_of(report: RunReport, drawn: Sequence[charts.Chart] | None = None) ->
 
 
 def report_id_of(report: RunReport) -> str:
-    """The same for the same finished run. A run may test several nodes, which end together: each has a report."""
+    """Returns an id that is the same for the same finished run and node: each node of a run has its own report."""
     return _digest(report.dag_id, report.run_id, report.node, report.verdict, moment(report.ended_at))
 
 

@@ -1,4 +1,4 @@
-"""A report for readers to whom other nodes, of its block or of the fleet, do not belong."""
+"""A report for readers who may not see other nodes of its block or of the fleet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster_reports.text import in_each_text
 
 ANOTHER = "another node"
 OPEN = "the circuit breaker is open:"
-"""The reason to hold a verdict that goes on with the fleet's counts."""
+"""How a reason to hold a verdict begins that continues with the fleet's counts."""
 _NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9_-]")
 _KEPT = frozenset(
     {
@@ -39,7 +39,7 @@ def without(report: RunReport, others: Collection[str]) -> RunReport:
         breaker="",
         why_held=report.why_held.partition(":")[0] if report.why_held.startswith(OPEN) else report.why_held,
     )
-    named = set(others) - _devices(report)  # a node may be called like a GPU
+    named = set(others) - _devices(report)  # a node may have the name of a device
     return in_each_text(cut, lambda text: unnamed(text, named), _KEPT)
 
 
@@ -50,8 +50,8 @@ def _devices(report: RunReport) -> set[str]:
 
 
 def unnamed(words: str, others: Collection[str]) -> str:
-    """The text with "another node" for each name of others, in whatever case and domain, and for each id of a run that
-    begins with one; for each IPv6 address of others first, since no name has a colon."""
+    """Returns the text with "another node" in place of each name of ``others``, in any case and domain, of each run id
+    that begins with one, and of each of their IPv6 addresses, which come first, since ``_NAME`` matches no colon."""
     lower = words.lower()
     addresses = sorted((each for each in others if ":" in each and each in lower), key=len, reverse=True)
     if addresses:
@@ -87,7 +87,7 @@ def _fabric(fabric: Fabric, others: Collection[str]) -> Fabric:
 
 
 def _part(part: FaultyPart, others: Collection[str]) -> FaultyPart | None:
-    """The part with those of the nodes that it touches; None if it is one of others, or touches others alone."""
+    """The part without ``others`` among what it touches; None if it is of one of them, or touches only them."""
     touches = tuple(name for name in part.touches if name not in others)
     if part.node in others or (part.touches and not touches):
         return None

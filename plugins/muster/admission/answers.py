@@ -1,4 +1,4 @@
-"""A person's answers to the questions about a node: what each will do, and carrying it out."""
+"""A person's answers to the questions about a node: what each answer will do, and how it is carried out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AFTER = {RMA: State.RMA, WITHDRAW: State.QUARANTINE}
 
 
 def check(option: str, node: Node, key: RunKey) -> None:
-    """Raise MusterError if that run would lose the answer now.
+    """Raise MusterError if that run could not carry out the answer now.
 
-    Another run holds the node, its evidence is newer than the question, or the test cannot begin.
+    That is the case if another run holds the node, its evidence is newer than the question, or the test cannot begin.
     """
     if lease := store.leases.get(node.name):
         raise NodeLeased(f"run {lease.run_id} of {lease.dag_id} holds {node.name}: answer when it has ended")
@@ -40,7 +40,7 @@ def check_test(option: str, node: Node, key: RunKey) -> None:
 
 
 def settle(asked: Question, link: str) -> None:
-    """Carry out the answer to a question once, with its record in one transaction; then the scheduler follows.
+    """Carry out the answer to a question once, and record it in the same transaction; then update the scheduler.
 
     Raises IllegalMove if it was carried out before or the node's evidence is newer than the question; else as
     ``carry_out``.
@@ -61,14 +61,14 @@ def carry_out(
     link: str = "",
     run: RunKey | None = None,
 ) -> None:
-    """Carry out the answer, and record it under the person's name; a re-test is only recorded: its run is the DAG's.
+    """Carry out the answer, and record it under the person's name; a re-test is only recorded: the DAG starts its run.
 
     The scheduler is not called. Raises IllegalMove, UnknownNode, and NoPerson without a named person and a reason.
     """
     if option == ADMIT:
         entry.admit_by(node, person, reason, option=option, link=link, run=run, dry_run=True)
         return
-    with store.engine.transaction():  # an answer without what it does would be shown as one that was carried out
+    with store.engine.transaction():  # an answer recorded without its effect would be shown as carried out
         store.verdicts.record_approval(node, person, option, reason, link=link, run=run)
         after = _AFTER.get(option)
         if after is not None and store.nodes.get(node).state is not after:

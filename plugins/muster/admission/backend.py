@@ -18,18 +18,18 @@ VERIFY = "muster:verify"
 """In a person's reason for a drain: test the node next, and open it if it passes."""
 
 TEST_PREFIX = "muster-test-"
-"""Begins the names of our test jobs."""
+"""The names of our test jobs begin with this."""
 
 LIMIT_MINUTES = 24 * 60
-"""At least so long is asked for, for waits and repeats."""
+"""Minimum time that a test job requests, since it may wait and repeat."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
     """What an admission shows with a node: the verdict, its date and the certificate's id.
 
-    ``verdict``: "revoked", with that date, if the certificate is. ``tested_since``: when the run began that the
-    admission rests on; None if it rests on no test that still holds.
+    ``verdict``: "revoked", with that date, if the certificate is. ``tested_since``: when the run began on which the
+    admission is based; None if it is based on no test that is still valid.
     """
 
     verdict: str
@@ -47,17 +47,17 @@ class Mark:
 class Seen:
     """A node as its scheduler shows it.
 
-    ``open``: users' jobs may begin on it. ``ours``: Muster closed it; without ``both``, alone. ``both``: the scheduler
-    keeps our closing together with somebody else's. ``foreign``: who else closed it, and why. ``foreign_since``: since
-    when, where known. ``by_scheduler``: the scheduler itself did, and no person or program. ``apart``: why it is not
-    opened now, nor tested while it serves (rebooting, powered down, not responding, down). ``booted``: since when a
-    node runs that we closed, and that its scheduler holds down only because it did not answer for a while; it answers
-    again. ``worked_on``: why others may be at work on it, closed or not (in maintenance, powered down), which may have
-    restarted it. ``kept``: why it is not free even closed, though that restarts no node. ``used_by``: the users' jobs
-    on it, or what it is promised to. ``unsure``: why it may be in use all the same. ``marked``: an open node shows what
-    ``admit`` set with it. ``created``: since when the scheduler has the node, where another machine that joins under
-    its name is a new node to it. ``drain``: our own drain, by its time and reason, where the scheduler may forget that
-    it was lifted.
+    ``open``: users' jobs may begin on it. ``ours``: Muster closed it, alone unless ``both``. ``both``: the
+    scheduler keeps our closing together with somebody else's. ``foreign``: who else closed it, and why.
+    ``foreign_since``: since when, where known. ``by_scheduler``: the scheduler itself closed it, not a person or a
+    program. ``apart``: why it is neither opened now nor tested in service (rebooting, powered down, not responding,
+    down). ``booted``: when a node that we closed started, if its scheduler holds it down only because it did not answer
+    for a while, and it answers again. ``worked_on``: why others may be working on it, and may have restarted it, closed
+    or not (in maintenance, powered down). ``kept``: why it is not free even when closed, for a reason that restarts no
+    node. ``used_by``: the users' jobs on it, or what it is promised to. ``unsure``: why it may be in use nevertheless.
+    ``marked``: an open node shows what ``admit`` set with it. ``created``: when the node was added to the scheduler,
+    if that treats another machine of the same name as a new node. ``drain``: time and reason of our own drain, if the
+    scheduler may forget that it was lifted.
     """
 
     open: bool
@@ -83,23 +83,23 @@ class Seen:
 
     @property
     def in_hand(self) -> str:
-        """Who closed it and may be at work on it, and why: a person or a program, and not its scheduler itself."""
+        """Who closed it, and may be working on it, and why: a person or a program, but not the scheduler itself."""
         return "" if self.by_scheduler else self.foreign
 
     @property
     def theirs(self) -> str:
-        """Why Muster begins nothing by itself on a node that is closed, "" if nothing keeps it from that."""
+        """Why Muster starts nothing by itself on the node, since somebody closed it; "" if it may."""
         return f"it is closed: {self.in_hand}" if self.in_hand and not self.verify else ""
 
     def proved(self, tested_since: datetime.datetime | None) -> bool:
-        """Whether a node that came back was tested since."""
+        """Whether a node that came back (``booted``) was tested after its start."""
         return bool(self.booted and tested_since and tested_since > self.booted)
 
     def stays_closed(self, mark: Mark) -> str:
-        """Returns why an admission leaves the node as it is, "" if it may open it: it is not apart, or was tested since
-        it came back, and no other closed it, or a test passed that the person who closed it wanted, and that began
-        afterwards.
-        """
+        """Returns why an admission must not open the node; "" if it may.
+
+        It may if the node is not apart, or was tested since it came back; and if no one else closed it, or if the
+        person who closed it requested a test and one that began afterwards has passed."""
         if self.apart and not self.proved(mark.tested_since):
             start = f"{self.booted:%H:%M, %d %B} UTC" if self.booted else ""
             began = f", and no whole test of it began since it started at {start}" if start else ""
@@ -109,10 +109,10 @@ class Seen:
 
     @property
     def allocation(self) -> str:
-        """To whom or what the node is allocated ("Slurm job 4711 of alice"), or may be at any moment, "" if it is not:
-        what stops a test that a person starts, and a repair.
+        """To whom or what the node is allocated ("Slurm job 4711 of alice"), or may be at any moment; "" if it is not.
 
-        One that is closed and down is not: what was repaired by a restart is proved by a test before it is opened.
+        An allocation stops a test that a person starts, and a repair. A node that is closed and down is not allocated:
+        if a restart repairs it, a test has to prove that before it is opened.
         """
         return self.taken or self.unsure
 
@@ -136,7 +136,7 @@ _Shown = TypeVar("_Shown")
 
 
 def each_alone(shown: Mapping[str, _Shown], seen: Callable[[_Shown], Seen]) -> dict[str, Seen]:
-    """Returns {name: the node as ``seen`` reads it}. One that cannot be read is apart: it stops none of the others."""
+    """Returns {name: the node as ``seen`` reads it}. A node that cannot be read is apart: it stops no other."""
     found: dict[str, Seen] = {}
     for name, each in shown.items():
         try:
@@ -154,13 +154,13 @@ class PreemptibleTests(Protocol):
     """Tests of idle nodes as jobs of their scheduler, each of which gives its node back to any job of a user.
 
     ``job``: the test's name, which begins with TEST_PREFIX; ``minutes``: how long its stages may take together. The
-    scheduler ends it after LIMIT_MINUTES, or after these if they are more; sooner where it lets no job run for so long,
-    but not before these have passed. Each method raises SchedulerDown.
+    scheduler ends it after the larger of ``minutes`` and LIMIT_MINUTES, or after its own limit if that is shorter, but
+    never before ``minutes`` have passed. Each method raises SchedulerDown.
     """
 
     def check(self, nodes: Collection[str], minutes: int) -> None:
-        """Raise BadScheduler unless every job of a user takes any of the nodes back from ours, at once, and a test may
-        run for as long as its stages may take.
+        """Raise BadScheduler unless any job of a user takes a node back from a test at once, and a test may run for as
+        long as its stages may take.
         """
 
     def begin(self, node: str, job: str, minutes: int) -> None:
@@ -176,36 +176,34 @@ class PreemptibleTests(Protocol):
         """
 
     def end(self, job: str) -> None:
-        """Cancel the job, if it is there, and wait until its end can touch no other test. Raises SchedulerDown if it
+        """Cancel the job, if it is there, and wait until its end can affect no other test. Raises SchedulerDown if it
         does not end in time.
         """
 
 
 class AdmissionBackend:
-    """A scheduler, which knows nodes by names of its own.
+    """A scheduler, which has its own names for nodes.
 
-    Every method ends within its deadlines and is idempotent: repeated, it changes nothing. Each raises SchedulerDown if
-    the scheduler does not answer, refuses, or did not do what it confirmed. ``wanted_at`` names a change: it is the
-    same for every repetition, and later for each later change of the node.
+    Every method ends within its deadlines and is idempotent. Each raises SchedulerDown if the scheduler does not
+    answer, refuses, or did not do what it confirmed. ``wanted_at`` identifies a change: it is the same for every
+    repetition, and later for each later change of the node.
 
-    ``tests``: how idle nodes are tested without closing them; None if a test closes its node. ``end_jobs``: ends the
-    users' jobs on a node, by name, and yields a description of each once it has ended that one; None unless the
-    cluster's settings want it (``end_corrupted_jobs``).
+    ``tests``: how idle nodes are tested without closing them; None if a test closes its node. ``end_jobs(name)``: ends
+    the users' jobs on a node, and yields a description of each one that it has ended; None unless the cluster's
+    settings enable it (``end_corrupted_jobs``).
     """
 
     tests: PreemptibleTests | None = None
     end_jobs: Callable[[str], Iterable[str]] | None = None
 
     def check_rights(self) -> None:
-        """Raise SchedulerDown if our login may not change the nodes, where that can be asked without a change;
-        BadScheduler if the scheduler's own settings prevent what we do with them.
+        """Raise SchedulerDown if our login may not change nodes, as far as that can be checked without a change;
+        BadScheduler if the scheduler's settings prevent what Muster does with nodes.
         """
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
-        """Yields the users' jobs on these nodes that run, and those that ended lately and are still listed; none from a
-        scheduler that does not tell.
-
-        One job of several nodes is one entry for each of them.
+        """Yields the users' jobs that run on these nodes, or ended lately and are still listed; none if the scheduler
+        does not list jobs. A job on several nodes has one entry for each of them.
         """
         return ()
 
@@ -214,25 +212,24 @@ class AdmissionBackend:
         raise NotImplementedError
 
     def look_without_jobs(self, names: Collection[str]) -> Mapping[str, Seen]:
-        """As ``look``, but ``used_by`` may be "": for a scheduler that is asked for users' jobs by another question."""
+        """As ``look``, but ``used_by`` may be "": for a scheduler that lists users' jobs by a separate request."""
         return self.look(names)
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """Open the node to users' jobs, and show ``mark`` with it. Somebody else's drain stays.
 
-        Returns ``Seen.drain`` of what it lifted, "" without.
-
-        Raises LeftAlone if somebody else closed it, or it is apart and its scheduler does not show this admission yet.
+        Returns ``Seen.drain`` of the drain that it lifted, "" if none. Raises LeftAlone if somebody else closed the
+        node, or it is apart and its scheduler does not show this admission yet.
         """
         raise NotImplementedError
 
     def withdraw(
         self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
     ) -> None:
-        """Close the node to new jobs; running jobs end by themselves. What somebody else closed stays theirs, unless it
-        is ``for_good``: of a node that leaves the scheduler, which would be open once they lift that.
+        """Close the node to new jobs; running jobs end by themselves. What somebody else closed is left as it is,
+        unless ``for_good``: a node that leaves the scheduler would otherwise be open once they reopen it.
 
-        One that we closed shows the new reason, in schedulers that show reasons. One that is apart is closed for when
-        it comes back; raises LeftAlone where that cannot be.
+        A node that Muster closed before shows the new reason, if the scheduler shows reasons. One that is apart is
+        closed for its return; raises LeftAlone if that is not possible.
         """
         raise NotImplementedError

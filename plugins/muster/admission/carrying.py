@@ -1,4 +1,4 @@
-"""One change of a node in its scheduler, carried out and confirmed, or why it waits."""
+"""Carries out one change of a node in its scheduler, or says why it waits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from muster_criteria.stages import STAGES
 log = logging.getLogger(__name__)
 
 CHANGES_MAX = 3
-"""How often one call follows a change that was superseded while it was carried out."""
+"""How many changes one call carries out, if each is superseded meanwhile."""
 
 FAILING_S = 60.0
-"""How long one look carries out admissions that fail: a host that is away costs ten seconds, a rack of them minutes."""
+"""Maximum time (s) that one pass spends on failing admissions: an unreachable host costs 10 s."""
 
 
 def attempt(node: str) -> tuple[str, bool]:
@@ -52,8 +52,8 @@ def attempt(node: str) -> tuple[str, bool]:
 
 
 def _carry_out(change: Place) -> tuple[str, str, bool]:
-    """Returns (why it still waits, "" if it is carried out; our drain that it lifted; whether the node is left alone
-    as its scheduler shows it).
+    """Returns (why the change still waits, "" if it is carried out; our drain that it lifted; whether the node is left
+    alone because of its state in the scheduler).
     """
     lifted = ""
     try:
@@ -63,7 +63,7 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
             if change.held_since and not (mark.tested_since and mark.tested_since > change.held_since):
                 return change.held, "", True
             _check_nothing_failed(change.node)
-            if not change.test_job:  # such a test gives way by itself
+            if not change.test_job:  # a test job gives way by itself
                 _end_tests(change.node)
             lifted = backend.admit(change.name, mark, change.wanted_at)
         else:
@@ -79,13 +79,13 @@ def _carry_out(change: Place) -> tuple[str, str, bool]:
 
 
 def _check_nothing_failed(node: str) -> None:
-    """Raises LeftAlone if something was observed since the node was admitted for which it alone is to leave service.
+    """Raise LeftAlone if an open observation, one of this node alone, requires it to leave service.
 
-    Its scheduler may have been away meanwhile, and the next health sweep is minutes away.
+    Its scheduler may have been unreachable since the admission, and the next health sweep is minutes away.
     """
     now = store.clock.now()
     if not rules.due(store.health.open_in_service(now - rules.EVENTS_FOR, node), {node}):
-        return  # looking at all nodes costs more
+        return  # the look at all nodes below is slower
     seen = store.health.open_in_service(now - rules.EVENTS_FOR)
     shared = rules.common(seen, store.nodes.find(states=SERVING), policies.health())
     if due := rules.due(rules.theirs(seen, shared), {node}).get(node):
@@ -93,9 +93,9 @@ def _check_nothing_failed(node: str) -> None:
 
 
 def _end_tests(node: str) -> None:
-    """Stop what tests have left running on a node that is to be opened, as where SSH was away at the run's end.
+    """Stop what tests left running on a node that is to be opened, as when SSH failed at the run's end.
 
-    Raises LeftAlone if that cannot be done, until the node side has ended by itself at the latest.
+    Raises LeftAlone if that fails, but not after the time by which the node side has ended by itself.
     """
     from muster.integration import logins
     from muster.remote.job import attempt, outcome
@@ -108,7 +108,7 @@ def _end_tests(node: str) -> None:
             limit_s = programme.test_limit_s(sku, STAGES, store.runs.get(job.key, node=node).level)
         except SkuError as error:
             log.warning("%s: until when run %s may load it is unknown: %s", node, job.run_id, error)
-            continue  # a job of any age would keep it closed
+            continue  # otherwise even an old job would keep it closed
         until = job.started_at + datetime.timedelta(seconds=limit_s)
         if until < store.clock.now():
             continue
@@ -122,7 +122,7 @@ def _end_tests(node: str) -> None:
 
 
 def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
-    """End users' jobs on a node in quarantine for corrupted data, where the cluster's settings want it; name each."""
+    """End users' jobs on a node in quarantine for corrupted data, if the cluster's settings enable it; mail each."""
     if backend.end_jobs is None or change.state is not State.QUARANTINE:
         return
     found = [each.finding for each in store.verdicts.open_findings(change.node) if not each.finding.waived]
@@ -137,7 +137,7 @@ def _end_corrupted_jobs(change: Place, backend: AdmissionBackend) -> None:
 
 
 def mark_of(node: str) -> Mark:
-    """Returns what the admission shows with the node. Raises LeftAlone without a certificate."""
+    """Returns what the admission shows with the node. Raises LeftAlone if the node has no certificate."""
     found = store.certificates.newest(node)
     if found is None:
         raise LeftAlone(f"{node} has no certificate: admit it, or test it again")

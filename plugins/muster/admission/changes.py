@@ -1,4 +1,4 @@
-"""What a person decides about one node, from its page or the command line: made, stated, and what follows from it."""
+"""A person's decisions about one node, from its page or the command line: each is made, and stated with its effects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def move(node: str, to: State, person: str, reason: str, *, dry_run: bool) -> Ch
 
 
 def placeless(before: Node) -> str:
-    """What a retired node that comes back lacks where others have it, "" if nothing: its place ended with it."""
+    """Returns a sentence if a retired node comes back without its place in a scheduler, which ended; else ""."""
     if before.state is not State.RETIRED or not settings().schedulers or store.schedulers.place(before.name):
         return ""
     command = f"muster node scheduler {shlex.quote(before.name)} --cluster … --reason …"
@@ -49,7 +49,7 @@ def placeless(before: Node) -> str:
 
 
 def waive(finding: str, until: str, person: str, reason: str, *, of: str = "") -> Change:
-    """Accept a finding until a day has passed. ``of``: the node that it must be an open finding of.
+    """Accept a finding until a day has passed. ``of``: the node of which it must be an open finding; "" for any.
 
     Raises MusterError, and as ``store.waivers.give``.
     """
@@ -78,7 +78,7 @@ def keep(node: str, held: RunKey | None, person: str, reason: str) -> Change:
 
 
 def let_open(node: str, person: str, reason: str, *, dry_run: bool) -> Change:
-    """Let the node's scheduler open it, whose records were restored from a back-up."""
+    """Let the node's scheduler open it after the records were restored from a back-up."""
     opened = store.schedulers.let_open(node, person, reason)
     trouble = "" if dry_run else carry_out(node)
     return Change(
@@ -107,7 +107,7 @@ def mark(node: str, person: str, reason: str) -> Change:
 
 
 def unmark(node: str, person: str, reason: str) -> Change:
-    """Take that mark off."""
+    """Remove the lemon mark from the node."""
     store.lemons.clear(node, person, reason)
     return Change("it is no lemon any more")
 

@@ -17,11 +17,11 @@ from muster.settings import settings
 from muster_criteria.text import one_line
 
 _TEST_MINUTES = 60
-"""A whole test of a node with GPUs takes longer at each level, so that none could run in less."""
+"""Shortest time limit to check for: a whole test of a GPU node takes longer at any level."""
 
 
 def backend_of(cluster: str) -> AdmissionBackend:
-    """Returns the backend of a cluster; of "", the records alone. Raises BadScheduler, BadSettings."""
+    """Returns the backend of a cluster; ``RecordsOnly`` for "". Raises BadScheduler, BadSettings."""
     if not cluster:
         return RecordsOnly()
     chosen = settings().schedulers.get(cluster)
@@ -57,7 +57,7 @@ def _found(cluster: str, kind: str) -> tuple[type[pydantic.BaseModel], Callable[
 
 
 def unreadable(cluster: str, error: Exception) -> str:
-    """Returns the sentence for whatever a backend raises but a MusterError: one answer must not stop all others."""
+    """Returns a sentence for an error of a backend other than MusterError: one bad answer must not stop the others."""
     return f"{cluster} answered what Muster cannot read: {type(error).__name__} {one_line(str(error))[:200]}"
 
 
@@ -76,9 +76,9 @@ def ask(cluster: str, names: Collection[str], *, jobs: bool = True) -> Mapping[s
 
 
 def check(cluster: str, names: Collection[str]) -> None:
-    """Raise BadScheduler unless the cluster knows the nodes, jobs preempt its tests, and it lets these run for long
-    enough; SchedulerDown, BadSettings.
-    """
+    """Raise BadScheduler unless the cluster knows the nodes, users' jobs preempt tests, and tests may run long enough.
+
+    Raises SchedulerDown, BadSettings."""
     backend, seen = backend_of(cluster), ask(cluster, names)
     for name in names:
         if name not in seen:

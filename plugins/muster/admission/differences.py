@@ -1,4 +1,4 @@
-"""How a scheduler differs from the records, and what follows."""
+"""How a scheduler differs from the records, and what Muster changes then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHER = (
 
 
 class Do(enum.Enum):
-    """What Muster changes about a node between the changes that its state wants."""
+    """What Muster changes about a node in addition to the changes that its state requires."""
 
     NOTHING = enum.auto()
     OPEN = enum.auto()
@@ -56,7 +56,7 @@ def difference_of(place: Place, seen: Seen | None) -> str:
 
 
 def next_change(place: Place, seen: Seen | None, lost: str) -> Do:
-    """Returns what to change, as the scheduler shows the node. ``lost``: as of ``why_lost``. Pure."""
+    """Returns what to change, given what the scheduler shows. ``lost``: from ``why_lost``. Pure."""
     if seen is None:
         return Do.NOTHING
     if _held(place) and seen.open and not lost:
@@ -64,16 +64,16 @@ def next_change(place: Place, seen: Seen | None, lost: str) -> Do:
     if place.waits:
         return Do.NOTHING
     if place.wanted == WITHDRAWN:
-        # A drain that a person lifted, or that was lost (a reboot with nextstate=RESUME, a new Node object): only
-        # Muster admits a node. One that is away is drained for when it comes back.
+        # A person lifted the drain, or it was lost (a reboot with nextstate=RESUME, a new Node object), but only
+        # Muster admits a node. A node that is away is drained for its return.
         if not seen.ours and (seen.both or not seen.foreign):
             return Do.CLOSE_AGAIN
-        # Closed by us, for what was then: a repair, a test or a person has moved the node since. Records that were
-        # restored may lack what the scheduler shows of it, and nothing else is left of that.
+        # We closed it for a reason that has changed: a repair, a test or a person moved the node since. Not if the
+        # records were restored: they may lack the reason, which then only the scheduler still shows.
         outdated = place.done_why != place.why and place.held_since is None
         return Do.NEW_REASON if outdated and seen.ours else Do.NOTHING
-    # What `scontrol reconfigure`, a new node object, or a scheduler that died before it had stored it, lost is set
-    # again, by the queue: the node may have been withdrawn meanwhile.
+    # Set again what was lost by `scontrol reconfigure`, a new node object, or a scheduler that died before storing it.
+    # By the queue, since the node may have been withdrawn meanwhile.
     drained = place.admitted and seen.drain and seen.drain == place.lifted
     return Do.MARK_AGAIN if drained or (_marks_lost(place, seen) and not lost) else Do.NOTHING
 
@@ -87,12 +87,12 @@ def _marks_lost(place: Place, seen: Seen) -> bool:
 
 
 def why_lost(place: Place, seen: Seen | None) -> str:
-    """Returns why the marks that an admitted node has lost are not set again, "" if it has them, or they are: its tests
-    are newer.
+    """Returns why an admitted node's lost marks are not set again; "" if it has them, or if its tests are newer than
+    the loss and they are set again.
     """
     if seen is None or not _marks_lost(place, seen):
         return ""
-    # Set on this very object, and no later test says again that it is qualified.
+    # They were set on this same object, and no later test shows again that it is qualified.
     same = seen.created is not None and place.done_at is not None and seen.created + _SECOND <= place.done_at
     removed = same and not _tested_since(place.node, place.done_at)
     other = not removed and not _tested_since(place.node, seen.created)
@@ -101,7 +101,7 @@ def why_lost(place: Place, seen: Seen | None) -> str:
 
 
 def _tested_since(node: str, created: datetime.datetime | None) -> bool:
-    """Whether the node's certificate rests on tests that began after ``created``, where the scheduler records it."""
+    """Whether the node's certificate is based on tests that began after ``created``; true if that is None."""
     found = store.certificates.newest(node)
     if created is None or found is None or found.tested_since is None:
         return created is None

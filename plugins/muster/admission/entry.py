@@ -1,4 +1,4 @@
-"""Admission to production: the node is moved there, where the records ask the gate, and its scheduler takes it."""
+"""Admission to production: the records ask the gate and move the node, and its scheduler then opens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.settings import settings
 def admit(node: str, key: RunKey) -> Decision:
     """Admit the node to production if the gate admits it, for the run that holds it. Returns the gate's decision.
 
-    If it is there already, only the backend's call is repeated. Raises IllegalMove if the run does not hold it.
+    If it is there already, only the scheduler's change is repeated. Raises IllegalMove if the run does not hold it.
     """
     decision = store.admission.decision(node)
     if isinstance(decision, Admit):
@@ -53,13 +53,13 @@ def admit_by(
     run: RunKey | None = None,
     dry_run: bool = False,
 ) -> Node:
-    """Let the node into production on a person's decision, which is recorded, or accept what is known by now of one
-    that serves, with a new certificate. ``run``: the decision's, if it has one.
+    """Let the node into production on a person's decision, and record it. For a node that serves already, accept what
+    is known of it, with a new certificate. ``run``: the run that asked for the decision, if any.
 
     Raises IllegalMove if the gate refuses the node, or without a named person and a reason; NodeLeased while a run
     other than the decision's holds it.
     """
-    with store.engine.transaction():  # an approval without its move would be shown as one that was carried out
+    with store.engine.transaction():  # an approval recorded without its move would be shown as carried out
         decision = store.admission.decision(node)
         if isinstance(decision, Refuse):
             raise IllegalMove(f"{node} does not enter production: {'; '.join(decision.reasons)}", Refusal.GATE)
@@ -79,13 +79,13 @@ def admit_by(
 def assign(
     node: str, cluster: str, name: str, person: str, reason: str, *, abandon: bool = False, dry_run: bool = False
 ) -> Place | None:
-    """As ``store.schedulers.assign``. A place that ends is closed for good, also where others keep it closed: the node
-    would be open there once they lift that. Raises IllegalMove also if that fails, unless it is to ``abandon``.
+    """As ``store.schedulers.assign``. A place that ends is closed for good, even if others keep it closed, since the
+    node would be open there once they reopen it. Raises IllegalMove also if that fails, unless ``abandon``.
     """
     before = store.schedulers.place(node)
     same = before is not None and (before.cluster, before.name) == (cluster, name)
     if before is not None and before.done == WITHDRAWN and not (same or abandon or dry_run):
-        with store.engine.rehearsal():  # what is refused closes nothing
+        with store.engine.rehearsal():  # raises, before anything is closed, if the change is refused
             store.schedulers.assign(node, cluster, name, person, reason)
         try:
             backend_of(before.cluster).withdraw(before.name, before.why, before.wanted_at, for_good=True)
@@ -99,9 +99,9 @@ def assign(
 
 
 def effects(node: Node, after: State, *, kept: bool = False) -> tuple[str, ...]:
-    """Returns what a person's move of the node into ``after`` does in addition: to scheduler, certificate and mail.
+    """Returns the side effects of a person's move of the node into ``after``: on scheduler, certificate and mail.
 
-    ``kept``: it stays where it is, and nothing is accepted but the verdict that is held.
+    ``kept``: the node stays where it is, and only the held verdict is accepted.
     """
     certificate = "no change" if kept else _certificate(node, after)
     return f"scheduler: {at_scheduler(node, after)}", f"certificate: {certificate}", "mail: none"

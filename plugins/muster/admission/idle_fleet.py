@@ -1,4 +1,4 @@
-"""What is known now of the nodes that may be tested while they are idle, for choosing among them."""
+"""Collects what is known of the nodes that may be tested while idle, to choose among them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from muster.rules.idle.past import Risk
 
 REFUSED_FOR = datetime.timedelta(hours=1)
-"""How long a node is passed over whose test was refused before it began: else it takes the place of others for ever."""
+"""How long a node is passed over after its test was refused; else it would take the place of others for ever."""
 
 
 def limits(now: datetime.datetime) -> Limits:
@@ -46,11 +46,11 @@ def limits(now: datetime.datetime) -> Limits:
 
 
 def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Known:
-    """Returns what is known of the nodes at ``now``, by the records, the schedulers and the settings. ``level``: of the
-    tests, "" for that of the settings.
+    """Returns what is known of the nodes at ``now``, from the records, the schedulers and the settings. ``level``: of
+    the tests, "" for that of the settings.
 
-    A node whose test a person requested in its scheduler, of which something grave was reported since its last whole
-    test, or whose certificate holds no longer, takes the whole test before the others.
+    A node comes first, with the whole test, if a person requested its test in its scheduler, if something grave was
+    reported since its last whole test, or if its certificate is no longer valid.
     """
     tested = store.verdicts.stage_tests()
     idle = service.idle([node.name for node in nodes if node.state is State.PRODUCTION])
@@ -67,7 +67,8 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
             in_vain=_in_vain(test, tested.get(node, {})) if test else {}, took=_last_stages(test) if test else (),
         )  # fmt: skip
     asked = {each.node: f"a person is asked: {each.question}" for each in store.schedulers.places() if each.question}
-    # A test would outdate the question about a held verdict, whose answers are refused then; a person may request one.
+    # A test would outdate the question about a held verdict, and its answers would be refused; a person may request
+    # one.
     asked |= {
         question.node: f"a person is asked: {question.subject}" for question, _ in store.questions.waiting()
         if question.node not in idle or not idle[question.node].requested
@@ -97,10 +98,10 @@ def known(nodes: Sequence[Node], now: datetime.datetime, level: str = "") -> Kno
 
 
 def due_after(skus: Iterable[str], serving: int) -> dict[str, datetime.timedelta]:
-    """{SKU: for how long after a PASS no test of an idle node is due}: while it may rest after a whole test where some
-    set of stages fits into the minutes, else until the whole test is due. Without a SKU that cannot be read.
+    """{SKU: how long after a PASS no test of an idle node is due}, without SKUs that cannot be read.
 
-    ``serving``: how many nodes are in service.
+    This is the rest after a whole test if some set of stages fits into the minutes of the settings, else the time until
+    the whole test is due. ``serving``: how many nodes are in service.
     """
     current, found = limits(store.clock.now()), dict[str, datetime.timedelta]()
     for sku, minutes in _minutes(skus, settings().revalidation_level).items():
@@ -123,14 +124,14 @@ def _minutes(skus: Iterable[str], level: str) -> dict[str, dict[str, float]]:
 
 @functools.lru_cache(maxsize=64)
 def _minutes_of(sku: str, level: str, folders: tuple[Path, ...], _files: tuple[object, ...]) -> dict[str, float]:
-    # A scrape of the metrics would read each SKU otherwise, for a fraction of a second.
+    # Cached, since each scrape of the metrics would otherwise spend a fraction of a second on reading each SKU.
     return stage_minutes(load_sku(sku, folders), level)
 
 
 def _due(
     tested: Passes, idle: Mapping[str, Idle], now: datetime.datetime
 ) -> dict[str, tuple[str, datetime.datetime | None]]:
-    """{node: why its whole test is due at once, and since when}."""
+    """{node: (why its whole test is due at once, since when)}."""
     numbers = store.verdicts.stage_numbers()
     due: dict[str, tuple[str, datetime.datetime | None]] = {
         node: (each.why, each.at)
@@ -139,11 +140,11 @@ def _due(
     }
     ended = store.signs.certificate_ends()
     for node, why in store.certificates.uncertified().items():
-        # One whose whole test renewed nothing, as a PROVISIONAL stage does not, takes the next one in its turn.
+        # If a whole test did not renew the certificate, as with a PROVISIONAL stage, the next one waits its turn.
         end, after = ended.get(node, (None, None))
         if after is not None:
             tested_since = _whole_test_after(after, numbers.get(node, {}))
-        else:  # it expired by the clock, so the clock says what came later
+        else:  # it expired by time, so times are compared
             tested_since = end is not None and _whole_test_within(end, now, tested.get(node, {}))
         if not tested_since:
             due[node] = f"its certificate holds no longer: {why}", end
@@ -151,9 +152,10 @@ def _due(
 
 
 def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -> dict[str, datetime.datetime]:
-    """{stage: when the last test of it ended, if that gave no result of it}.
+    """{stage: when its last test ended} of the stages whose last test gave no result.
 
-    Tests that are skipped so often in a row count as one of each of their stages: there is no hurry with the next.
+    Tests that were skipped ``INCONCLUSIVE_BUDGET`` times in a row count as one of each of their stages, so that the
+    next is not urgent.
     """
     found: dict[str, datetime.datetime] = {
         stage: ended
@@ -167,8 +169,8 @@ def _in_vain(test: store.signs.Tried, tested: Mapping[str, datetime.datetime]) -
 
 
 def _skipped(test: store.signs.Tried, since: datetime.datetime | None) -> int:
-    """How many tests like the last one were skipped in a row, 0 if it was made; or whole ones, once they are as many as
-    a node may have before it waits its turn. ``since``: when its test was requested, those before do not count.
+    """How many tests like the last one were skipped in a row, 0 if it was made; or how many whole tests, once these
+    reach ``INCONCLUSIVE_BUDGET``. ``since``: when a test was requested; earlier ones do not count.
     """
     found = {stages: each for stages, each in test.skipped.items() if since is None or each.at > since}
     if not found:
@@ -184,15 +186,14 @@ def _last_stages(test: store.signs.Tried) -> tuple[str, ...]:
 
 
 def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
-    """What the fleet's failures say. They are learned from once a day: each takes seconds for a large fleet.
-
-    When a node failed and came back is as of now.
+    """Returns the risk of each node, from the fleet's failures. The model is fitted once a day, since that takes
+    seconds for a large fleet; when each node failed and came back is as of now.
     """
-    from muster.rules.idle.past import HORIZON, Learned, risk_of  # bring numpy, which a DAG file may not load
+    from muster.rules.idle.past import HORIZON, Learned, risk_of  # imports numpy, which a DAG file must not load
 
     today = None
     if kept := store.risk_models.of_day(now.date()):
-        with contextlib.suppress(ValueError):  # another version kept it
+        with contextlib.suppress(ValueError):  # another version stored it
             today = Learned.from_json(kept)
     risk, learned = risk_of(nodes, store.failures.served(now), store.failures.since(now - HORIZON), now, today)
     if today is None:
@@ -201,12 +202,12 @@ def _risk(nodes: Sequence[Node], now: datetime.datetime) -> Risk:
 
 
 def _whole_test_after(number: int, tests: Mapping[str, int]) -> bool:
-    """Whether every stage was tested after the one of that number."""
+    """Whether every stage was tested after the event of that number."""
     return len(tests) == len(STAGES) and min(tests.values()) > number
 
 
 def _whole_test_within(
     begin: datetime.datetime, end: datetime.datetime, tested: Mapping[str, datetime.datetime]
 ) -> bool:
-    """Whether every stage was tested in that time; a test of a clock that was ahead was not."""
+    """Whether every stage was tested between ``begin`` and ``end``; not so for tests dated in the future."""
     return len(tested) == len(STAGES) and all(begin <= at <= end for at in tested.values())

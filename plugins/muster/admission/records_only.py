@@ -23,7 +23,7 @@ _UNKNOWN = "production (without a connected scheduler, whether it is idle is unk
 
 
 class RecordsOnly(AdmissionBackend):
-    """Changes nothing; its names are the nodes' own.
+    """Changes nothing; nodes have their own names.
 
     A production node without that label counts as allocated for a test that a person starts, and as idle for idle
     revalidation. In either case the guard on the node then looks for running processes.
@@ -46,7 +46,7 @@ class RecordsOnly(AdmissionBackend):
 
 
 def seen(node: Node, serves: bool) -> Seen:
-    """Returns an unobserved node, open if it ``serves``: its label alone tells whether it is in use."""
+    """Returns a node that no scheduler shows, open if it ``serves``: only its label says whether it is in use."""
     busy = node.labels.get(BUSY)
     return Seen(
         open=serves,

@@ -15,11 +15,12 @@ OUTPUT_BYTES_MAX = 512 * 1024 * 1024
 """Slurm describes a node in 1.2 KB, and a fleet may have 100,000."""
 
 KILLED_S = 1.0
-"""How long a command that was killed is waited for."""
+"""How long (s) to wait for a command that was killed."""
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
-"""What a command finds in its environment, but for its ``variables``. sbatch hands all of it to the job, on the node
-that is tested, so no secret of the controller may be there; SQUEUE_* and SLURM_CLUSTERS would change what is read."""
+"""Variables that a command inherits, in addition to its ``variables``. sbatch passes the whole environment to the job
+on the tested node, so no secret of the controller may be in it; SQUEUE_* and SLURM_CLUSTERS would change what is
+read."""
 
 _ALONE = " ".join(["exec env -i", *(f'${{{name}+"{name}=${name}"}}' for name in KEPT), '"$@"'])
 
@@ -36,7 +37,7 @@ class Runner:
     shown: int = 3
 
     def run(self, *command: str) -> bytes:
-        """Returns the standard output. Raises SchedulerDown if it fails or takes too long, BadScheduler without it."""
+        """Returns the standard output. Raises SchedulerDown on failure or timeout, BadScheduler without it."""
         name = " ".join(command[: self.shown])
         try:
             done = self._over_ssh(command, self.login) if self.login else self._here(command)
@@ -58,7 +59,7 @@ class Runner:
 
     def _here(self, command: Sequence[str]) -> ssh.Completed:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        # Not subprocess.run, which waits without end for a command that it may not kill: sudo's belongs to root.
+        # Not subprocess.run, which waits forever for a command that it may not kill: sudo's belongs to root.
         process = subprocess.Popen(
             command, env=kept | dict(self.variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

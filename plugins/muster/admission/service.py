@@ -1,4 +1,4 @@
-"""What the controller asks of the schedulers: is a node in use, carry out a change, find differences.
+"""What the controller does with the schedulers: asks whether nodes are in use, carries out changes, finds differences.
 
 The records decide first, and queue the change in the same transaction (``store.queues.schedulers``); it is carried
 out at once, or else by the housekeeping DAG. Until then the node counts as neither admitted nor idle.
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def allocation(node: str) -> str:
-    """To whom or what the node is allocated, or may be, as one that its scheduler does not know; "" if it is not.
+    """Returns to whom or what the node is, or may be, allocated; "" if it is not. A node unknown there may be.
 
     Raises MusterError if its scheduler does not answer; UnknownNode.
     """
@@ -39,7 +39,7 @@ def allocation(node: str) -> str:
 
 
 def in_hands(node: str) -> tuple[str, str]:
-    """Returns (``allocation``, who else closed the node, and may be at work on it, as of ``Seen.theirs``)."""
+    """Returns (``allocation``, who else closed the node and may be working on it: ``Seen.theirs``)."""
     seen = look([node]).get(node)
     return (seen.allocation, seen.theirs) if seen else ("perhaps: its scheduler does not know it", "")
 
@@ -47,7 +47,7 @@ def in_hands(node: str) -> tuple[str, str]:
 def in_use(node: Node) -> str:
     """Returns why a revalidation must leave the node alone now, "" if it is idle.
 
-    In revalidation, current allocations count, and who else closed it. Raises as ``allocation``.
+    For a node in revalidation, only current allocations and closing by others count. Raises as ``allocation``.
     """
     if node.state is State.PRODUCTION:
         seen = idle([node.name])[node.name]
@@ -55,7 +55,7 @@ def in_use(node: Node) -> str:
     found = look([node.name]).get(node.name)
     if found is None:
         raise SchedulerDown(f"whether {node.name} is in use is unknown: its scheduler does not know it")
-    return found.taken or found.theirs  # where somebody opened it meanwhile, the test closes it first
+    return found.taken or found.theirs  # if somebody opened it meanwhile, the test closes it first
 
 
 def idle(nodes: Collection[str]) -> dict[str, Idle]:
@@ -79,16 +79,16 @@ def idle(nodes: Collection[str]) -> dict[str, Idle]:
 
 
 def _waits_for_test(place: Place, seen: Seen | None) -> bool:
-    """Whether the node's admission waits for a PASS, which a person requested or the node's start requires: only a test
-    can carry it out.
+    """Whether the node's admission waits for a PASS that a person requested, or that is required since the node
+    restarted: only a test can bring it about.
     """
     return place.wanted == ADMITTED and seen is not None and bool(seen.verify or seen.booted)
 
 
 def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None, *, jobs: bool = True) -> dict[str, Seen]:
-    """Returns the nodes as their schedulers show them, one question for each cluster. ``jobs``: as of ``ask``.
+    """Returns the nodes as their schedulers show them, by one request per cluster. ``jobs``: as in ``ask``.
 
-    A cluster that does not answer, or cannot be read, raises, or its nodes go into ``unanswered``.
+    If a cluster does not answer, or cannot be read, its nodes are added to ``unanswered``; without that, raises.
     """
     places = store.schedulers.places_of(nodes)
     by_cluster: dict[str, dict[str, str]] = collections.defaultdict(dict)
@@ -109,7 +109,7 @@ def look(nodes: Collection[str], unanswered: dict[str, Idle] | None = None, *, j
 
 
 def check_length(node: str, limit_s: float) -> None:
-    """Raise BadScheduler if a test of at most ``limit_s`` would be a job, and its scheduler lets none run for so long;
+    """Raise BadScheduler if a test of up to ``limit_s`` would be a job, and its scheduler allows no job of that length;
     SchedulerDown.
     """
     place, tests = _tests_of(node)
@@ -123,8 +123,8 @@ def check_length(node: str, limit_s: float) -> None:
 def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:
     """Take a node in service for the test ``run``: by a job that every user's job preempts, or else by closing it.
 
-    A closed node is tested closed. ``limit_s``: how long the test's stages may take together. Raises MusterError as
-    ``withdraw_for_test`` does, BadScheduler; SchedulerDown if the job does not start and the node is idle all the same.
+    A node that is closed already stays closed. ``limit_s``: how long the test's stages may take together. Raises as
+    ``withdraw_for_test`` does, BadScheduler; SchedulerDown if the job does not start although the node is idle.
     """
     job = TEST_PREFIX + hashlib.sha256(f"{run} {node}".encode()).hexdigest()[:16]
     place, tests = _tests_of(node)
@@ -136,7 +136,7 @@ def take_for_test(node: str, run: str, why: str, limit_s: float) -> None:
         return
     if seen.idle.idle is False:
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.idle.why}")
-    # Stored first: a job that is submitted by a process that dies is then found, and ended.
+    # Stored first, so that the job is found and ended if this process dies after submitting it.
     store.schedulers.note_test_job(node, job)
     try:
         tests.begin(place.name, job, math.ceil(limit_s / 60))
@@ -161,7 +161,7 @@ def step_of_test(node: str) -> tuple[str, ...]:
         unanswered: dict[str, Idle] = {}
         seen = look([node], unanswered).get(node)
         if place.test_job or place.state in SERVING:
-            # Begun as a job that was ended, or somebody opened the node: it is not closed under a job of a user.
+            # The job was ended, or somebody opened the node: do not close it while a user's job may run on it.
             if place.wanted == ADMITTED or (seen is not None and seen.open):
                 store.schedulers.note_test_job(node, place.test_job, preempted=True)
                 raise Preempted(f"the test of {node} is over: {place.cluster} may run jobs of users on it")
@@ -196,9 +196,9 @@ def preempted(node: str) -> bool:
 
 
 def end_test(node: str, job: str | None = None) -> str:
-    """End the node's test job, if it has one; repeated by ``reconcile`` until the scheduler has confirmed it.
+    """End the node's test job, if it has one; ``reconcile`` repeats this until the scheduler has confirmed it.
 
-    ``job``: this one alone; another run may have taken the node since. Returns why it may run on, "" if it does not.
+    ``job``: end only this one, as another run may have taken the node since. Returns why it may still run, "" if not.
     """
     place = store.schedulers.place(node)
     if place is None or job not in (None, place.test_job) or not (place.test_job or place.preempted):
@@ -219,7 +219,7 @@ def _tests_of(node: str) -> tuple[Place | None, PreemptibleTests | None]:
 
 
 def tested_by_job(node: str) -> bool:
-    """Whether a test of the node, which serves, is a job that gives way; not if its scheduler's settings are faulty."""
+    """Whether a test of this serving node is a preemptible job; False if its scheduler's settings are faulty."""
     try:
         place, tests = _tests_of(node)
     except MusterError:
@@ -230,9 +230,9 @@ def tested_by_job(node: str) -> bool:
 def withdraw_for_test(node: str, why: str) -> None:
     """Close a node in service before a test. Raises MusterError unless its scheduler has confirmed it and it is free.
 
-    The caller's release of the node takes it back.
+    When the caller releases the node, the scheduler gets it back.
     """
-    for again in (False, True):  # again: it was withdrawn before, and somebody opened it
+    for again in (False, True):  # second pass: it was withdrawn before, and somebody opened it
         store.schedulers.withdraw_for_test(node, why, again=again)
         if trouble := carry_out(node):
             raise SchedulerDown(f"{node} is not tested, since it could not be withdrawn: {trouble}")
@@ -246,12 +246,12 @@ def withdraw_for_test(node: str, why: str) -> None:
             f"{node} is not tested, since it is in shadow mode: Muster does not close it in {place.cluster}"
         )
     if seen is not None and place and seen.taken:
-        # A job began between the look and the drain, or its maintenance did: the node is tested another time.
+        # A job or maintenance began between the look and the drain: the node is tested another time.
         raise LeftAlone(f"{node} is not tested, since it is in use: {seen.taken}")
 
 
 def _unknown(place: Place) -> SchedulerDown:
-    """It may have the node under another name, open."""
+    """Returns the error for a node that its cluster does not know: it may be open there under another name."""
     return SchedulerDown(f"{place.node} is not tested, since {place.cluster} does not know {place.name}")
 
 
@@ -263,18 +263,18 @@ def carry_out(node: str) -> str:
 def reconcile() -> list[str]:
     """Carry out what waits, in order, then look for differences. Returns a sentence for each that remains.
 
-    A cluster that does not answer is left after its first change: its others wait for the next call. So does the
-    admission of a node that is down or in maintenance, without a question for each; and, once those that failed took
-    ``carrying.FAILING_S``, each other. Whatever one place raises keeps no other waiting. Raises DatabaseNotReady.
+    If a cluster does not answer, its remaining changes wait for the next call. So do admissions of nodes that are down
+    or in maintenance, which are not tried, and all other admissions once failing ones took ``carrying.FAILING_S``. An
+    error in one place does not keep others waiting. Raises DatabaseNotReady.
     """
     down: dict[str, str] = {}
     failed: list[str] = []
     places = store.schedulers.places()  # before the leases: a run that begins now has another job
     leased = {lease.node for lease in store.leases.live()}
     for place in places:
-        # Its run is over, or its process died.
+        # The run of this test job is over, or its process died.
         if place.test_job and place.node not in leased and place.cluster not in down:
-            with apart(place.node, failed):  # which may be removed meanwhile
+            with apart(place.node, failed):  # the node may be removed meanwhile
                 if end_test(place.node, place.test_job):
                     down |= _down_now(place)
     waiting = store.schedulers.places(waiting=True)
@@ -299,12 +299,12 @@ def _carry_out_all(
 
 
 def _away(places: Iterable[Place]) -> set[str]:
-    """The nodes that their schedulers show down or in maintenance, but for those that a test since their start opens:
-    one question for each cluster.
+    """The nodes that their schedulers show down or in maintenance, by one request per cluster; without those that a
+    test since their start lets open.
     """
     found: set[str] = set()
     for cluster, members in _by_cluster(places).items():
-        with contextlib.suppress(Exception):  # a change of one node, which asks for less, says what is wrong
+        with contextlib.suppress(Exception):  # the change of one node, a smaller request, will show what is wrong
             seen = ask(cluster, {each.name for each in members}, jobs=False)
             shown = {each.node: seen[each.name] for each in members if each.name in seen}
             found |= {node for node, each in shown.items() if each.apart and not _is_proved(node, each)}
@@ -324,7 +324,7 @@ def _by_cluster(places: Iterable[Place]) -> dict[str, list[Place]]:
 
 
 def _down_now(place: Place) -> dict[str, str]:
-    """Returns the place's cluster, and why, if it does not answer."""
+    """Returns {cluster: why} if the place's cluster does not answer, else {}."""
     try:
         ask(place.cluster, [place.name], jobs=False)
     except Exception as error:
@@ -370,7 +370,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
         case Do.OPEN:
             store.schedulers.let_open(place.node)
         case Do.CLOSE_AGAIN:
-            with store.engine.transaction():  # no person is asked unless the mail waits
+            with store.engine.transaction():  # no person is asked unless the mail is queued
                 question = store.schedulers.drain_again(place.node)
                 if question and question != place.question:
                     notices.notify(f"drained again/{place.node}/{place.wanted_at}", question, of=place.node)
@@ -384,7 +384,7 @@ def _compare(place: Place, seen: Mapping[str, Seen]) -> Iterable[str]:
 
 
 def _ask_about_request(node: str) -> None:
-    """Ask the person whose drain requests a test, once so many tests ended and none opened the node."""
+    """Ask the person whose drain requests a test, once INCONCLUSIVE_BUDGET tests ended without opening the node."""
     place = store.schedulers.place(node)
     if place is None or place.question or place.verify_since is None or place.state not in SERVING:
         return

@@ -1,4 +1,4 @@
-"""What schedulers say of nodes that restart or do not answer: if others may be why, it says nothing of the nodes."""
+"""Asks schedulers about nodes that restart or do not answer: if others may be the cause, the nodes are not at fault."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from muster.admission.service import look
 from muster.rules.idle.selection import Idle
 
 _LAST = 50
-"""Events of a node that are read for what its scheduler showed during one job."""
+"""Events of a node that are searched for what its scheduler showed during one job."""
 
 
 class Silence(NamedTuple):
-    """``away``: nodes whose silence says nothing of them: others may be at work on them, or their scheduler is silent
-    too. ``down``: nodes that are down there, and closed by no person.
+    """``away``: nodes whose silence says nothing about them, since others may be working on them or their scheduler
+    does not answer either. ``down``: nodes that are down in their scheduler, and that no person or program closed.
     """
 
     away: frozenset[str]
@@ -25,22 +25,22 @@ class Silence(NamedTuple):
 
 
 def silence(nodes: Collection[str]) -> Silence:
-    """What it means that some of the nodes do not answer."""
+    """Returns what their schedulers say about nodes that may not answer."""
     away, seen = _excused(nodes)
     down = {name for name, each in seen.items() if each.apart and not (each.in_hand or each.kept)} - away.keys()
     return Silence(frozenset(away), frozenset(down))
 
 
 def explained(node: str, since: datetime.datetime) -> str:
-    """Returns why it says nothing of a node that it restarted or was lost since then, "" if nothing explains it.
+    """Returns why a restart or loss of the node since ``since`` is not its own fault; "" if nothing explains it.
 
-    Others are at work on it by its scheduler, or were since then; or its scheduler is silent too. That somebody has
-    closed it does not: people, programs and the scheduler itself close a node because it crashed.
+    It is explained if its scheduler shows, or showed since then, that others work on it, or does not answer either.
+    That somebody closed the node explains nothing: people, programs and the scheduler close a node because it crashed.
     """
     away, _ = _excused([node])
     if why := away.get(node):
         return why
-    # A scheduler may forget what it did with a node once that is up again.
+    # A scheduler may forget what it did with a node once the node is up again.
     events = store.nodes.events(node, _LAST)
     return next((each.reason for each in reversed(events) if each.at >= since and each.evidence.get("worked_on")), "")
 

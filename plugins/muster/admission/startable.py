@@ -1,4 +1,4 @@
-"""Whether a run that tests a node would get it now; the command line and the Fleet page ask before they start one."""
+"""Whether a test run could claim its nodes now; the command line and the Fleet page check this before starting one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from muster_reports import advice
 
 
 def startable(node: Node, dag: str, run_id: str, level: str, reason: str, force_reason: str) -> str:
-    """Returns who or what uses the node ("": nothing) if the run's ``claim`` would get it; rolls back what it tried.
+    """Returns who or what uses the node ("": nothing) if the run could claim it; the attempt is rolled back.
 
-    Raises MusterError with the reason if not: the run exists, another run holds the node, it is in use and not forced
-    (or not idle: a revalidation cannot be forced), its state or its record does not allow a test, its scheduler lets
-    no test run for so long.
+    Raises MusterError with the reason if it could not: the run exists, another run holds the node, it is in use and not
+    forced (or not idle: a revalidation cannot be forced), its state or its record does not allow a test, its scheduler
+    lets no test run for so long.
     """
     with of_sku_files():
         sku = load_sku(node.sku, settings().sku_folders)
@@ -76,7 +76,7 @@ def together(nodes: Sequence[Node]) -> None:
 
 
 def asked(params: Mapping[str, Any]) -> Asked:
-    """What a block's run is asked beyond its level. Raises MusterError for what cannot be done."""
+    """Returns what a block's run is asked in addition to its level. Raises MusterError for what cannot be done."""
     minutes, faults = params.get("soak_minutes") or 0, bool(params.get("fault_run"))
     if not isinstance(minutes, int) or not 0 <= minutes <= SOAK_MINUTES_MAX:
         raise MusterError(f"soak_minutes is a whole number from 0 to {SOAK_MINUTES_MAX}, not {minutes!r}")

@@ -1,4 +1,4 @@
-"""Which users' jobs the schedulers show on the nodes, noted for each node's history."""
+"""Notes the users' jobs that the schedulers show on the nodes, for each node's history."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Of an error without a file's name: what a command prints cannot be written."""
+"""errno values which, in an error without a file name, mean that the output cannot be written."""
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     from muster_criteria.text import refusal
 
     pipes.outlive_readers()
-    # What it logs of a connection that broke is a traceback, and the error's sentence says it.
+    # It logs a traceback for a broken connection, which the error's own sentence reports already.
     paramiko = logging.getLogger("paramiko")
     paramiko.addHandler(logging.NullHandler())
     paramiko.propagate = False
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _command(words: list[str]) -> str:
-    """The command that the words name: some errors of usage do not say of which they are."""
+    """Returns the command that the words name, since some usage errors do not say to which they belong."""
     from muster.cli.app import root
 
     command: Any = root()
@@ -95,6 +95,6 @@ def _check_text(words: list[str]) -> None:
 
 
 def _give_up_output() -> None:
-    """Have nothing written to standard output any more: Python tries once more when it ends."""
+    """Send standard output to /dev/null, since Python would try to write it once more at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Qualifies the nodes of a fleet: tests them, admits them to production, tests them again.",
 )
-# A command lies in the module, or the folder, that has the name of its first word.
+# A command is in the module, or the folder, named after its first word.
 app.add_typer(node.app, name="node", help="Enrol, check, show and move nodes.")
 for _command in (
     decisions.move, adoption.adopt, decisions.verify, adoption.replace, adoption.reinstalled, adoption.confirm,
@@ -69,7 +69,7 @@ app.command("housekeeping")(housekeeping.housekeeping)
 
 @functools.cache
 def root() -> typer.core.TyperGroup:
-    """The command ``muster``, with all commands below it. Made once: that takes longer than many a command."""
+    """The command ``muster``, with all commands below it. Cached, as making it takes longer than many a command."""
     made = typer.main.get_command(app)
     assert isinstance(made, typer.core.TyperGroup)
     return made

@@ -1,1 +1,1 @@
-"""The thin layer between Airflow's tasks and the rooms that decide: plans, remote jobs, the judge, the records."""
+"""The thin layer between Airflow's tasks and the code that decides: plans, remote jobs, the judge, the records."""

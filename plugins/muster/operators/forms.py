@@ -1,4 +1,4 @@
-"""Shared by the DAG files: the fields of their trigger forms, the time limit of every task, how one starts another."""
+"""Shared code of the DAG files: fields of their trigger forms, defaults of every task, one DAG starting another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TASK_DEFAULTS = {
     "retry_delay": datetime.timedelta(seconds=30),
     "weight_rule": "upstream",
 }
-"""Gives a run that has begun the next free slot before one that begins: a task weighs as much as there are tasks before
-it. Limits each task's time in a worker, where deferred time does not count, and repeats one whose worker was killed, or
-that found the records away: both may happen more than once to one task, and a report that is given up is a mail lost.
+"""``weight_rule``: a task's priority is the number of tasks before it, so a run in progress gets the next free slot
+before a new one. ``execution_timeout`` limits the time in a worker; deferred time does not count. ``retries``: a worker
+may be killed, or the records be unreachable, several times during one task, and a report given up is a lost mail.
 
-Airflow can take a task that resumes at once for a killed one; the retry of a question then asks again.
+Airflow can mistake a task that resumes at once for a killed one; the retry of a question then asks again.
 """
 
 DAG_DEFAULTS: dict[str, Any] = {
@@ -28,13 +28,13 @@ DAG_DEFAULTS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": TASK_DEFAULTS,
 }
-"""Of each of Muster's DAGs: it runs once it is installed, and what it missed while Airflow was down is not repeated."""
+"""Arguments of every Muster DAG: active once installed; runs that Airflow missed while it was down are not made up."""
 
 
 def starting(task_id: str, dag_id: str, **more: Any) -> Any:
-    """The task that starts a run of a DAG for each of the arguments that another task returned (``expand_kwargs``).
+    """Returns a task that starts one run of a DAG for each item that another task returned (``expand_kwargs``).
 
-    The ids of runs say what they are for, so that one which exists already is not wanted twice.
+    A run's id states its purpose, so a run that already exists is skipped.
     """
     from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
@@ -44,9 +44,9 @@ def starting(task_id: str, dag_id: str, **more: Any) -> Any:
 
 
 def all_succeed(*tasks: Any) -> None:
-    """The run fails if one of these tasks does, although others go on after it: Airflow asks only a run's last tasks.
+    """Fail the run if one of these tasks fails, even if others follow it: Airflow considers only a run's last tasks.
 
-    What watches the DAGs (`muster doctor`, the alert about a DAG that stopped) asks the run. Takes no worker.
+    `muster doctor` and the alert about a stopped DAG look at the run's state. The added task takes no worker.
     """
     from airflow.providers.standard.operators.empty import EmptyOperator
 
@@ -54,9 +54,9 @@ def all_succeed(*tasks: Any) -> None:
 
 
 AT_ONCE = 16_384
-"""Runs of a DAG that are under way at a time, and tasks of a block: Airflow's own 16 would leave the 17th node untested
-while others are in their burn-in, and the 17th question unasked while 16 wait for a person. A number below the fleet's
-size does the same to a later node. What bounds the load is the pools, and what bounds the tasks is the workers.
+"""Maximum number of active runs of a DAG, and of active tasks of a block. With Airflow's default of 16, the 17th node
+would wait while others are in burn-in, and the 17th question while 16 wait for a person; any number below the fleet's
+size only delays a later node instead. The pools limit the load, and the workers limit the tasks.
 """
 
 LOAD = {
@@ -65,8 +65,8 @@ LOAD = {
     "standard": ("4 h 45 min", "6 h 51 min"),
     "long": ("51 h 42 min", "80 h 13 min"),
 }
-"""Load at least at each level, on a node of SKU cpu-generic and on one of h100-sxm-8. Every DAG file reads this, and
-adding up the programmes takes 0.7 s; a test compares the two."""
+"""Minimum time under load at each level, on a node of SKU cpu-generic and on one of h100-sxm-8. Constants, since every
+DAG file reads them and adding up the programmes takes 0.7 s; a test compares the two."""
 
 HOW_THOROUGHLY = "How thoroughly. At least so long under load, on a CPU node and on one with 8 GPUs: " + "; ".join(
     f"**{each}** {cpu} and {gpu}" for each, (cpu, gpu) in LOAD.items()
@@ -74,7 +74,7 @@ HOW_THOROUGHLY = "How thoroughly. At least so long under load, on a CPU node and
 
 
 def field(*default: Any, **schema: Any) -> Param:
-    """A field of a form. Each task validates all: by draft 7 of JSON Schema, in a fifth of the time of the latest."""
+    """A form field. Every task validates all of them; JSON Schema draft 7 takes a fifth of the latest draft's time."""
     return Param(*default, schema={"$schema": "http://json-schema.org/draft-07/schema#", **schema})
 
 

@@ -56,10 +56,10 @@ def count() -> list[str]:
 
 
 def _recompute(sku: Sku, level: str, simulated: bool, now: datetime.datetime) -> KeptSnapshot | None:
-    """Returns the new snapshot; None if nothing happened since the last one, or what did changed no figure of it, or
-    there are no measurements.
+    """Returns the new snapshot; None if nothing changed since the last one, its figures would be the same, or there are
+    no measurements.
 
-    One that is dated ahead, by a clock that was wrong, is not known to have seen all changes, and is replaced.
+    A snapshot dated in the future, by a wrong clock, may lack changes, and is replaced.
     """
     changed = store.peers.last_change(sku.name, level, simulated=simulated)
     last = store.peers.latest(sku.name, level, simulated=simulated)

@@ -20,7 +20,7 @@ from muster_reports import text
 log = logging.getLogger(__name__)
 
 ASKED_TOGETHER = 100
-"""Runs that Airflow is asked about at once: nearly all are live. Their ids stand in one address, of 8 KB or so."""
+"""Runs per query to Airflow: nearly all of them are live. Their ids are part of one URL, of about 8 KB at most."""
 
 
 def known_here(count: Callable[[str, Sequence[str]], int]) -> None:
@@ -43,7 +43,7 @@ def _holding() -> Iterator[tuple[str, list[str]]]:
 
 
 def _together(keys: Sequence[RunKey]) -> Iterator[tuple[str, list[str]]]:
-    """(DAG id, so many run ids as Airflow is asked about at once), all of ``keys``."""
+    """Yields (DAG id, up to ``ASKED_TOGETHER`` run ids), until all ``keys`` are covered."""
     found: dict[str, list[str]] = {}
     for key in keys:
         found.setdefault(key.dag_id, []).append(key.run_id)
@@ -53,7 +53,7 @@ def _together(keys: Sequence[RunKey]) -> Iterator[tuple[str, list[str]]]:
 
 
 def sweep_leases(live: Callable[[str, Sequence[str]], int]) -> list[str]:
-    """Release nodes whose run is over or deleted and that its teardown did not release, as that would: its jobs are
+    """Release nodes whose run is over or deleted, if its teardown did not. As in the teardown, the run's jobs are
     stopped first. Returns the nodes.
 
     ``live(dag_id, run_ids)``: how many of these runs are queued or running; a deleted run is not. Raises MusterError
@@ -85,9 +85,9 @@ def end_questions(
 ) -> list[RunKey]:
     """Drop the questions whose run is over or deleted, since no answer can come; returns their runs.
 
-    ``live``: as of ``sweep_leases``; ``known``: how many of these runs Airflow knows. Where it knows none of several,
-    they may be another's, and stay until their time is over. Raises MusterError with the runs of which Airflow does not
-    say whether they are live, after all others.
+    ``live``: as of ``sweep_leases``; ``known``: how many of these runs Airflow knows. If it knows none of several, they
+    may belong to another Airflow, and stay until they time out. Raises MusterError with the runs of which Airflow does
+    not say whether they are live, after all others are dropped.
     """
     asked, failed = store.questions.unanswered(), list[str]()
     over = [
@@ -107,7 +107,7 @@ def report_ended(live: Callable[[str, Sequence[str]], int]) -> list[RunKey]:
     """Report the runs that are over and were not reported, as their own task would have; returns them.
 
     Such a run was marked, deleted, or ended by housekeeping. ``live``: as of ``sweep_leases``. Raises MusterError with
-    the runs that could not be reported, after all others are; the next look goes on after ``leftovers.STOPPING_S``.
+    the runs that could not be reported, after all others. Stops after ``leftovers.STOPPING_S``; the next call goes on.
     """
     from muster.operators.testing import block, leftovers, qualification
 
@@ -156,7 +156,7 @@ def reconcile() -> list[str]:
 
 
 def replace_nodes() -> list[str]:
-    """Let each proposed spare that the gate admits enter production, if MUSTER_REPLACE_BY_ITSELF says so, and tell."""
+    """Let each proposed spare that the gate admits enter production, if MUSTER_REPLACE_BY_ITSELF allows it."""
     sentences = []
     for each in store.replacing.proposals() if settings().replace_by_itself else ():
         if not each.fitness.admitted:
@@ -165,7 +165,7 @@ def replace_nodes() -> list[str]:
         place = f"in place of {each.gone.node}{each.near}"
         sentence = f"{each.spare} entered production {place}: {each.fitness.why}"
         try:
-            with store.engine.transaction():  # no node enters production unless its mail waits
+            with store.engine.transaction():  # no node enters production unless its mail is queued
                 store.replacing.admit(each)
                 notices.notify(f"replaced/{each.gone.node}/{each.spare}", sentence, of=each.spare)
         except MusterError as error:  # the next look decides again

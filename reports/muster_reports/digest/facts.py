@@ -15,7 +15,7 @@ OUT = frozenset({"quarantine", "triage", "repair", "rma"})
 UNKNOWN = "unknown"
 RECORD_REPAIR_DAYS, RECORD_WEIGHT = 5.5, 5
 """Mean repair of a public record (``service.spares.RECORD``), and how many failures it adds to the fleet's own.
-This project's choice: a small fleet sees few."""
+This project's choice, since a small fleet sees few failures."""
 WITH_RECORD = f"with the public record's {RECORD_REPAIR_DAYS:g} days as {RECORD_WEIGHT} repairs"
 PASSED = frozenset({"PASS", "WARN"})
 CONCLUSIVE = PASSED | {"FAIL"}
@@ -41,8 +41,8 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A change of state. ``failed``: for a test that failed. Of a move to RMA, ``vendor``: the machine's, ``part``: the
-    class of what was suspected last.
+    """A change of state. ``failed``: whether a failed test is the reason. ``vendor`` and ``part``, for a move to RMA:
+    the machine's vendor, and the class of the part that was suspected last.
     """
 
     node: str
@@ -62,7 +62,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An ended run of one node. ``machine``: the number of the one that has the name."""
+    """An ended run of one node. ``machine``: the number of the machine that has the node's name."""
 
     node: str
     run_id: str
@@ -90,9 +90,9 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """Spares of one SKU at the end of the period: nodes in ``service``, ``qualified`` ones that wait, ``failures`` of a
-    year, the mean repair ``WITH_RECORD``, the spares that a job of all in service ``needed`` over ``days`` days, and
-    the largest job that the qualified are enough for.
+    """Spares of one SKU at the end of the period. ``service``: nodes in service; ``qualified``: spares; ``failures``:
+    of a year; ``repair_days``: mean repair, ``WITH_RECORD``; ``needed``: spares for a job of ``days`` days on all nodes
+    in service; ``covers``: nodes of the largest job for which the spares are enough.
     """
 
     sku: str
@@ -130,9 +130,9 @@ class Repair:
 
 @dataclasses.dataclass(frozen=True)
 class Offender:
-    """A node that failed in service ``times`` times in a year, ``last`` then (None: never), while its parts stayed.
-    ``groups``: of what, in words; ``score``: the count, each failure weighing less by the month; ``mark``: that of a
-    lemon, if it has one.
+    """A node that failed in service ``times`` times in a year with the same parts, last at ``last`` (None: never).
+    ``groups``: its groups of faults, in words; ``score``: its failures, each weighing less by the month; ``mark``: its
+    mark as a lemon, if any.
     """
 
     node: str
@@ -145,8 +145,8 @@ class Offender:
 
 @dataclasses.dataclass(frozen=True)
 class Escapes:
-    """Of ``passes`` of a stage at a level, how many a failure in service followed, by group of faults. ``rate``: for
-    each 1,000 passes, with a 90 % interval.
+    """How many of the ``passes`` of a stage at a level were followed by a failure in service, for a group of faults.
+    ``rate``: per 1,000 passes; ``low`` and ``high``: its 90 % interval.
     """
 
     level: str
@@ -227,7 +227,7 @@ class Facts:
         return {name: hours for name, hours in spent.items() if hours > 0}
 
     def sku_hours(self, since: Mapping[str, datetime.datetime] | None = None) -> dict[str, dict[str, float]]:
-        """{SKU: {state: node-hours of the period}}; of nodes of ``since`` alone, from then on, if it is given."""
+        """{SKU: {state: node-hours of the period}}; with ``since``, only of its nodes, from then on."""
         spent: dict[str, dict[str, float]] = {}
         for name, state, begun, over in self._spells:
             if since is None or name in since:

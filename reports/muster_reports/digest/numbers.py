@@ -42,8 +42,8 @@ class Mean:
 
 @dataclasses.dataclass(frozen=True)
 class RepairTimes:
-    """Of ``times`` that nodes left service for a fault, the seconds until half and until ``TAIL`` of them served
-    again; None: not known yet. ``still``: how many are out, without those that were retired.
+    """``times``: how often nodes left service for a fault; ``median_s``, ``tail_s``: seconds until half, and until
+    ``TAIL``, of them served again (None: not known yet); ``still``: how many are out, without retired ones.
     """
 
     times: int

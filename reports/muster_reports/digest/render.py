@@ -76,7 +76,7 @@ def render(facts: Facts, whose: str, *, simulated: bool) -> Rendered:
 
 
 def _command(facts: Facts, title: str = "") -> str:
-    """What shows all of the digest, or lists the rows behind the section of that title."""
+    """Returns the command that shows the whole digest, or lists the rows behind the section of that title."""
     days = (facts.until - facts.since).total_seconds() / 86400
     rows = f"--rows {shlex.quote(title)} " if title else ""
     return f"muster digest {rows}--until {facts.until:%Y-%m-%dT%H:%M:%S} --days {days:g} {facts.scope}".strip()

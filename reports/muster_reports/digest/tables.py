@@ -71,7 +71,7 @@ def node_hours(skus: Sequence[Numbers]) -> Section | None:
 
 
 def _rounded_down(percent: float) -> float:
-    """To hundredths: 100.00 % is only what lost nothing."""
+    """Rounds down to hundredths, so that 100.00 % means that nothing was lost."""
     return math.floor(100.0 * percent + 1e-6) / 100.0
 
 
@@ -145,7 +145,7 @@ def escapes(found: Sequence[Escapes]) -> Section | None:
 
 
 def _shown(skus: Sequence[Numbers]) -> Sequence[Numbers]:
-    """All, and each SKU where there are several."""
+    """The total, and each SKU if there are several."""
     return skus if len(skus) > 2 else skus[:1]
 
 
@@ -185,8 +185,8 @@ def spares(pools: Sequence[Pool]) -> Section | None:
 
 
 def jobs(found: Sequence[Jobs]) -> Section | None:
-    """What a job of 8 GPUs and more, up to all nodes in service, will get of them, by SKU: time between failures, when
-    to save, and the time that trains.
+    """What jobs of 8 GPUs up to all nodes in service can expect, by SKU: time between failures, when to save, and the
+    share of time that trains.
     """
     if not found:
         return None

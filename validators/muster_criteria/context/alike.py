@@ -41,7 +41,7 @@ GROUPED = "by"
 class Neighbour:
     """A node tested lately in the same stage: its groups ({"rack": "r1", "image": …}), and what it failed in.
 
-    ``accepted``: where that is waived. A fault that was known is no company, and the node is none of the healthy ones.
+    ``accepted``: the waived ones. A known fault is no sign of a common cause, yet the node does not count as healthy.
     """
 
     node: str
@@ -66,8 +66,8 @@ def symptom(finding: Finding) -> str:
 def compared_with(judgement: Judgement, node: str, groups: Mapping[str, str], others: Iterable[Neighbour]) -> Judgement:
     """The judgement, with a common cause for each symptom that this node shares with others of its rack or image.
 
-    With this node they must be ``NODES_MIN`` nodes, and, with those where it is waived, ``GROUP_SHARE`` of those of the
-    group that were tested.
+    They must be at least ``NODES_MIN`` nodes, this one included, and ``GROUP_SHARE`` of the group's tested nodes; nodes
+    on which the symptom is waived count for the share only.
     """
     known = [each for each in others if each.node != node]
     symptoms = {name for finding in judgement.findings if (name := symptom(finding))}

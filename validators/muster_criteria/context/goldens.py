@@ -161,9 +161,9 @@ def golden_findings(result: StageResult, goldens: Goldens) -> list[Finding]:
 
 
 def uncompared(result: StageResult, goldens: Goldens) -> tuple[list[Gap], list[str]]:
-    """Returns gaps for devices whose bits were compared with their own alone: no other has their key, no golden judges.
+    """Returns (gaps, notes) for devices whose bits were compared only with their own, without a sibling or a golden.
 
-    For the only device of a node a note instead of a gap: it has no siblings, and a golden may never form.
+    The only device of a node gets a note instead of a gap: it has no siblings, and a golden may never form.
     """
     keys = {each.device: each.text for each in result.measurements if each.metric == KEY and each.text}
     shared = collections.Counter(keys.values())
@@ -237,7 +237,7 @@ def _against_others(answers: Sequence[Digest], goldens: Goldens, simulated: bool
         alike = [one for one in answers if (one.op, one.key, one.digest) == (each.op, each.key, each.digest)]
         believed = max(len(subjects) for digest, subjects in others.items() if digest != each.digest)
         if len(others.get(each.digest, ())) > believed:
-            continue  # most agree with it: what differs is looked at where it was measured
+            continue  # most agree with it: the others are judged in their own results
         if len(alike) == 1 and each.digest not in others and believed >= 2:
             alone[each.device].append(each)
         else:

@@ -20,11 +20,11 @@ AGREE_MIN = 8
 """Nodes that must run a version before the fleet counts as agreed on it."""
 
 Running = Mapping[str, Mapping[str, int]]
-"""By part, the versions that other nodes of the SKU run, and on how many nodes each."""
+"""{part: {version: how many other nodes of the SKU run it}}"""
 
 
 def judge_versions(result: StageResult, sku: Sku, running: Running) -> PartJudgement:
-    """Judges the versions in ``result``; nothing in any other stage than intake."""
+    """Judges the versions in ``result``; empty for any stage but intake."""
     if result.stage != STAGE:
         return PartJudgement()
     findings: list[Finding] = []

@@ -1,8 +1,8 @@
 """Waivers: a person accepts a known finding until a date; and the effect on a verdict.
 
 A waived finding keeps its severity and is marked with the person's name. A stage whose critical findings are all waived
-is judged by the rest and is at best WARN, never PASS. What is found later is waived as far as what the person saw goes:
-a figure that is clearly worse, another text, and what happened another time are other findings.
+is judged by the rest and is at best WARN, never PASS. Later findings are covered only as far as what the person saw: a
+clearly worse figure, another text or another incident is another finding.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from muster_criteria.stage.verdict import verdict_of
 
 CHASSIS = ("system", "board")
 WORSE_SHARE = 0.03
-"""By this share a figure may be worse than what was waived: chosen here, the least effect for which the fleet's rules
-fail a device (docs/science.md). What is counted may not be more by one."""
+"""A figure may be worse than the waived one by this share: chosen here, the least effect for which the fleet's rules
+fail a device (docs/science.md). A count may not be higher at all."""
 COUNTED = "count"
-"""The unit of what is counted."""
+"""The unit of counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Waiver:
     """One waiver. ``subject``: the part or place that it covers (see ``subject_of``), empty if no serial was known;
     ``machine``: which of the machines of the node's name it was given for. ``severity``, ``observed`` and ``extents``:
-    of the finding then, in each current verdict that had it; a graver one, and one that goes further, is another.
+    of the finding then, in each current verdict that had it; a graver one, or one that goes further, is not covered.
 
     It holds from ``created_at`` until ``until``, if it is not revoked before.
     """
@@ -122,7 +122,7 @@ def covers(waiver: Waiver, finding: Finding, machine: Machine) -> bool:
 
 
 def goes_further(found: Extent | None, waived: Extent) -> bool:
-    """Returns whether what was found is clearly worse than, or another than, what was waived."""
+    """Returns whether what was found is clearly worse than what was waived, or something else."""
     if found is None:
         return False
     now, then = found.value, waived.value

@@ -81,7 +81,7 @@ class _When(enum.Enum):
 SEVERITY: dict[_When, dict[EventSeverity, Severity]] = {
     _When.DURING: DURING, _When.BEFORE: BEFORE, _When.REPAIRED: BEFORE | {EventSeverity.ISOLATE: Severity.INFO},
 }  # fmt: skip
-"""A missing one informs."""
+"""An event severity that is not listed gives INFO."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def place_of(address: str) -> tuple[str, ...]:
 
 
 def event_of(device: str, labels: Mapping[str, Any], text: str, count: int) -> DeviceEvent:
-    """One message, from a measurement's labels; what makes no sense in them is unknown, a code that is none is 0."""
+    """One message, from a measurement's labels; invalid labels count as unknown, an invalid code as 0."""
     kind, code, priority = (str(labels.get(key, "")) for key in ("kind", "code", "priority"))
     coded = bool(kind) and kind != KERNEL
     return DeviceEvent(
@@ -228,7 +228,7 @@ def _unreported(result: StageResult) -> Iterable[Gap]:
 
 
 def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
-    """A gap where the kernel's buffer no longer reaches back to the begin of the stage: what it lost is unknown."""
+    """A gap if the kernel's buffer no longer reaches back to the start of the stage: what it lost is unknown."""
     for each in result.measurements:
         if each.metric == OLDEST and each.value is not None and began is not None and each.value > began:
             why = f"the kernel log reaches back to {each.value:.0f} s after boot, and the stage began at {began:.0f} s"
@@ -236,7 +236,7 @@ def _overwritten(result: StageResult, began: float | None) -> Iterable[Gap]:
 
 
 def _unread(result: StageResult, began: float | None) -> Iterable[Gap]:
-    """Gaps where the log was read when the stage began and not at its end. One that never was is excused."""
+    """Gaps if the log was read when the stage began but not at its end. A log that never could be read is excused."""
     for each in result.measurements:
         if each.metric in TOTALS and each.value is None and began is not None:
             why = f"the kernel log was read when the stage began, and not at its end ({each.note})"
@@ -244,7 +244,7 @@ def _unread(result: StageResult, began: float | None) -> Iterable[Gap]:
 
 
 def _not_since_boot(result: StageResult) -> Iterable[str]:
-    """A note where intake sees less of the log than what was said since the boot. It is no miss: logs are finite."""
+    """A note if intake's log does not reach back to the boot. It is no gap, since logs are finite."""
     for each in result.measurements:
         if result.stage == INTAKE and each.metric == OLDEST and each.value is not None and each.value > BOOT_S:
             after = duration(each.value)

@@ -26,7 +26,7 @@ UNKNOWN = "unknown"
 """The name under which messages without a code are reported that no entry knows."""
 
 WITHIN_DAYS_MAX = 366.0
-"""What came back after a longer time is no answer to whether restarts helped."""
+"""Longest window: an event that comes back later does not show whether restarts helped."""
 
 _PREFIX = re.compile(r"^(?:<\d+>)?\s*\[\s*[\d.]+\]\s?")
 
@@ -150,7 +150,7 @@ class Unknown(Written):
 
 
 class Escalation(Written):
-    """The same event on the same device in ``boots`` boots (two reboots did not help: 3): ``severity`` then.
+    """The ``severity`` of an event that came back on one device in ``boots`` boots (3: two reboots did not help).
     ``within_days``: only what was recorded in so many days counts; by default as many as those in which the repair
     policy counts restarts. ``from_severity``: only events at least this grave escalate: an application that crashes
     after each reboot does not.
@@ -170,7 +170,7 @@ class Escalation(Written):
 
 
 class EventPolicy(Table):
-    """The table. ``kinds``: of events that it judges; the first is that of an entry that names none."""
+    """The table. ``kinds``: the kinds of events that it judges; entries that name none have the first."""
 
     MARK = "kinds"
 
@@ -236,7 +236,7 @@ class EventPolicy(Table):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceEvent:
-    """One message of a node, or ``count`` alike. ``code``: the driver's, None for a message that has only its text.
+    """One message of a node, or ``count`` equal ones. ``code``: the driver's, None for a message with only a text.
 
     ``pci``: the address in it, "" without one; ``priority``: the kernel's, 0 (gravest) to 7, None where unknown;
     ``at`` and ``last``: seconds since boot of the first and last of them, None where unknown.
@@ -253,7 +253,7 @@ class DeviceEvent:
     count: int = 1
 
     def after(self, began: float | None) -> bool:
-        """Whether it was logged (again) after ``began``; so it is taken where either time is unknown."""
+        """Whether it was logged (again) after ``began``; True if either time is unknown."""
         latest = self.last if self.last is not None else self.at
         return began is None or latest is None or latest > began
 

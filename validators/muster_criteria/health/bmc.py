@@ -1,8 +1,8 @@
 """What a node's BMC shows between tests: its sensors as states, new entries of its logs as events. Pure.
 
-A sensor without a reading is neither good nor bad. What a log held when it was read whole first, since the node entered
-service, is not new: the tests before have judged that machine. Each log begins by itself: one that the BMC has an error
-for hides the entries of no other.
+A sensor without a reading is neither good nor bad. What a log held at its first complete reading after the node entered
+service is not new, since earlier tests have judged that machine. Each log starts on its own, so that one which the BMC
+cannot read hides no entries of the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRESENT_MAX = 512
 LOGS_MAX = 4096
 """Logs that are remembered."""
 DEVICES_MAX = 64
-"""Sources of entries that are told apart in one reading; a BMC names as many as it likes."""
+"""Sources of entries that are distinguished in one reading, since a BMC may name any number of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Sensor:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One entry of a log that is not OK. ``origin``: what it is about, "bmc" where it does not say; ``log``: a short
-    name of its log, that stays; ``repeated``: when what it tells was seen last, "" where that was at ``created``;
-    ``resolved``: a person has marked it so.
+    """One entry of a log that is not OK. ``origin``: what it is about, "bmc" if it does not say; ``log``: a short,
+    stable name of its log; ``repeated``: when its event was seen last, "" if that was at ``created``; ``resolved``:
+    whether a person has marked it as resolved.
     """
 
     id: str
@@ -63,15 +63,15 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """A fingerprint. Neither number nor time alone would do: a cleared log counts again, and clocks are set."""
+        """A fingerprint. Number or time alone would not do: a cleared log restarts its numbers, and clocks are set."""
         repeated = (_in_utc(self.repeated),) if self.repeated else ()
         whole = "\0".join((self.id, _in_utc(self.created), self.severity, self.text, *repeated))
         return f"{zlib.crc32(whole.encode('utf-8', 'replace')):08x}"
 
 
 def _in_utc(time: str) -> str:
-    """A time in one form, since a BMC tells its whole log in another zone after its own was set; without a zone, or
-    where it is none, as it is.
+    """Returns the time in UTC, since a BMC shows its whole log in another zone once its own was changed; unchanged if
+    it has no zone, or is no time.
     """
     try:
         at = datetime.datetime.fromisoformat(time)
@@ -83,7 +83,7 @@ def _in_utc(time: str) -> str:
 @dataclasses.dataclass(frozen=True)
 class Shown:
     """What one reading of a BMC gave. ``logs``: those that were read whole, as ``Entry.log``; ``long``: logs whose
-    newest entries may not have been reached, without entries; ``trouble``: why it is not whole, one sentence.
+    newest entries may not have been reached, without entries; ``trouble``: why the reading is not complete.
     """
 
     sensors: tuple[Sensor, ...] = ()
@@ -118,15 +118,15 @@ def read(shown: Shown, known: Known, policy: Bmcs) -> tuple[list[Reading], Known
     entries = sorted(shown.entries, key=lambda each: each.created)[-KEYS_MAX:]
     begun = frozenset(known.logs)
     found += _of_log([each for each in entries if each.log in begun], frozenset(known.keys))
-    # With trouble, or of a log that is long, what is not shown may be there all the same.
+    # With trouble, or with a long log, entries that are not shown may still be there.
     before = known if shown.trouble or shown.long else NOTHING_KNOWN
     keys = _newest(before.keys, [each.key for each in entries], KEYS_MAX)
     return found, Known(keys, _newest(before.logs, shown.logs, LOGS_MAX), present)
 
 
 def _missed(shown: Shown, known: Known) -> tuple[list[str], tuple[str, ...]]:
-    """(the supplies that were there and are not listed any more, those to be remembered). For each one of a new name,
-    another was renamed or replaced. One without a state is neither: a supply without a document has no name of its own.
+    """Returns (supplies that are no longer listed, supplies to remember). Each new name counts as a renamed or replaced
+    supply, but not one without a state: a supply without a document has no name of its own.
     """
     supplies = [each for each in shown.sensors if each.kind == "psu"]
     listed = {each.device for each in supplies}
@@ -134,12 +134,12 @@ def _missed(shown: Shown, known: Known) -> tuple[list[str], tuple[str, ...]]:
     missing = [each for each in known.present if each not in listed]
     heirs = len(there.difference(known.present))
     present = there.union(known.present).difference(missing[:heirs])
-    # With trouble, what is not shown may be there all the same.
+    # With trouble, supplies that are not shown may still be there.
     return [] if shown.trouble else missing[heirs:], tuple(sorted(present)[:PRESENT_MAX])
 
 
 def _newest(before: Iterable[str], now: Sequence[str], most: int) -> tuple[str, ...]:
-    """Those of now come last: they are not forgotten for what is no longer there."""
+    """Returns up to ``most`` values, with those of ``now`` last, so that older ones are dropped first."""
     latest = set(now)
     return tuple([*(each for each in before if each not in latest), *dict.fromkeys(now)][-most:])
 
@@ -160,9 +160,9 @@ def _of_sensor(sensor: Sensor, known: Known, policy: Bmcs) -> Reading | None:
 
 
 def _of_log(entries: Sequence[Entry], before: frozenset[str]) -> list[Reading]:
-    """Those that are new of entries in order, once for each severity and origin, with the newest one's text.
+    """Returns a reading for each severity and origin of new ``entries`` (oldest first), with the newest one's text.
 
-    One that is resolved is not: the mark hides when it was repeated, so its key may be another than before.
+    A resolved entry does not count as new: the mark hides when it was repeated, so its key may have changed.
     """
     new: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
     for each in entries:

@@ -1,7 +1,7 @@
-"""By how much counters rose between two sweeps, whatever reset them meanwhile. Pure.
+"""How much counters rose between two sweeps, even if they were reset meanwhile. Pure.
 
-A counter that was reset counts from zero: what it shows is what came since. That is known of a counter that went back,
-of all that a GPU's driver keeps where one of them went back or the driver logged that it was loaded, and of a boot.
+A counter that was reset counts from zero, so its value is its rise. A counter was reset if it went back, or at a boot;
+the counters of a GPU's driver also if any one of them went back, or if the driver logged that it was loaded.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 OF_THE_PART = frozenset({"row_remap_corrected", "row_remap_uncorrected", "nvme_media_errors"})
-"""Kept by the part itself, whatever is restarted. One that went back is another part's."""
+"""Kept by the part itself through any restart. If one went back, it is another part's."""
 OF_THE_DRIVER = frozenset({"ecc_corrected", "ecc_uncorrected", "nvlink_errors", "throttle_time"})
 """Kept by the GPU's driver while it is loaded."""
 NONE_AT_BOOT = frozenset({"ecc_corrected", "ecc_uncorrected", "edac_corrected", "edac_uncorrected"})
-"""Begin at zero with each boot, to which nothing in the boot itself adds, as the training of links does to theirs."""
+"""Start at zero with each boot, and are not raised by the boot itself, unlike counters of links, which are trained."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Count:
 
     @property
     def key(self) -> str:
-        """Under which it is remembered."""
+        """The key under which it is remembered."""
         return "|".join((self.name, self.device, *(each for _, each in sorted(self.labels.items()))))
 
     @property
@@ -44,21 +44,21 @@ class Count:
 
 
 LEAP = 2.0**31
-"""Nothing counts so many between two sweeps: a counter that leaps was read wrongly, unless it counts on there."""
+"""No counter rises so much between two sweeps: one that does was misread, unless it goes on counting from there."""
 LEAPT = "leapt|"
-"""In the remembered counters: what one that leapt showed."""
+"""Prefix in the remembered counters: the value to which a counter leapt."""
 
 
 def believable(counts: Sequence[Count], known: Mapping[str, float]) -> list[Count]:
-    """The counters; one that leapt as it was at the last sweep (``known``), since what it is now is not known."""
+    """The counters; one that leapt keeps its value of the last sweep (``known``), since its own is not trusted."""
     leapt = {each.key for each in counts if each.value - known.get(each.key, each.value) >= LEAP}
     return [dataclasses.replace(each, value=known[each.key]) if each.key in leapt else each for each in counts]
 
 
 def gone_on(counts: Sequence[Count], known: Mapping[str, float]) -> dict[str, float]:
-    """``known``, with what a counter leapt to where it has counted on from there: the leap was real.
+    """Returns ``known``, with the value to which a counter leapt if it has counted on from there: that leap was real.
 
-    One that shows the same again may have been read wrongly again.
+    A counter that shows the same value again may have been misread again.
     """
     leapt = {each.key: known.get(f"{LEAPT}{each.key}", math.inf) for each in counts}
     return {**known, **{each.key: leapt[each.key] for each in counts if 0 < each.value - leapt[each.key] < LEAP}}

@@ -19,7 +19,7 @@ from muster_criteria.written import Written
 
 DEFAULT = "health"
 WITHIN_S_MAX = 86400.0
-"""What was seen longer ago is not kept apart."""
+"""Longest window (s): older sightings are not stored separately."""
 
 Check = Annotated[str, Field(pattern=r"^[a-z0-9*][A-Za-z0-9_.:/*-]{0,79}$")]
 Text = Annotated[str, Field(min_length=3)]
@@ -107,9 +107,9 @@ class Group(Written):
 
 
 class Place(Written):
-    """What many nodes of one place show at once is the place's: of at least ``nodes`` nodes that ``share`` of it has.
+    """When an observation is its place's fault: at least ``nodes`` nodes, and ``share`` of the place, show it at once.
 
-    ``checks``: what can be a place's; ``labels``: labels of nodes that name places, and "rack".
+    ``within_s``: "at once" (s); ``checks``: what a place can cause; ``labels``: labels that name places, and "rack".
     """
 
     share: Annotated[float, Field(gt=0, le=1)]
@@ -120,10 +120,10 @@ class Place(Written):
 
 
 class Bmcs(Written):
-    """How BMCs are read, apart from the nodes. ``every_s``: how often one is, 0: never; ``limit_s``: for one reading;
-    ``together``: how many at once; ``pass_s``: for all, and those that are left come first in the next pass.
+    """How BMCs are read, separately from the nodes. ``every_s``: interval for one BMC, 0: never; ``limit_s``: for one
+    reading; ``together``: how many at once; ``pass_s``: for all; those that are left come first in the next pass.
 
-    ``inlet_c``: °C of incoming air beyond which it is hot; that of the shipped SKU files (docs/science.md).
+    ``inlet_c``: °C above which incoming air is hot, as in the shipped SKU files (docs/science.md).
     """
 
     every_s: Annotated[float, Field(ge=0)] = 3600.0
@@ -134,8 +134,8 @@ class Bmcs(Written):
 
 
 class HealthPolicy(Table):
-    """The table. ``bring_up_s``: a state that is bad so soon after a boot does not count. ``stable_s``: for so long a
-    state has to be good since its recovery before it is over. ``mode``: of nodes that no group names.
+    """The table. ``bring_up_s``: time after a boot in which a bad state does not count. ``stable_s``: how long a state
+    has to stay good before it is over. ``mode``: of nodes that no group names.
     """
 
     MARK = "stable_s"
@@ -181,8 +181,8 @@ class HealthPolicy(Table):
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a decision rests on, of one observation. ``bad_for_s`` and ``flaps``: of a state. ``recent``: of ``count``,
-    (how many seconds ago, how often).
+    """What a decision on one observation is based on. ``bad_for_s``, ``flaps``: of a state. ``recent``: the latest of
+    ``count``, as (seconds ago, how often).
     """
 
     check: str
@@ -194,12 +194,12 @@ class Facts:
     recent: tuple[tuple[float, int], ...] = ()
 
     def seen_within(self, seconds: float) -> int:
-        """How often it was seen in the last so many seconds; 0 seconds: ever."""
+        """How often it was seen in the last ``seconds``; if 0, in all."""
         return sum(times for ago, times in self.recent if ago <= seconds) if seconds else self.count
 
 
 def entry_for(facts: Facts, policy: HealthPolicy) -> Entry | None:
-    """The entry that counts; None if none does, and the observation is noted alone."""
+    """The entry that counts; None if none does, and the observation is only noted."""
     return next((each for each in policy.entries if _meets(facts, each)), None)
 
 

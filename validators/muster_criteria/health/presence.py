@@ -1,8 +1,8 @@
-"""What a node had once: ports, services, disks and links that were up, and are down now or not there any more. Pure.
+"""Ports, services, disks and links that were up once on a node, and are now down or gone. Pure.
 
-It is remembered since the node entered service (``forgotten``): what was taken out on purpose is missed until then. A
-port or disk for which another one appears was renamed or replaced, and the other one has to be up in its place. A port
-is known by the address of its adapter: a driver may number the same ports otherwise at the next boot.
+They are remembered since the node entered service (``forgotten``): until it does so again, what is removed on purpose
+counts as missing. If another port or disk appears, a missing one was renamed or replaced, and the other has to be up.
+Ports are identified by their adapters' addresses, since a driver may number them differently at the next boot.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from muster_criteria.health.readings import Fact
 
 UP = "up|"
-"""In the remembered counters: what was up once. A number, as in "up|net_carrier|nic:eth0"."""
+"""Prefix in the remembered counters: what was up once, as in "up|net_carrier|nic:eth0"."""
 UNREAD = f"{UP}unread|"
-"""In the remembered counters: a reading that failed once, and is good again when it does not."""
+"""Prefix in the remembered counters: a reading that failed once, and is good again when it succeeds."""
 WAS_UP, NEVER_UP, REPLACED = 1.0, 0.0, -1.0
 """Of a port, service or disk: it has to be up; it need not; another one has taken its place."""
 NOT_THERE = "not there"
 LENT = {"net_carrier": "net_elsewhere", "ib_port_active": "ib_elsewhere"}
-"""By kind of port, the fact that names an adapter of the node, by its address, whose ports are lent to a container."""
+"""{kind of port: the fact that names the addresses of the node's adapters whose ports are lent to a container}"""
 PCI = "pci"
 """The label of a port: its adapter's address. It is remembered, as in "up|pci|net_carrier|nic:eth0|ADDRESS"."""
 ATTACHED = "attached"
@@ -31,9 +31,9 @@ _RUNNING = frozenset({"active", "reloading", "activating"})
 _JOINED = {"fabric_state": {"completed"}, "imex": {"READY", "UP", "service active"}}
 """By fact, the texts of a GPU that has joined its NVLink fabric, and of a node that has joined its IMEX domain."""
 _IMEX_READ_BY = {"imex", "hardware", "services"}
-"""Readings without which IMEX may say nothing: it is known by its service, too, of which systemd may not answer."""
+"""If one of these readings failed, a missing IMEX does not count: it may be known by its service, from systemd."""
 _AT_MOST = {"persistence_mode": "persistence_lost", "nvlink_active": "nvlink_down", "pcie_width": "pcie_degraded"}
-"""By fact, the check of a number that should be what it was at most."""
+"""{fact: check} of numbers that should stay as high as they ever were."""
 _CLEAN = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 def forgotten(counters: Mapping[str, float]) -> dict[str, float]:
-    """Returns what is remembered of a node that enters service: what it has then is what it has to have."""
+    """Returns what is still remembered of a node that enters service; from then on, it has to keep what it has then."""
     return {key: value for key, value in counters.items() if key.startswith(UNREAD) or not key.startswith(UP)}
 
 
@@ -56,7 +56,7 @@ def states(
 ) -> Iterator[State]:
     """Yields what was up once, and whether it is now. ``unread``: the node's readings that failed or hung.
 
-    ``known``: what is remembered; ``up`` gets what is to be.
+    ``known``: what is remembered; what is to be remembered is added to ``up``.
     """
     known = {key: value for key, value in known.items() if key.startswith(UP)}
     yield from _ports(facts, "ports" not in unread, known, up)
@@ -104,13 +104,13 @@ def _ports(facts: Sequence[Fact], read: bool, known: Mapping[str, float], up: di
     if not all_down:
         yield from ports
     ports_keys = tuple(_key(kind, "") for kind in LENT)
-    for key, value in up.items():  # of a name that is another port's now, which need not be up
+    for key, value in up.items():  # its name is now another port's, which need not be up
         if key.startswith(ports_keys) and value == NEVER_UP and named.get(key) == WAS_UP:
             yield State("port_down", key.rpartition("|")[2], "", False)
 
 
 def _addresses(kind: str, here: Sequence[Fact], known: Mapping[str, float], up: dict[str, float]) -> dict[str, str]:
-    """By port, the address that its adapter has, or had last; of one that has moved, the address before is void."""
+    """{port: its adapter's address, now or last}; if a port has moved, its address before is cleared in ``up``."""
     at = _shown(here)
     for device, address in _remembered(kind, known):
         if at.setdefault(device, address) != address:
@@ -137,10 +137,10 @@ def _at(kind: str, device: str, address: str) -> str:
 def _renumbered(
     kind: str, here: Sequence[Fact], known: Mapping[str, float], up: dict[str, float]
 ) -> Mapping[str, float]:
-    """What is remembered of each port, under the name that its adapter's address has now.
+    """Returns what is remembered, with each port under the name that its adapter's address has now.
 
-    Only where the adapters are those of before, with one port each: where one came or went, addresses shift, and a
-    name says more. One that was never up, and is gone, counts for nothing.
+    Only if the adapters are the same as before, with one port each: if one came or went, addresses shift, and names are
+    more reliable. A port that was never up, and is gone, is ignored.
     """
     shown = _shown(here)
     was = {device: known.get(_key(kind, device), REPLACED) for device, _ in _remembered(kind, known)}

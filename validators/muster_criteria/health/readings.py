@@ -35,11 +35,11 @@ ANSWER_MAX = 1024 * 1024
 DISK_FREE_SHARE, DISK_FREE_GIB = 0.02, 1.0
 CLOCK_SKEW_S = 60.0
 THROTTLED_SHARE = 0.2
-"""A GPU that is held down for this share of the time between two sweeps is throttled."""
+"""A GPU counts as throttled if it was held down for this share of the time between two sweeps."""
 EXPOSED_S = 60.0
 """A shorter time under a job counts as this: a single error within a second is no rate."""
 BOOT_S = 300.0
-"""At boot, firmware makes kernels print errors on sound machines: what counts "during" a load alone does not count."""
+"""Time (s) after a boot in which ``during`` entries do not count: firmware makes sound machines log errors."""
 UNCLASSED = str(EventSeverity.ISOLATE)
 """The severity of a driver's error that no policy of the SKU judges."""
 LOG_READ = f"{UP}kernel_log"
@@ -70,8 +70,8 @@ class Fact(_Read):
 
 
 class Message(_Read):
-    """A device event, or ``count`` alike. ``code``: the driver's, None of a message that has only its text; ``part``:
-    the device that the message names itself; ``last``: seconds since boot of the last of them.
+    """A device event, or ``count`` equal ones. ``code``: the driver's, None for a message with only a text; ``part``:
+    the device that the message itself names; ``last``: seconds since boot of the last of them.
     """
 
     kind: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,15}$")] = KERNEL
@@ -86,8 +86,8 @@ class Message(_Read):
 
 
 class Kernel(_Read):
-    """The kernel log since the cursor. ``loaded``: when a GPU driver said last that it was loaded; ``left_out``: how
-    many messages are not among ``events``, which have an end.
+    """The kernel log since the cursor. ``loaded``: when a GPU driver last logged that it was loaded; ``left_out``: how
+    many messages did not fit into ``events``.
     """
 
     first: Number | None = None
@@ -159,8 +159,8 @@ class Reading:
 class Before:
     """What the last sweep left. ``counters``: also what was ever up; ``seconds``: since then, None for the first.
 
-    ``untested_for``: seconds since a test read the kernel's log last before the node entered service, and judged what
-    was said until then; without such a test, since it entered service; None where unknown.
+    ``untested_for``: seconds since the last test before the node entered service read, and judged, the kernel's log;
+    without such a test, since it entered service; None if unknown.
     ``under_job``: for how many of ``seconds`` a user's job is known to have run on it, 0 where nothing is known.
     """
 
@@ -241,8 +241,8 @@ def _recovery(needed: str, device: str) -> Iterator[Reading]:
 
 
 def _refused(facts: Sequence[Fact]) -> Iterator[Reading]:
-    """By GPU, whether any of its states was refused: what it does not say is not good. What it does not have is no
-    state, here as in a test's coverage.
+    """Yields for each GPU whether reading any of its states failed: an unknown state is not good. States that it does
+    not support do not count, as in a test's coverage.
     """
     refused: dict[str, str] = {}
     for fact in facts:
@@ -297,7 +297,7 @@ _RECOVERIES = {
     "reboot of the node": "reboot_needed",
     "reboot of the system": "reboot_needed",
 }
-"""What a driver says that a GPU needs and no reset of it brings, or not yet: a check of its own each."""
+"""{recovery that a driver asks for, and that a reset of the GPU does not bring, or not yet: its own check}"""
 _DISK_STATES = {"nvme_state": "live", "disk_state": "running"}
 _SMART = frozenset({"nvme_warning", "nvme_media_errors", "nvme_used", "nvme_spare"})
 _NVME_BITS = {1: "spare blocks below its threshold", 4: "reliability degraded", 8: "read-only",
@@ -308,12 +308,12 @@ COUNTED = frozenset({
     "edac_uncorrected", "machine_checks", "machine_checks_corrected", "throttle_time", "ib_errors", "pcie_replay",
     "nvlink_errors", "nvme_media_errors", "service_restarts",
 })  # fmt: skip
-"""Counters of which a rise is an observation. The health policy has an entry for each, if only to note it."""
+"""Counters whose rise is an observation. The health policy has an entry for each, if only to note it."""
 
 
 def _risen(count: Count, risen: float, seconds: float, under_job: float) -> Iterator[Reading]:
-    """What a counter's rise says. Errors that show under load alone are rare at rest, so a rate is by the time under a
-    job, where one ran.
+    """Yields what a counter's rise shows. Errors that occur only under load are rare at rest, so the rate is by the
+    time under a job, if one ran.
     """
     if count.name == "throttle_time":
         reason = count.labels.get("reason", "")
@@ -345,8 +345,8 @@ def driver_error(check: str) -> tuple[str, int] | None:
 def _log_states(
     swept: Swept, known: Mapping[str, float], counters: dict[str, float], *, gpus: bool
 ) -> Iterator[Reading]:
-    """Whether the kernel's log can be read. A node without GPUs that never could, as in a container, lacks nothing that
-    it had.
+    """Whether the kernel's log can be read. If it never could on a node without GPUs, as in a container,
+    nothing was lost.
     """
     if swept.kernel is not None:
         counters[LOG_READ] = 1.0
@@ -357,7 +357,7 @@ def _log_states(
 
 def _kernel(swept: Swept, log: Kernel, before: Before, policies: Sequence[EventPolicy]) -> Iterator[Reading]:
     same = swept.boot_id == before.boot_id
-    judged = 0.0 if same else float("inf")  # where nothing says when the node booted
+    judged = 0.0 if same else float("inf")  # the time of the boot is unknown
     if swept.logs_at is not None:
         judged = swept.logs_at - before.untested_for if before.untested_for is not None else 0.0
     since = max(before.kernel_s, judged)

@@ -140,5 +140,5 @@ class LimitKind:
 
     @property
     def rule(self) -> str:
-        """The rule that it makes."""
+        """The rule to which its limits belong."""
         return "expected" if self.section == "inventory" else self.key

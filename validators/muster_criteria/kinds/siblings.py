@@ -12,8 +12,8 @@ from muster_criteria.words import figure
 class OfSiblings(LimitKind):
     """A share of the median over the node's devices of that kind; ``siblings``: how many, the judged one included.
 
-    A lower limit leaves the judged device out of the median, so that half of the devices, bad alike, move no limit of
-    their own. An upper one does not: in an air path of two rows half of the GPUs are hotter by design.
+    A lower limit leaves the judged device out of the median, so that even half of the devices, if equally bad, do not
+    lower their own limit. An upper one does not: in an air path of two rows, half of the GPUs are hotter by design.
     """
 
     among_itself: bool = True

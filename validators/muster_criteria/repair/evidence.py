@@ -27,9 +27,9 @@ Words = Annotated[tuple[str, ...], Field(min_length=1)]
 class Step(Written):
     """One piece: the output of ``command`` on the node, or its ``file``. ``name``: the file's name in the bundle.
 
-    ``root``: through sudo where the node's sudoers allows this very command, without where it does not.
-    ``if_missing``: only where the step of that name gave nothing, or hung. ``needs``: only where one of the steps of
-    these names, which write the file, ended well: what lies there otherwise may be an earlier report.
+    ``root``: through sudo if the node's sudoers allows exactly this command, else without.
+    ``if_missing``: only if the step of that name gave nothing, or hung. ``needs``: only if one of the steps of these
+    names, which write the file, succeeded; otherwise the file may be an earlier report.
     """
 
     name: Name
@@ -95,7 +95,7 @@ class Profile(Written):
 
 
 def load(folders: Sequence[Path]) -> list[Profile]:
-    """Every profile by name, that of the first folder where two have one name. Raises BadPolicy."""
+    """Returns all profiles, sorted by name; of two with one name, that of the first folder. Raises BadPolicy."""
     found: dict[str, Profile] = {}
     for folder in folders:
         for path in sorted((Path(folder) / "evidence").glob("*.yaml")):

@@ -69,7 +69,7 @@ class Ladder(Written):
 
 
 class Enabled(Written):
-    """Nodes whose label ``label`` is ``value`` may be repaired by themselves, up to and with ``rungs``."""
+    """Nodes whose label ``label`` is ``value`` may be repaired without a person, by ``rungs`` only."""
 
     label: Annotated[str, Field(min_length=1)]
     value: str
@@ -95,7 +95,7 @@ class Together(Written):
 
 class RepairPolicy(Table):
     """The table. ``restarts_max``: restarts for the same fault within ``window_days``, after which a person decides;
-    ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: empty, and nothing is repaired.
+    ``repairs_max``: automatic repairs of a node within ``window_days``. ``enabled``: if empty, nothing is repaired.
     """
 
     MARK = "ladders"

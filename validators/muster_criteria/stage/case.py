@@ -32,8 +32,8 @@ class Case:
         others: The other results of the same test in this run (see ``retests.arranged``).
         repeats: The readings in ``others``.
         running: The versions of drivers and firmware on the other nodes of the SKU.
-        replanned: Why other parameters than the SKU's measured the result, which then passes nothing; "" if not.
-        repaired_for: Seconds from when a person repaired the node last until its newest result; None if none did.
+        replanned: Why the result was measured with other parameters than the SKU's, and passes nothing; "" if not.
+        repaired_for: Seconds from the last repair by a person until the newest result; None without a repair.
         previous_faults: {device: number of earlier runs in which the part that sits there failed}.
     """
 

@@ -28,13 +28,13 @@ from muster_criteria.stage.rules import RULES
 from muster_criteria.words import listed
 
 AT_REST = "no reading found the GPU at work"
-"""The note of what is read under load only, as ``muster_node.workloads.under_load.gpus`` writes it: it is no sign
-of a fault that siblings were found at work."""
+"""The note of what is read under load only, as ``muster_node.workloads.under_load.gpus`` writes it. That siblings
+were found at work is then no sign of a fault."""
 
 
 SENSOR_SHARE, WHOLE = "sensor_share", 99.0
-"""The metric of how many of the attempts to read a device's sensors gave a reading, and the least % of a device that
-answered throughout."""
+"""The metric with the share (%) of attempts to read a device's sensors that gave a reading, and the least share of a
+device that answered throughout."""
 
 
 @dataclasses.dataclass
@@ -92,7 +92,7 @@ def tally(result: StageResult, frame: Frame, invalid: Mapping[int, Invalid], sku
     requirements.finish()
     beside = [*_beside(frame, invalid, requirements.seen)]
     counted.required += len(beside)
-    counted.missing[first:first] = beside  # ahead of what else they make invalid
+    counted.missing[first:first] = beside  # before the gaps that follow from them
     if not counted.required:
         why = "the programme requires nothing here, so the stage cannot pass"
         counted.miss(Gap(Lack.NOTHING_REQUIRED, why, "everything"))
@@ -146,7 +146,7 @@ def _presence(frame: Frame, ends: Mapping[str, ProbeEnd], sku: Sku, counted: Tal
 
 
 def _beside(frame: Frame, invalid: Mapping[int, Invalid], seen: Collection[int]) -> Iterator[Gap]:
-    """What is not required and was reported, so that it would have been judged, and is invalid or was refused.
+    """Yields a gap for each row that is not required, but was to be judged, and is invalid or was refused.
 
     ``seen``: the rows of what is required.
     """
@@ -158,7 +158,7 @@ def _beside(frame: Frame, invalid: Mapping[int, Invalid], seen: Collection[int])
 
 
 def _excused(need: Need, notes: Sequence[str]) -> bool:
-    """Whether what was not readable, for these reasons, is no miss."""
+    """Whether a need that could not be read, for these reasons, is excused."""
     requirement = need.requirement
     return requirement.where_readable or (requirement.where_supported and set(notes) == {NOT_SUPPORTED})
 
@@ -247,7 +247,7 @@ class _Requirements:
         return Lack.NOT_REPORTED, "the probe did not report it"
 
     def _instead(self, need: Need, device: str) -> None:
-        """Counts as unjudged what has to be judged on a device that does not show what ``need`` requires."""
+        """Count as unjudged ``or_judged``: what has to be judged on a device that lacks what ``need`` requires."""
         metric, wanted = need.requirement.or_judged, frozenset(need.labels)
         found = self._rows.get((need.probe, metric), {}).get(device, [])
         # What was not measured is missing by its own requirement.

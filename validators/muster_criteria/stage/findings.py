@@ -84,8 +84,8 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def bounded(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings, at most ``FINDINGS_MAX``; a last one counts those left out and is as grave as the gravest of them.
 
-    Of each rule, metric and device the first is kept before any second one. Thousands are of a node that reports
-    labels or devices at will, and would fill records, reports and mails.
+    The first finding of each rule, metric and device is kept before any second one. Thousands of findings come from a
+    node that reports arbitrary labels or devices, and would fill records, reports and mails.
     """
     if len(findings) <= FINDINGS_MAX:
         return tuple(findings)
@@ -211,9 +211,9 @@ def _reference(row: Mapping[str, Any]) -> str:
 
 
 def _presence_finding(row: Mapping[str, Any], sku: Sku, frame: Frame) -> Finding:
-    """A slot is named only where every GPU has a module id of its own, and with it a slot that is known: else GPUs are
-    numbered in the driver's order, in which those behind a missing one move up. Nor is one named where the GPUs that
-    answer are not those of the first slots: which of the board's others belonged to the node is not known.
+    """Names a slot only if every GPU has a module id, and so a known slot; else GPUs are numbered in the driver's
+    order, in which those after a missing one move up. Nor is a slot named if the counted GPUs are not those of the
+    first slots, since it is then not known which of the board's other slots belonged to the node.
     """
     counted, device = int(sku.devices.get("gpu") or 1), row["device"]
     modules = frame["value"][frame["metric"] == MODULE_ID]
@@ -258,7 +258,7 @@ def _extent(row: Mapping[str, Any], limit: Limit, at: float) -> Extent:
     if row["text"] is not None:
         return Extent(row["text"])
     value, unit = limit.kind.judged(row)
-    # By the limit rather than by the value, which of a noisy test may be that of a run that passed.
+    # By the limit rather than by the value, which in a noisy test may be that of a run that passed.
     lower = value < at if limit.kind.side == "exact" else limit.kind.side == "lower"
     return Extent(value, unit, "lower" if lower else "higher")
 

@@ -31,7 +31,7 @@ FAILED, CONFIRMED, SUSPECTED, CLEARED = 0.95, 0.99, 0.5, 0.05
 outlier in one reading only. Chosen here: an order, not measured probabilities."""
 
 DEVICE_SHARE = 0.75
-"""From this share of a node's devices on, it is the node: two to four bad siblings of eight still fail."""
+"""From this share of a node's devices on, the node is the cause: two to four bad siblings of eight still fail."""
 DEVICES_MIN = 4
 
 _CONCLUSION = {

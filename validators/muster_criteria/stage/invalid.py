@@ -25,8 +25,8 @@ class Invalid:
     """Why a row is invalid.
 
     Attributes:
-        why: For operators.
-        itself: Because of its own value, not of another measurement's.
+        why: A sentence for operators.
+        itself: Whether its own value is the reason, and not another measurement.
         excess: By how many °C the air that reaches the device is too hot; 0 where the reason is another.
     """
 
@@ -78,8 +78,8 @@ def _add_computed(invalid: dict[int, Invalid], frame: Frame, breaking: Sequence[
 
 
 def finding_of_invalid(item: Breaking, frame: Frame, invalid: Mapping[int, Invalid], sku: Sku) -> Finding:
-    """The finding of a row, invalid or not: an invalid row fails no device, and a temperature that is beyond its limit
-    by no more than the air is too hot says nothing about its device.
+    """The finding of a row, invalid or not: an invalid row fails no device, and a temperature that exceeds its limit by
+    no more than the incoming air exceeds its own says nothing about its device.
     """
     reason = invalid.get(item.position)
     if reason is None:
@@ -92,9 +92,9 @@ def finding_of_invalid(item: Breaking, frame: Frame, invalid: Mapping[int, Inval
 
 
 def explained(findings: Sequence[Finding], breaking: Sequence[Breaking], frame: Frame, sku: Sku) -> list[Finding]:
-    """The findings; those that a broken limit of their device ``explains`` are of its fault and action, and say so.
+    """The findings; those that a broken limit of their device ``explains`` get its fault and action, and say so.
 
-    Not those that repeats cleared or have yet to decide: what is to be done about them is of the readings.
+    Those that repeats cleared or have yet to decide stay as they are: their action concerns the readings.
     """
     causes: dict[tuple[str, str], Limit] = {}
     for item in breaking:

@@ -140,7 +140,7 @@ def _node(case: Case, result: StageResult) -> str:
 
 
 def _unexamined(case: Case) -> _Examined:
-    """What is said of a case without a result that can be judged."""
+    """The outcome for a case without a result that can be judged."""
     why = case.why_missing or "no result came back from the node"
     if (result := case.result) is not None:
         why = (
@@ -305,7 +305,7 @@ def _only_in_repeats(ran: Sequence[tuple[StageResult, _Laid]], findings: Sequenc
             finding = finding_of_invalid(item, frame, invalid, sku)
             key = (finding.rule, finding.metric, finding.device, finding.labels)
             fails = item.rule.breach == "fail" and item.position not in invalid and not is_noisy(frame, item, noisy)
-            # A second reading that warns was asked for by a warning; what the repeat did to the node was not.
+            # A warning requested the second reading, so its warnings are not new; what the repeat did to the node is.
             warns = item.rule.breach == "warn" and frame["probe"][item.position] in watch
             graver = finding.severity.rank < known.get(key, len(Severity))
             if graver and (fails or warns or item.rule.breach == "invalid"):
@@ -319,10 +319,10 @@ def _in_a_repeat(finding: Finding) -> Finding:
 
 
 def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku, repaired_for: float | None) -> PartJudgement:
-    """Device events of the result, and what only its repeats logged, or logged more gravely: their log begins with what
-    was logged before, and one code may be of several severities.
+    """Device events of the result, and those that only its repeats logged, or logged as graver: a repeat's log begins
+    with what was logged before, and one code may have several severities.
 
-    ``repeats``: oldest first; ``repaired_for``: as of the newest, so for each other one it was so much less.
+    ``repeats``: oldest first; ``repaired_for``: as of the newest one, so it is less for each other one.
     """
     newest = (result, *repeats)[-1].ended_at
 
@@ -349,7 +349,7 @@ def _events(result: StageResult, repeats: Sequence[StageResult], sku: Sku, repai
 
 
 def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
-    """Says that no learned floors hold on the node's stack at this level, where those of another would judge a row."""
+    """Notes that no learned floors apply to the node's stack at this level, if those of another would judge a row."""
     learned = {limit.metric for file in sku.learned for limit in file.limits}
     if learned.isdisjoint(row.metric for row in rows):
         return []
@@ -357,7 +357,7 @@ def _not_learned(rows: Sequence[Row], sku: Sku) -> list[str]:
 
 
 def _unwatched(repeat: StageResult, laid: _Laid, sku: Sku, wanted: Sequence[Need]) -> list[Gap]:
-    """Why it is not known what a repeat did to the node."""
+    """Gaps that say why it is not known what a repeat did to the node."""
     counted = tally(repeat, laid.frame, laid.invalid, sku, wanted)
     return [_gap_in_a_repeat(gap) for gap in counted.missing]
 
@@ -377,6 +377,6 @@ def _compared(own: Sequence[Sequence[Row]], cases: Sequence[Case]) -> Compared |
 
 
 def _saying_nothing(finding: Finding) -> Finding:
-    """The finding of a measurement with other parameters: none by a limit that is for the SKU's. Zero is for any."""
+    """The finding of a measurement with other parameters: INFO if its limit is for the SKU's. Zero holds for any."""
     of_parameters = finding.rule in OF_PARAMETERS and not finding.expected.startswith("0")
     return dataclasses.replace(finding, severity=Severity.INFO) if of_parameters else finding

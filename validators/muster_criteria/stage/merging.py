@@ -1,6 +1,6 @@
-"""One finding for one fault: what several probes of a stage saw alike; and what is added to it for people.
+"""Merges what several probes of a stage saw alike into one finding, and adds facts for people.
 
-That is where a GPU is whose slot is not known, and how often the same part failed before: neither affects the verdict.
+These are where a GPU of unknown slot is, and how often the same part failed before: neither affects the verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from muster_criteria.stage.rules import FLEET_KINDS, KINDS
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; of those in which one metric of one device breaks one rule, the gravest, with all evidence."""
+    """The findings; of several for one rule, metric and device, only the gravest, with all evidence."""
     merged: dict[object, Finding] = {}
     for each in findings:
         of_a_limit = each.rule in KINDS and each.rule not in FLEET_KINDS

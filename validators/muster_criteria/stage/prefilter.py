@@ -1,6 +1,6 @@
 """The prefilter: which nodes of a whole fleet have any small margin, in one vectorised pass.
 
-It decides nothing: the judge judges those nodes. It may name a node for nothing, and leaves out none of which the judge
+It decides nothing: the judge judges those nodes. It may name a sound node, but leaves out none for which the judge
 would find anything (``tests/muster_criteria/stage/test_prefilter.py``).
 """
 
@@ -39,7 +39,7 @@ from muster_criteria.stage.plausible import LEAST, RATE_MOST
 BLOCK_ROWS = 300_000
 """Readings looked at at a time, to save memory: what one node shows does not depend on today's readings of others."""
 NEAR = 1e-6
-"""Margins below this share count as small: rounding must leave out none."""
+"""Margins below this share count as small, so that rounding leaves out none."""
 
 Flags = npt.NDArray[np.bool_]
 
@@ -71,9 +71,9 @@ def small_margins(
 
 
 def conspicuous(case: Case) -> bool:
-    """Whether anything but a number of this one case alone gives the judge something to say.
+    """Whether the judge would find something in this case for another reason than its numbers.
 
-    That are texts, spreads, driver messages, digests, versions, and what only the controller knows.
+    Such reasons are texts, spreads, driver messages, digests, versions, and what only the controller knows.
     """
     result = case.result
     if result is None or (result.stage, result.level) != (case.stage, case.level):
@@ -119,7 +119,7 @@ def _small_alone(limit: Limit, row: Row) -> bool:
 def shape(case: Case, zone: str = "") -> tuple[object, ...]:
     """What a verdict depends on where no margin is small: what was measured, could be read, and had peers.
 
-    Cases of one SKU, stage and level that have the same, and of which the judge finds nothing, get the same verdict by
+    Cases of one SKU, stage and level with the same shape, in which the judge finds nothing, get the same verdict from
     the same snapshot. ``zone``: the node's cooling zone.
     """
     result = case.result

@@ -51,8 +51,8 @@ def arranged(
 
 
 def rows_again(result: StageResult, sku: Sku) -> list[Row]:
-    """What another result adds to the judgement: ``repeated_rows``, or of a repeat all of them, and what it did to the
-    node: what is invalid in a repeat is said, and an earlier whole result said it itself.
+    """Returns the rows that another result adds to the judgement: of an earlier whole result, ``repeated_rows``, since
+    it reported its invalid rows itself; of a repeat, invalid rows too, and those that show what it did to the node.
     """
     if not result.repeat:
         return repeated_rows(result, sku)

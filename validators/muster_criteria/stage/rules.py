@@ -49,7 +49,7 @@ OF_PARAMETERS = (
     *(kind.rule for kind in LIMIT_KINDS.values() if kind.side != "exact" and kind.section != "inventory"),
     *FLEET_KINDS,
 )
-"""Rules whose limits are for what the SKU file's parameters measure: they say nothing of what other ones measured."""
+"""Rules whose limits hold only for the SKU file's parameters: they say nothing of measurements with other ones."""
 
 
 @dataclasses.dataclass(frozen=True)

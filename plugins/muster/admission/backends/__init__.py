@@ -1,1 +1,1 @@
-"""Backends: each file or folder is the kind of its name in MUSTER_SCHEDULERS; ``BACKEND`` says how it is made."""
+"""Backends: each module is the ``kind`` of that name in MUSTER_SCHEDULERS; its ``BACKEND`` is (settings, backend)."""

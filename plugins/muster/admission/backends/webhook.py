@@ -1,8 +1,8 @@
 """Any scheduler whose own program receives webhooks: one signed message for each change of a node.
 
 Messages are those of Standard Webhooks (standardwebhooks.com), so a receiver verifies them with any of its libraries.
-They come at least once: a repetition has the same ``webhook-id``. Of one node a later change has the higher
-``sequence``; a receiver ignores a lower one than it has seen.
+They are delivered at least once; a repetition has the same ``webhook-id``. A later change of a node has a higher
+``sequence``, so a receiver ignores a lower one than it has seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from muster.settings import settings
 from muster_criteria.text import one_line
 
 OURS = "muster"
-"""In ``closed_by`` of the receiver's state: Muster closed the node."""
+"""Value of ``closed_by`` in the receiver's state if Muster closed the node."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -42,8 +42,8 @@ _ACCEPTED, _CONFLICT = 202, 409
 class WebhookSettings(pydantic.BaseModel):
     """One receiver. ``connection``: the Airflow connection whose password is the secret, whsec_ and base64.
 
-    ``state_url``: shows the nodes as they are; empty: the receiver does not offer it. No address has a login in it:
-    what is sent is signed.
+    ``state_url``: shows the nodes' present state; empty if the receiver does not offer that. Addresses contain no
+    login: messages are signed instead.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -83,7 +83,7 @@ class _Node(pydantic.BaseModel):
     used_by: str = ""
 
     def seen(self) -> Seen:
-        """As the other schedulers show theirs."""
+        """Returns the node as ``Seen``."""
         ours = not self.open and self.closed_by == OURS
         foreign = "" if self.open or ours else f"closed by {self.closed_by or 'somebody'}: {self.reason}"
         unsure = "its scheduler may start a job on it at any moment" if self.open else ""
@@ -95,12 +95,12 @@ class _Node(pydantic.BaseModel):
 
 
 class _State(pydantic.BaseModel):
-    """Nodes that are not looked into yet: one that cannot be read stops none of the others."""
+    """Nodes that are not validated yet: one that cannot be read must not stop the others."""
 
     nodes: list[Any]
 
     def by_name(self) -> dict[str, list[dict[str, Any]]]:
-        """Those that have a name; several of one name if they differ."""
+        """{name: its nodes}: several if they differ; nodes without a name are left out."""
         found: dict[str, list[dict[str, Any]]] = {}
         for each in self.nodes:
             name = each.get("name") if isinstance(each, dict) else None
@@ -116,13 +116,13 @@ def _seen(shown: list[dict[str, Any]]) -> Seen:
 
 
 class Webhook(AdmissionBackend):
-    """One receiver. Where it offers no state, a node is as its last confirmed change left it."""
+    """One receiver. If it offers no state, a node is taken to be as its last confirmed change left it."""
 
     def __init__(self, chosen: WebhookSettings) -> None:
         self._chosen = chosen
 
     def look(self, names: Collection[str]) -> Mapping[str, Seen]:
-        """The nodes in the receiver's state; of a receiver without it, every name. Raises SchedulerDown."""
+        """The nodes in the receiver's state; from a receiver without one, all names. Raises SchedulerDown."""
         if self._chosen.state_url:
             wanted = set(names)
             return {name: node for name, node in self._state().items() if name in wanted}
@@ -174,7 +174,7 @@ class Webhook(AdmissionBackend):
             raise SchedulerDown(f"{self._chosen.cluster} confirmed the {change} of {name}, and shows it {shown}")
 
     def _state(self, name: str = "") -> dict[str, Seen]:
-        # A receiver may answer with all nodes all the same.
+        # A receiver may ignore the parameter and answer with all nodes.
         url = httpx.URL(self._chosen.state_url).copy_merge_params({"node": name} if name else {})
         status, body = self._request("GET", str(url), "state", b"")
         if status != httpx.codes.OK:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
 
 UNANSWERED_MAX = 20
-"""So many requests in a row may fail before ``--watch`` gives up."""
+"""Number of requests in a row that may fail before ``--watch`` gives up."""
 
 _AT_WORK = {
     "running": "", "deferred": "", "awaiting_input": " (waits for an answer)", "up_for_retry": " (to be tried again)",
 }  # fmt: skip
-"""By a task's state in Airflow, what ``--watch`` shows behind its name."""
+"""{a task's state in Airflow: what ``--watch`` shows after its name}"""
 
 
 def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: bool = False) -> list[Run]:
@@ -70,7 +70,7 @@ def follow(airflow: AirflowClient, dag: str, runs: Mapping[str, str], *, quiet: 
 
 
 def waits_because(run: Run, states: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns (stage, why) of the run's stages whose node could not be reached and that are tried again.
+    """Returns (stage, why) of the run's stages that are tried again because the node could not be reached.
 
     ``states``: {task: its state in Airflow}; a stage's task has its name.
     """

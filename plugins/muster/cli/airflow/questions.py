@@ -18,7 +18,7 @@ def waiting(airflow: AirflowClient) -> list[Question]:
 
 
 def answerable(waiting: Iterable[Question]) -> list[Question]:
-    """Those whose answer is not refused because the records hold newer evidence: Airflow keeps the others open."""
+    """The questions that newer evidence in the records has not outdated; Airflow keeps outdated ones open too."""
     from muster import store
 
     outdated = store.questions.outdated()
@@ -37,7 +37,7 @@ class Question:
 
     @classmethod
     def of(cls, waiting: Mapping[str, Any]) -> Question:
-        """The question of Airflow's own description."""
+        """Returns the question that Airflow's REST API describes."""
         task = waiting["task_instance"]
         options = tuple(map(str, waiting["options"]))
         return cls(task["dag_id"], task["dag_run_id"], task["task_id"], str(waiting["subject"]), options)

@@ -1,4 +1,4 @@
-"""DAG runs that commands start: their options, their checks, what became of them."""
+"""DAG runs that commands start: their options, checks and outcomes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def known(names: Sequence[str], level: str) -> dict[str, Node]:
 
 
 def forced(force: bool, why: str) -> str:
-    """The reason for testing a node in use, with who gives it; "" if not forced. Raises MusterError for half of it."""
+    """The reason for testing a node in use, with who gives it; "" if not forced. Raises MusterError for one alone."""
     said = one_line(why).strip()
     if force != bool(said):
         raise MusterError("testing a node that is in use needs both --force and --force-reason 'why'")
@@ -77,7 +77,7 @@ def forced(force: bool, why: str) -> str:
 
 
 def run_of(dag: str, nodes: Sequence[Node], level: str, reason: str, force_reason: str = "", **asked: object) -> Wanted:
-    """The run of ``dag`` that tests these nodes, alone or together. ``asked``: of a block, beyond its level."""
+    """The run of ``dag`` that tests these nodes, alone or together. ``asked``: further options of a block."""
     several, reason = len(nodes) > 1, one_line(reason)
     run = run_id(f"{nodes[0].name}+{len(nodes) - 1}" if several else nodes[0].name, reason)
     conf: dict[str, Any] = {"level": level, "reason": reason}
@@ -121,7 +121,7 @@ def _rehearse(runs: Sequence[Wanted]) -> dry.Rehearsal:
 def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False) -> None:
     """Start the runs that pass their check; exit status 1 if one was refused, or did not end well while watched.
 
-    Whatever fails, and if a person interrupts it, what was started is shown.
+    What was started is shown even after a failure or an interruption.
     """
     from muster import store
     from muster.integration.airflow_api import AirflowClient
@@ -152,7 +152,7 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
                     refused[run.of] = f"interrupted{': whether its run began is not known' if sent else ''}"
                     trouble = error
                     break
-        finally:  # not in between: output that cannot be written leaves no run unstarted
+        finally:  # after all: output that cannot be written must leave no run unstarted
             untried = [run.of for run in runs if run.of not in started | refused]
             _say(started, refused, untried, quiet=json)
         dag = runs[0].dag
@@ -173,7 +173,7 @@ def start(runs: Sequence[Wanted], watch: bool, json: bool, dry_run: bool = False
     if trouble is not None:
         goes = "; the runs go on: see `muster runs list`" if started else ""
         typer.echo(f"muster: {str(trouble) or 'interrupted'}{goes}", err=True)
-        # Past the command line's own end, which would print a second JSON document.
+        # Not by an exception that `main` handles, which would print a second JSON document.
         raise SystemExit(INTERRUPTED if isinstance(trouble, KeyboardInterrupt) else 1)
     recorded = {run.run_id for run in ended if run.verdict in WELL}
     if refused or (watch and (recorded != set(started.values()) or any(run.verdict not in WELL for run in ended))):
@@ -210,7 +210,7 @@ def _followed(
 
 
 def _not_begun(started: Mapping[str, str], ended: Sequence[Run], since: datetime.datetime) -> dict[str, str]:
-    """{nodes: why} of the runs that ended in Airflow and are in no record."""
+    """{nodes: why} of the runs that ended in Airflow but are not in the records."""
     from muster import store
 
     recorded, refusals = {run.run_id for run in ended}, store.signs.refusals(since)

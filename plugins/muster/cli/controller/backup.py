@@ -17,7 +17,7 @@ def backup(file: Annotated[Path, typer.Argument(help="The file to write: a new o
 
     done = store.backup.save(file)
     made = f"{done.made_at:%Y-%m-%d %H:%M:%S} UTC"
-    # First what was made: records that take no writes, such as a standby's, refuse the event.
+    # Reported before the event, which records that take no writes, such as a standby's, refuse.
     typer.echo(f"{file}: {done.nodes} nodes, {done.rows} rows of schema {done.schema}, as of {made}")
     held = {"file": str(file), "nodes": done.nodes, "rows": done.rows}
     store.audit.command(f"the fleet records were backed up to {file}", held)

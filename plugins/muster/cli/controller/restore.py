@@ -24,7 +24,7 @@ def restore(file: Annotated[Path, typer.Argument(help="What `muster backup` wrot
 
 
 def print_held(held: int) -> None:
-    """Print what follows for the nodes that restored records have in service or about to be."""
+    """Print what a restore means for nodes that are in service, or about to be. ``held``: their number."""
     typer.echo("what changed since then is not in these records: start all components, then see `muster doctor`")
     if held:
         typer.echo(

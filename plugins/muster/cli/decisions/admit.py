@@ -36,8 +36,8 @@ def admit(
 
 
 def _askable(node: Node, run: str) -> dry.Would:
-    """What the run would do. Raises MusterError if it has its answer, the gate refuses the node, or has nothing to ask
-    a person.
+    """Returns what the run would do. Raises MusterError if it is answered already, or if the gate refuses the node or
+    needs no person's decision.
     """
     from muster import store
     from muster.model.states import State

@@ -74,9 +74,9 @@ def _not_waiting(run: str) -> str:
 
 
 def _check_login() -> None:
-    """Raise MusterError if the answer would come from no person, or from another one than who asks for it.
+    """Raise MusterError if the answer would not come from a person, or from another person than MUSTER_PERSON.
 
-    The run of a program's answer would refuse it later, unseen.
+    Otherwise the run would refuse a program's answer only later, where it is easily missed.
     """
     from muster.rules.lifecycle.decisions import is_person
 
@@ -95,5 +95,5 @@ def _check_login() -> None:
 
 
 def _name_of(login: str) -> str:
-    """A login as it is compared: one place writes it with its domain, another in capitals."""
+    """Returns a login for comparison: in lower case, and without its domain."""
     return login.strip().partition("@")[0].lower()

@@ -71,8 +71,8 @@ def verify(
 
 
 def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
-    """Whether the records that are reachable from here show it revoked, as words. Raises BadCertificate if so, and if
-    they did not issue it though its key is ``theirs``: a thief signs with it too.
+    """Returns what the records that are reachable from here say about its revocation. Raises BadCertificate if it was
+    revoked, or if they did not issue it although its key is ``theirs``: the key may be stolen.
     """
     from muster import store
     from muster.rules.lifecycle import certificate
@@ -88,7 +88,7 @@ def _revocation(content: Mapping[str, Any], *, theirs: bool) -> str:
         )
     if found is None:
         return "not asked, and it may be: the records that are reachable from here do not hold it"
-    # As it was signed: to Python, True equals 1.
+    # Compared as it was signed, since to Python True equals 1.
     if certificate.canonical(loads(found.document)["certificate"]) != certificate.canonical(content):
         raise BadCertificate("it is forged: these records issued another one under its id")
     if found.revoked:

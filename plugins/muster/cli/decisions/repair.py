@@ -51,7 +51,7 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
         raise MusterError(f"it is in {node.state}: only a node in {', '.join(rules.REPAIRABLE)} is repaired")
     if node.pause:
         raise MusterError(f"its tests are {node.pause}; see `muster node resume --help`")
-    # The login and the scheduler are asked when it is carried out; here they are taken to allow it.
+    # Login and scheduler are checked when the repair is carried out; here they are assumed to allow it.
     now = situation(node, *store.repairs.foreseen(node.name, Fault(fault, device)), idle=True, leased=True)
     step = rules.next_step(now, policy, store.clock.now())
     effects = [f"the ladder of {fault}: {', '.join(ladder.rungs)} (policy {policy.cited})"]
@@ -61,7 +61,7 @@ def _next(node: Node, fault: str, device: str) -> dry.Would:
     else:
         who = "wait" if isinstance(step, rules.Wait) else "a person decides"
         effects.append(f"would take evidence, then {who}: {step.why}")
-    # No refusal: a GPU that never answered is in no record.
+    # Only a warning, since a GPU that never answered is not in the records.
     alike = {each.slot for each in store.parts.of_node(node.name) if kind_of(each.slot) == kind_of(device)}
     listed = ", ".join(sorted(alike, key=natural))
     unknown = (f"the records know no {device} of it, but {listed}",) if alike and device not in alike else ()

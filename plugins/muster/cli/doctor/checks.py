@@ -27,5 +27,5 @@ class Check:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or where it will be made: the nearest above it that exists."""
+    """Returns the folder or, if it does not exist, its nearest parent that does."""
     return next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))

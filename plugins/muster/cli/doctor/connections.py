@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HIDDEN = "it is there, and cannot be decrypted or read: another Fernet key hides stored ones"
 NO_TABLES = "Airflow's database has no tables"
 _NO_TABLE = ("no such table", 'relation "connection" does not exist')
-"""What SQLite and PostgreSQL say then."""
+"""Parts of the messages of SQLite and PostgreSQL in that case."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,9 @@ def find(conn_id: str) -> Connection | None:
 
 
 def credentials() -> Credentials:
-    """The login of Airflow's tasks, an empty one where there certainly is no SSH connection.
+    """Returns the login of Airflow's tasks; an empty one if there certainly is no SSH connection.
 
-    Raises ControllerFault for one that is bad, or that may exist and cannot be read.
+    Raises ControllerFault if the connection is invalid, or may exist but cannot be read.
     """
     from muster.remote.connection.login import Credentials
 
@@ -86,8 +86,8 @@ def credentials() -> Credentials:
 
 
 def trouble(conn_id: str) -> str:
-    """Why a connection that ``find`` did not find may exist: ``HIDDEN``, ``NO_TABLES`` or a source that fails; "" if
-    every source of connections answers that it has none of that id.
+    """Why a connection that ``find`` did not find may still exist: ``HIDDEN``, ``NO_TABLES`` or a source that fails; ""
+    if every source of connections answers that it has none of that id.
     """
     with airflow_libraries():
         from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
@@ -96,7 +96,7 @@ def trouble(conn_id: str) -> str:
             try:
                 if source.get_connection(conn_id=conn_id):
                     return HIDDEN
-            except Exception as error:  # whatever a source raises: Airflow takes each for "there is none"
+            except Exception as error:  # of any type: Airflow treats each as "there is none"
                 if any(words in str(error) for words in _NO_TABLE):
                     return NO_TABLES
                 return f"{type(source).__name__} fails with {type(error).__name__}"
@@ -104,7 +104,7 @@ def trouble(conn_id: str) -> str:
 
 
 def absent(item: str, conn_id: str, fix: str) -> Check:
-    """The line of a connection that ``find`` did not find; ``fix``: what gives it."""
+    """Returns the check of a connection that ``find`` did not find; ``fix``: what provides it."""
     why = trouble(conn_id)
     seen = f"no Airflow connection {conn_id} can be read here, with {_where()}"
     fixes = {
@@ -121,9 +121,9 @@ def absent(item: str, conn_id: str, fix: str) -> Check:
 
 
 def given(conn_id: str, parts: dict[str, Any]) -> str:
-    """The fix that gives a connection, also in place of one that is stored: the environment is asked first.
+    """Returns the fix that provides a connection by a variable, which takes precedence over a stored connection.
 
-    No argument of a command has its password, and no login of Airflow can change it.
+    Thus no command line contains its password, and no Airflow user can change it.
     """
     return f"set AIRFLOW_CONN_{conn_id.upper()}='{json.dumps(parts, ensure_ascii=False)}' for every component"
 
@@ -143,7 +143,7 @@ def _where() -> str:
 
 
 def host_key(host: str, port: int) -> str:
-    """Returns the host key that answers now, by the way that tasks take. Raises Unreachable and ControllerFault."""
+    """Returns the host key that answers now, over the route of the tasks. Raises Unreachable and ControllerFault."""
     from muster.remote.connection.ssh import scan_host_key
 
     return scan_host_key(host, port, credentials(), timeout=settings().ssh_timeout_s)

@@ -11,7 +11,7 @@ from muster.cli.doctor.checks import Check, Mark, existing
 from muster.settings import Settings
 
 LOW = 0.1
-"""With a smaller share of free bytes or inodes a disk is nearly full."""
+"""A disk with a smaller share of free bytes or inodes counts as nearly full."""
 
 
 def low(current: Settings) -> Iterator[Check]:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient, Pool
 
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-"""As ``muster.integration.policy`` has it, which imports Airflow."""
+"""As in ``muster.integration.policy``, which is not imported here because it imports Airflow."""
 SQLITE_NODES_MAX = 8
-"""Up to so many nodes (the demo has 7) the fleet records may stay on SQLite without a warning."""
+"""Up to this number of nodes (the demo has 7), fleet records on SQLite cause no advice."""
 SMTP_TIMEOUT_S = 10.0
 
 
@@ -367,7 +367,7 @@ def _log_in(conn_id: str) -> None:
         from airflow.sdk.exceptions import AirflowException
 
         class Once(SmtpHook):
-            """Tried once, within a limit for which a person waits."""
+            """The hook without retries, and with a timeout for which a person can wait."""
 
             timeout = int(SMTP_TIMEOUT_S)
             smtp_retry_limit = 0

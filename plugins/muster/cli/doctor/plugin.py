@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from muster.integration.airflow_api import AirflowClient
 
 NAME = "muster"
-"""As ``plugins/muster_plugin.py`` has it, which Airflow alone imports."""
+"""As in ``plugins/muster_plugin.py``, which only Airflow imports."""
 
 
 def loaded(client: AirflowClient) -> Iterator[Check]:

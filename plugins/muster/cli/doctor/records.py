@@ -1,4 +1,4 @@
-"""What the fleet records say against the controller: nodes that refuse its jobs, a key that did not sign."""
+"""Problems of the controller that the fleet records show: nodes that refuse its jobs, a key that did not sign."""
 
 from __future__ import annotations
 

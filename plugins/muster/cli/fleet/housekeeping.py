@@ -20,7 +20,7 @@ NAMES = {
     "telemetry": "telemetry files", "results": "raw results", "snapshots": "peer snapshots", "suspects": "suspicions",
     "reports": "archived reports",
 }  # fmt: skip
-"""What retention deletes, in a sentence; other kinds have their own names."""
+"""{kind of data that retention deletes: its name in a sentence}; other kinds are shown as they are."""
 
 
 @messages

@@ -75,7 +75,7 @@ def status(json: AsJson = False) -> None:
 
 
 def _show_controller(known: Collection[str]) -> None:
-    """What waits for other hosts comes last: they may not answer. ``known``: commands that are shown already."""
+    """Show what other hosts know, last, since they may not answer. ``known``: commands that are shown already."""
     asked, unknown, lacks = _controller()
     for question in asked:
         command = f"muster approve {shlex.quote(question.run)} --option … --reason …"
@@ -89,7 +89,7 @@ def _show_controller(known: Collection[str]) -> None:
 
 
 def _show_attention(found: Sequence[Attention]) -> None:
-    """The nodes that do not serve and who acts next; what Muster ends by itself is counted."""
+    """Show the nodes that do not serve and who acts next; cases that Muster resolves by itself are only counted."""
     mine = collections.Counter(str(each.cause) for each in found if not each.listed)
     theirs = [each for each in found if each.listed]
     rows = [

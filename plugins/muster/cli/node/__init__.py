@@ -1,1 +1,1 @@
-"""``muster node``: what is said of one node, or done to it."""
+"""``muster node``: commands about nodes."""

@@ -35,7 +35,7 @@ class Item:
 
 
 def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
-    """The enrolled node of that name, or the host of that name, without a SKU, under the key that answers now."""
+    """Returns the enrolled node of that name, or else that host, without a SKU, under the host key that answers now."""
     from muster import store
     from muster.cli.doctor import connections
 
@@ -55,7 +55,7 @@ def target(node: str, port: int, user: str, launch: str) -> Node | NewNode:
 def check(node: Node | NewNode, level: str) -> list[Item]:
     """Everything that the node side looks at there, what is missing first. Raises MusterError if it cannot be reached.
 
-    Of an enrolled node, missing is what its SKU requires at ``level``; what no probe of it uses is left out.
+    For an enrolled node, what its SKU requires at ``level`` can be missing; what none of its probes use is left out.
     """
     answer, program = _run_agent(node, ["check", "--json"])
     items = parse(answer.out)
@@ -73,7 +73,7 @@ def check(node: Node | NewNode, level: str) -> list[Item]:
 
 
 def _of_login(node: Node | NewNode) -> list[Item]:
-    """What ends a job as the connection that started it closes, and whether a reboot counts as a crash."""
+    """Whether jobs end when the login that started them closes, and whether a reboot would count as a crash."""
     from muster.cli.doctor.connections import logged_in
 
     with logged_in(node) as client:
@@ -161,8 +161,8 @@ def fence_of(node: Node | NewNode) -> int:
 
 
 def _run_agent(node: Node | NewNode, args: list[str], *, on_host: bool = False) -> tuple[ssh.Completed, str]:
-    """(output of the node side with these arguments, name of the program that runs it), as in a test or on the host
-    itself. Raises MusterError.
+    """Returns (the node side's output with these arguments, the name of the program that ran it), as in a test or, if
+    ``on_host``, outside the container. Raises MusterError.
     """
     from muster.cli.doctor.connections import logged_in
 

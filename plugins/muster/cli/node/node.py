@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 OBSERVED_MAX = 20
-"""Observations that are not over that `muster node show` lists, those that were seen last; it counts the others."""
+"""Open observations that `muster node show` lists, the latest ones; the others are only counted."""
 PARTS_MAX = 500
 
 

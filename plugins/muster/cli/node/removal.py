@@ -54,7 +54,7 @@ def remove(
 
 
 def _at_scheduler(place: Place | None) -> Iterator[str]:
-    """What the closing of its place meets there."""
+    """Yields what may stand against closing the node's place in its scheduler."""
     from muster.admission import service
     from muster.rules.idle.selection import Idle
 

@@ -54,7 +54,7 @@ def load(named: str) -> EventPolicy:
 
 
 def _check_sent(table: EventPolicy, where: str) -> None:
-    """Raises MusterError for an example that no node would send if its log tells no priorities."""
+    """Raise MusterError for an example that nodes would not send as one message from a log without priorities."""
     from muster_criteria.device_events.policy import EventSeverity
     from muster_node.hardware.host.kernel_events import parse_events
 

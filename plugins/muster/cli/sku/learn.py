@@ -120,7 +120,7 @@ def _row(each: LearnedFloor) -> list[object]:
 
 @contextlib.contextmanager
 def _checked(path: Path, text: str, name: str, search: list[Path]) -> Iterator[Path]:
-    """A file near ``path`` that nothing reads, with which the SKU holds together, to be linked to ``path``; it is gone
+    """Yields a temporary file next to ``path``, checked together with the SKU, to be linked to ``path``; it is deleted
     afterwards. Raises MusterError.
     """
     from muster_criteria.sku_files.learned import FOLDER

@@ -20,7 +20,7 @@ Reason = Annotated[str, typer.Option(help="Why; it stays in the node's history."
 ROWS_MAX = 2**63 - 1
 """The largest number of a record, or of records: the databases store no larger one."""
 YEARS = (1970, 9000)
-"""The years of an option's moment: others have no days before or after them that Python knows."""
+"""The years allowed in an option's moment: beyond them, Python cannot compute dates before or after it."""
 
 
 def given(reason: str) -> str:
@@ -39,7 +39,7 @@ def check_sku(name: str) -> None:
 
 
 def utc(moment: datetime.datetime) -> datetime.datetime:
-    """The moment of an option: what was written without a zone is UTC. Raises MusterError for one of another age."""
+    """Returns an option's moment in UTC, also if written without a zone. Raises MusterError outside ``YEARS``."""
     if not YEARS[0] <= moment.year <= YEARS[1]:
         raise MusterError(f"{moment.isoformat()} cannot be reckoned with: give a moment from {YEARS[0]} to {YEARS[1]}")
     return moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment.astimezone(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A command whose reader has ended (head, less) goes on to its end, and with its own exit status."""
+"""Lets a command whose reader has ended (head, less) continue to its end, with its own exit status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 
 class _Pipe(io.FileIO):
-    """A stream of this process; what no reader is there for is dropped."""
+    """A stream of this process that drops what it writes once its reader has ended."""
 
     def write(self, data: Any) -> int:
         """Write the bytes, or drop them."""
@@ -19,10 +19,10 @@ class _Pipe(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Have standard output and standard error outlive their readers: half of a command's work is worse than all.
+    """Keep a command running when the readers of its output have ended: half of its work is worse than all.
 
-    A character that their encoding lacks is escaped, and ends no command. Streams that are not this process's own stay
-    as they are.
+    A character that the streams' encoding lacks is escaped, and is no error. Streams that are not this process's own
+    stay as they are.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

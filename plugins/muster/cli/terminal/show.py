@@ -85,7 +85,7 @@ def facts(pairs: Mapping[str, object]) -> None:
 
 
 def _written(value: object) -> str:
-    """Settings as the options take them, JSON."""
+    """Returns dictionaries as JSON, as options take them."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 

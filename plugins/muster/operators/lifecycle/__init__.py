@@ -1,1 +1,1 @@
-"""What moves a node between its tests: arrival, reports of service, revalidation, and what people decide."""
+"""Tasks that change a node's state between tests: arrival, sweeps, repair, revalidation, and people's decisions."""

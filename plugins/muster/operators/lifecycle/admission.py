@@ -41,11 +41,11 @@ OPTIONS = [ADMIT, RETEST, RMA]
 
 
 class AskOperator(HITLOperator):
-    """Puts a run's question about a node, and waits for a person's answer without a worker or a trigger.
+    """Asks a person a run's question about a node, and waits for the answer without a worker or a trigger.
 
-    What the question is about, and the answer as Airflow delivers it with the login that gave it, go into the records:
-    nothing is taken from XCom, which anybody may write who may start a run. Each run asks once. A timeout is recorded
-    in the node's history.
+    What the question is about, and the answer with the login that Airflow reports for it, are stored in the records.
+    XCom is not used, since anyone who may start a run may write it. Each run asks once. A timeout is recorded in the
+    node's history.
 
     ``look``: returns the question about a node as {subject, body}. ``whether``: the question as a predicate of the node
     ("enters production"), for the message of a timeout.
@@ -57,7 +57,7 @@ class AskOperator(HITLOperator):
         self.whether = whether
 
     def execute(self, context: Context) -> Any:
-        """Put the question; a run whose question has an answer asks no more."""
+        """Ask the question, unless this run's question is already answered."""
         node, key = _asked(context)
         dag_run: Any = context["dag_run"]
         with claims.failing_at_once():
@@ -66,7 +66,7 @@ class AskOperator(HITLOperator):
             if known is not None and known.answered_at is not None:
                 self.log.info("run %s has its answer already: %s", key.run_id, known.option)
                 return None
-            about = store.questions.newest(node)  # first: what comes while the question is put together is newer
+            about = store.questions.newest(node)  # first: what arrives while the question is composed is newer
             question = self.look(node)
             options = [str(option) for option in self.options]
             store.questions.put(key, node, about, question["subject"], options, dag_run.run_after)
@@ -132,7 +132,7 @@ def decision(
 
     @task(task_id="lost", trigger_rule="one_failed")
     def ask_again(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
-        """Returns the run to start that asks again, since the answer was not carried out; none without an answer."""
+        """Returns the run to start that asks again if the answer was not carried out; [] if there was no answer."""
         return asked_again(RunKey.of(dag_run), dict(params))
 
     carried_out: Any = decide()
@@ -144,21 +144,21 @@ def decision(
 
 
 def tests(key: RunKey, level: str) -> list[dict[str, Any]]:
-    """Returns the arguments of TriggerDagRunOperator for the test that the answer to that run requests, if it does."""
+    """Returns the TriggerDagRunOperator arguments of the test that the answer to that run requests; [] if none."""
     asked = store.questions.find(key)
     if asked is None or asked.option != RETEST or asked.settled_at is None:
         return []
     reason = f"a person requested it in {key.run_id}"
     conf: dict[str, Any] = {"node": asked.node, "level": level, "reason": reason}
-    if key.dag_id == ADMISSION:  # of a node that serves the test takes no pool
+    if key.dag_id == ADMISSION:  # the test of a node in service takes no pool
         conf["pool"] = store.nodes.get(asked.node).pool or None
     return [{"trigger_run_id": runid.asked_by(asked.node, key.run_id), "conf": conf}]
 
 
 def lost(context: Context) -> None:
-    """Notify people that an answer was not carried out: its question is closed, and asked again by another run.
+    """Notify people that an answer was not carried out: its question is closed, and another run asks it again.
 
-    Of a task that was marked there is no answer; then housekeeping asks again about a verdict that is held.
+    If a person marked the task, there is no answer; housekeeping then asks again about a held verdict.
     """
     node, key = _asked(context)
     asked = store.questions.find(key)
@@ -170,10 +170,10 @@ def lost(context: Context) -> None:
 
 
 def asked_again(key: RunKey, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the arguments of TriggerDagRunOperator for the run that asks again after that run lost its answer.
+    """Returns the TriggerDagRunOperator arguments of the run that asks again after that run lost its answer.
 
-    None without an answer, as after a timeout, or if the node has got a certificate since it was asked about, as by
-    this answer. The run looks at the records first, and asks only what is still open.
+    [] if there is no answer (as after a timeout), if it was settled, or if it was to admit the node, which is in
+    production with a certificate newer than the question. The new run asks only what the records show as still open.
     """
     asked = store.questions.find(key)
     if asked is None or asked.answered_at is None or asked.settled_at is not None:
@@ -227,11 +227,11 @@ def carry_out(key: RunKey) -> str:
     asked = answered(key)
     if asked.settled_at is not None:
         log.info("%s: %s was carried out before", asked.node, asked.option)
-        service.carry_out(asked.node)  # a worker may have died after the records had it
+        service.carry_out(asked.node)  # a worker may have died after the records were updated
         return asked.option
     try:
         answers.check_test(asked.option, store.nodes.get(asked.node), key)
-    except MusterError as error:  # tried again: a re-test that cannot begin now
+    except MusterError as error:  # retried: the re-test cannot begin now
         raise AirflowException(f"{asked.option}: {error}") from error
     with claims.leased_for_decision(asked.node, key, asked.option, asked.person):
         answers.settle(asked, f"{settings().run_page(key.dag_id, key.run_id)}/tasks/ask/required_actions")

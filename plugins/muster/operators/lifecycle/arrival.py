@@ -44,8 +44,8 @@ RETRIES: dict[str, Any] = {
     "retry_exponential_backoff": 2,
     "max_retry_delay": datetime.timedelta(minutes=15),
 }
-"""For six hours at least: a node is announced when it is racked, and its system is installed afterwards. 500 nodes that
-are not up make a try every two seconds."""
+"""At least six hours: a node is announced when it is racked, before its operating system is installed. 500 nodes that
+are not up cause one attempt every two seconds."""
 
 _KEY = "give NODE__DELIVERY with one '__', as in gpu-0001__PO-4711"
 
@@ -95,7 +95,7 @@ def read(partition_key: str | None, extras: Sequence[Mapping[str, Any]]) -> Arri
     if any(other != first_extra for other in parsed):
         raise MusterError(f"{len(parsed)} events for {partition_key} differ; send the right one again")
     if "bmc" in (first_extra.inventory or {}):
-        # It names a secret of the controller and the address that it is sent to.
+        # A bmc entry names a secret of the controller and the address to which it is sent.
         raise MusterError(
             f"the event for {partition_key} has a bmc, and an event sets no bmc: leave it out, and give it by "
             f"`muster node add` or `muster node import`"
@@ -168,7 +168,7 @@ def _enrol(arrival: Arrival, line: Mapping[str, Any]) -> None:
         raise MusterError(f"{arrival.node} cannot be enrolled: {'; '.join(error.problems)}") from error
     try:
         found = enrolment.pinned(described, lambda: logins.credentials(settings().ssh_conn_id), accepted=True)
-    except BadInventory as error:  # tried again: it may not have booted yet, or runs its installer
+    except BadInventory as error:  # retried: it may not have booted yet, or may still be installing
         raise AirflowException(f"{arrival.node} cannot be enrolled yet: {'; '.join(error.problems)}") from error
     for name, outcome in store.nodes.add_all(found, actor=arrival.reason, change=False).items():
         log.info("%s: %s", name, outcome)

@@ -1,6 +1,6 @@
-"""The pass over BMCs of nodes in service: apart from the sweep of the nodes, which it neither delays nor stops.
+"""Reads the BMCs of nodes in service, separately from the sweep of the nodes, which it neither delays nor stops.
 
-A node's BMC is a machine of its own: what it does not answer is a state of its own, and says nothing of the node.
+A BMC is a computer of its own: if it does not answer, that is recorded of the BMC, and says nothing about the node.
 """
 
 from __future__ import annotations

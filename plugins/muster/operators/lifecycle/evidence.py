@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 def take(incident: Incident, connect: Connect = logins.connect) -> Incident:
     """Take an incident's evidence, unless it was taken; returns the incident with its bundle.
 
-    A bundle with nothing of the node is followed by another once the node answers. Whatever the node or its BMC does is
-    a line of the manifest. Raises ControllerFault if the bundle cannot be kept, or no node can be logged in to,
-    BadSettings for a profile that cannot be used.
+    If the bundle has nothing from the node, another is taken once the node answers. What the node or its BMC fails to
+    give becomes a line of the manifest. Raises ControllerFault if the bundle cannot be kept or the controller cannot
+    log in to any node, BadSettings for an invalid profile.
     """
     node = store.nodes.get(incident.node)
     if incident.bundle is not None and not (incident.bundle.blank and repairing.reachable(node, connect)):

@@ -28,8 +28,8 @@ from muster_reports.advice import least_sure
 
 OPTIONS = [WITHDRAW, RETEST, KEEP]
 ASKED_MAX = 3
-"""How often one question is asked whose run is over each time before it has an answer. The node is listed as held, with
-the commands that decide it, all the time.
+"""How often one question is asked if each of its runs ends without an answer. The node stays listed as held, with the
+commands that decide it.
 """
 
 Asks = Callable[[str, str], bool]
@@ -38,11 +38,11 @@ Asks = Callable[[str, str], bool]
 def questions(live: Asks, known: Asks) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG held_verdict per question.
 
-    One per held verdict, and one more where newer evidence has outdated it, after each re-test that is over, or did
-    not begin, and left the verdict held, or where a person marked the run or its tasks instead of giving an answer.
-    None while a run holds the node: what it finds would outdate the question. ``live``: whether a run of Airflow,
-    (DAG id, run id), is queued or running; ``known``: whether there is one. A waiver that has ended holds verdicts.
-    At most ``MAPPED_MAX``, those first that were not asked yet: the others come with the next look.
+    One question per held verdict. Another follows if newer evidence outdates it, if a re-test ended, or did not begin,
+    and left the verdict held, or if a person marked the run or its tasks instead of answering. None while a run holds
+    the node, whose findings would outdate it. ``live(dag_id, run_id)``: whether Airflow has that run queued or running;
+    ``known``: whether it has it at all. Waivers that have expired are looked at first, since they may hold verdicts. At
+    most ``MAPPED_MAX`` questions, first those not asked yet; the others follow at the next call.
     """
     store.waivers.recheck_expired()
     leased = {lease.node for lease in store.leases.live()}
@@ -58,18 +58,18 @@ def questions(live: Asks, known: Asks) -> list[dict[str, Any]]:
 
 
 def _why_asked(node: Node, live: Asks, known: Asks) -> str:
-    """The reason of the question's run id; "" while the run that is held, or a re-test of it, is under way."""
+    """Returns the reason for the question's run id; "" while the held run, or a re-test of it, is under way."""
     run = _held(node)
     if run.ended_at is None:
         return ""
-    # With what it is about: an answer to a question about less is refused.
+    # Names the newest evidence: an answer to a question about older evidence is refused.
     reason, tests = f"held by {store.questions.newest(node.name)}", _retests(node, run)
     if tests and any(live(each.dag_id, each.run_id) for each in _runs_of(tests[-1])):
         return ""
     reason += f" after {len(tests)} re-tests" if tests else ""
 
     def over(why: str) -> bool:
-        """Whether it was asked, and housekeeping dropped the question, since its run is over without an answer."""
+        """Whether its run ended without an answer, so that housekeeping dropped the question."""
         key = RunKey(HELD_VERDICT, runid.run_id(node.name, why))
         asked = known(key.dag_id, key.run_id) and not live(key.dag_id, key.run_id)
         return asked and store.questions.find(key) is None
@@ -85,19 +85,19 @@ def _held(node: Node) -> Run:
 
 
 def _retests(node: Node, held: Run) -> list[Approval]:
-    """The re-tests that people requested since the verdict is held, oldest first."""
+    """The re-tests that people requested after the held run ended, oldest first."""
     chosen = [each for each in store.verdicts.approvals(node.name) if each.option == RETEST]
     return [each for each in chosen if held.ended_at and each.at >= held.ended_at and each.run]
 
 
 def _runs_of(retest: Approval) -> tuple[RunKey, RunKey]:
-    """The run of the question, and that of the test."""
+    """Returns the run of the question and the run of the test."""
     dag_id, run_id = retest.run.split("/", 1)
     return RunKey(dag_id, run_id), RunKey(NODE_REVALIDATION, runid.asked_by(retest.node, run_id))
 
 
 def _outcome(retest: Approval) -> str:
-    """What became of a re-test that settled nothing."""
+    """The outcome of a re-test that left the verdict held."""
     _, test = _runs_of(retest)
     try:
         run = store.runs.get(test, node=retest.node)

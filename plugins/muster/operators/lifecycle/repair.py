@@ -1,4 +1,4 @@
-"""The tasks of a repair: hold the node, take evidence, carry out the next rung of the ladder, have it proved.
+"""The tasks of a repair: hold the node, take evidence, carry out the next rung of the ladder, start the proving test.
 
 Each is a plain function of run ids and parameters; the DAG file makes tasks of them.
 """
@@ -41,15 +41,15 @@ from muster_reports import text
 log = logging.getLogger(__name__)
 
 EVENTS_MAX = 1000
-"""Events that are looked at for the last move of a node; one that had more remarks since is a person's."""
+"""Events searched for a node's last move; if more remarks followed it, no repair begins by itself."""
 
 
 def claim(key: RunKey, params: Mapping[str, Any]) -> int:
     """Hold the node and open the incident; returns its number. Attempts that were lost are ended, and count.
 
-    Raises AirflowFailException for a node that is not out of service as broken, that another run holds, or that is in
-    somebody else's hands; AirflowSkipException where the sweep wanted the run and would not now: a person may have the
-    node.
+    Raises AirflowFailException if the node is in no repairable state, its fault has no ladder, its tests are paused or
+    another run holds it; AirflowSkipException for a run of the sweep that the sweep would not start any more, as when a
+    person has taken the node.
     """
     name = str(params["node"])
     swept = runid.is_of_pick(key.run_id, name)
@@ -78,11 +78,11 @@ def claim(key: RunKey, params: Mapping[str, Any]) -> int:
 
 
 def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
-    """Take the incident's evidence, unless it was taken from the node; returns where it is. Without it nothing is
-    repaired, but a node that does not answer is power-cycled.
+    """Take the incident's evidence, unless it was already taken from the node; returns the bundle's path.
 
-    Raises AirflowFailException where it cannot be kept, as on a full disk. A person is asked then: until the repair is
-    taken up again, the sweep begins no other run that would fail alike.
+    Without evidence from the node, only a power cycle is carried out. Raises AirflowFailException if the evidence
+    cannot be kept, as on a full disk; a person is then asked, and until the repair is resumed the sweep starts no other
+    run, which would fail in the same way.
     """
     found = store.repairs.get_incident(incident)
     try:
@@ -96,7 +96,7 @@ def take_evidence(incident: int, connect: Connect = logins.connect) -> str:
 
 
 def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[str, Any]:
-    """Carry out the next rung; returns which, to be shown. Raises AirflowSkipException if nothing is done now.
+    """Carry out the next rung; returns {attempt, rung} for display. Raises AirflowSkipException if nothing is done now.
 
     Raises AirflowFailException if the rung did not succeed. A worker that is lost meanwhile leaves the attempt
     reserved; it counts, and is not carried out again when Airflow repeats the task.
@@ -143,10 +143,10 @@ def act(key: RunKey, incident: int, connect: Connect = logins.connect) -> dict[s
 
 
 def returned(key: RunKey, incident: int, connect: Connect = logins.connect, **how: Any) -> bool:
-    """Look once whether a node came back after a restart that this run ordered; False while it may still come.
+    """Check once whether the node came back after the restart that this run ordered; False while it still may.
 
-    By the records alone: what tasks hand on by XCom anyone may write who may start a run. Raises AirflowFailException
-    if it did not come back, or if this run ordered nothing.
+    Reads the records and no XCom, which anyone who may start a run may write. Raises AirflowFailException if the node
+    did not come back, or if this run ordered nothing.
     """
     found = store.repairs.get_incident(incident)
     attempt = _attempt(key, found)
@@ -177,7 +177,7 @@ def decide(found: Incident, key: RunKey | None, connect: Connect | None = logins
     history: list[Attempt] | None
     try:
         history = store.repairs.history(found)
-    except Exception:  # what cannot be read, for whatever reason, resets no budget
+    except Exception:  # an unreadable history must not reset a budget
         log.exception("the earlier repairs of %s cannot be read", found.node)
         history = None
     lease = store.leases.get(found.node)
@@ -204,8 +204,8 @@ def situation(node: Node, fault: Fault, history: Sequence[Attempt] | None, **see
 
 
 def allocated(node: Node, key: RunKey | None) -> tuple[str, str]:
-    """Returns why its scheduler may use a node, "" if it says that the node is closed and free, and who else closed it,
-    "" also for a run that a person started (``key``). Unknown is in use.
+    """Returns (why the node may be in use, who else closed it). The first is "" if its scheduler shows it closed and
+    free; unknown counts as in use. The second is also "" for a run that a person started (``key``).
     """
     try:
         place = store.schedulers.place(node.name)
@@ -219,7 +219,7 @@ def allocated(node: Node, key: RunKey | None) -> tuple[str, str]:
 
 
 def used(node: Node, connect: Connect) -> str:
-    """Returns what on the node itself uses it, or why that cannot be read; "" if nothing does."""
+    """Returns what runs on the node and uses it, or why that cannot be read; "" if nothing does."""
     if node.simulated:
         return ""
     try:
@@ -229,7 +229,7 @@ def used(node: Node, connect: Connect) -> str:
 
 
 def proofs(key: RunKey, incident: int) -> list[dict[str, Any]]:
-    """Returns the arguments of TriggerDagRunOperator for the test that can see the fault, after a success."""
+    """Returns the TriggerDagRunOperator arguments of the test that can detect the fault; [] without a success."""
     found = store.repairs.get_incident(incident)
     attempt = _attempt(key, found)
     if attempt is None or attempt.outcome is not Outcome.SUCCEEDED:
@@ -249,9 +249,9 @@ def release(key: RunKey) -> list[str]:
 def wanted() -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of the DAG repair per node that the policies name.
 
-    These are nodes in quarantine, in a group whose mode is repair, for an observation that a ladder knows or for an
-    incident that is open. A node that is in use, or about whose repair or rack a person decides, is not among them.
-    At most ``MAPPED_MAX``, those first that left service first: the others come with the next sweep.
+    Chosen are nodes in quarantine, in a group whose mode is repair, with an open incident or an observation that has a
+    ladder. Left out are nodes that a run holds, that have to wait, or about whose repair or rack a person decides. At
+    most ``MAPPED_MAX``, those that left service first; the others follow with the next sweep.
     """
     held, pick = {lease.node for lease in store.leases.live()}, f"{store.clock.now():%Y-%m-%d %H:%M}"
     runs: list[dict[str, Any]] = []
@@ -269,8 +269,8 @@ def wanted() -> list[dict[str, Any]]:
 
 
 def unless_paused(runs: list[dict[str, Any]], paused: Callable[[], bool]) -> list[dict[str, Any]]:
-    """Returns the runs to start: none while their DAG is paused, or cannot be asked about. That is logged, and fails no
-    sweep; each sweep would add one of each node to those that wait.
+    """Returns the runs to start: none while their DAG is paused, since each sweep would queue another run per node, nor
+    if Airflow does not say whether it is. The reason is logged; the sweep does not fail.
     """
     try:
         why = "it is paused" if runs and paused() else ""
@@ -282,7 +282,7 @@ def unless_paused(runs: list[dict[str, Any]], paused: Callable[[], bool]) -> lis
 
 
 def _by_itself(node: Node) -> bool:
-    """Whether the policies have a node repaired without a person, and no person has it or its rack in hand."""
+    """Whether the policies let the node be repaired without a person, and no person is handling it or its rack."""
     mode = policies.health().mode_of({**node.labels, "rack": node.rack, "pool": node.pool})
     if mode != "repair" or node.state is not State.QUARANTINE or node.pause or node.shadow:
         return False
@@ -290,11 +290,11 @@ def _by_itself(node: Node) -> bool:
 
 
 def _next_fault(node: Node) -> dict[str, str] | None:
-    """The conf of a run of the DAG repair for the node; None if none is to begin now.
+    """Returns the conf of a run of the DAG repair for the node; None if none is to begin now.
 
-    A person is asked, once, about an incident that is open where the node is out of service for something else. What
-    was asked about one keeps no other fault from its repair, but the same one, also where the records show another part
-    in its slot since.
+    If an open incident is not why the node is out of service, a person is asked about it, once. A question about one
+    incident does not stop the repair of another fault, but does stop that of the same fault, even if the slot holds
+    another part by now.
     """
     known = _open(node)
     for found, fault, why in _faults(node):
@@ -313,8 +313,8 @@ def _open(node: Node) -> list[Incident]:
 
 
 def _faults(node: Node) -> Iterator[tuple[Incident | None, Fault, str]]:
-    """Yields what the node is out of service for and no person is asked about, each with its incident, if one is open,
-    and why. Changes nothing.
+    """Yields (open incident or None, fault, why) for what the node is out of service for; nothing while a person is
+    asked about it. Changes nothing.
     """
     known = _open(node)
     ours = [each for each in known if store.repairs.out_for(each)]
@@ -325,7 +325,7 @@ def _faults(node: Node) -> Iterator[tuple[Incident | None, Fault, str]]:
     seen = None if ours else _why_withdrawn(node)
     ladder = policies.repair().ladder_for(seen.check) if seen else None
     if seen and ladder:
-        # however long ago: no sweep reads a node that is out of service
+        # however old: no sweep reads a node that is out of service
         fault = Fault(ladder.fault, seen.device, seen.part if " " in seen.part else "")
         if not any(each.stopped and each.fault.same(fault) for each in known):
             yield None, fault, seen.sentence
@@ -339,13 +339,13 @@ def _wait(found: Incident, step: Wait) -> None:
 
 
 def _ask(found: Incident, why: str) -> None:
-    with store.engine.transaction():  # no person is asked unless the mail waits
+    with store.engine.transaction():  # no person is asked unless the mail is queued
         store.repairs.ask(found.id, why)
         _tell(found, f"a person decides: {why}")
 
 
 def _why_withdrawn(node: Node) -> Observation | None:
-    """The observation for which the node is in the state in which it is; None if it is there for another reason."""
+    """The observation that put the node into its current state; None if it is there for another reason."""
     moves = [each for each in store.nodes.events(node.name, EVENTS_MAX) if each.from_state != each.to_state]
     number = observation_of(moves[-1].evidence) if moves else None
     return None if number is None else store.health.of_id(node.name, number)
@@ -376,7 +376,7 @@ def _settle(found: Incident, attempt: Attempt, outcome: Outcome, detail: str) ->
 def _ended(found: Incident, settle: Callable[[], Sequence[Attempt]]) -> None:
     """Settle attempts, and mail how each ended. Raises AirflowFailException unless all succeeded."""
     failed = []
-    with store.engine.transaction():  # no attempt ends unless its mail waits
+    with store.engine.transaction():  # no attempt ends unless its mail is queued
         for attempt in settle():
             _tell(found, sentence := f"{attempt.rung}: {attempt.outcome}: {attempt.detail}", f"/{attempt.id}")
             if attempt.outcome is not Outcome.SUCCEEDED:

@@ -32,14 +32,14 @@ from muster_criteria.stages import STAGES
 log = logging.getLogger(__name__)
 
 LATEST = 2 * planning.STEP
-"""How long after its choice a test of an idle node begins at the latest: others were chosen twice by then."""
+"""Latest start of a test of an idle node after it was chosen: by then, others have been chosen twice."""
 
 
 def pick(run_id: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the arguments of TriggerDagRunOperator for one run of node_revalidation per node to test now.
 
-    At most ``MAPPED_MAX``, the most urgent: the others come with the next look. Raises ControllerFault,
-    AirflowFailException for a key of the run's conf that is unknown.
+    At most ``MAPPED_MAX``, the most urgent; the others follow at the next call. Raises ControllerFault, and
+    AirflowFailException for an unknown key in the run's conf.
     """
     with claims.failing_at_once():
         claims.refuse_unknown(params, "level")
@@ -67,13 +67,13 @@ def pick(run_id: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
 def claim(
     key: RunKey, params: Mapping[str, Any], user: str | None = None, run_after: datetime.datetime | None = None
 ) -> dict[str, Any]:
-    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now, or was
-    chosen while it was idle and the run begins too late or in a blackout.
+    """Take a node out of production for this run. Raises AirflowSkipException if the node is in use by now, or if it
+    was chosen while idle and the run begins too late or in a blackout.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: the run's, in Airflow.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
-    # What would come again with the next run is noted, so that other nodes come first for a while.
+    # A refusal that the next run would repeat is noted, so that other nodes come first for a while.
     with claims.failing_at_once(), claims.noting_refusal([str(params["node"])], but=(ControllerFault,)):
         claims.refuse_unknown(params, "node", "level", "reason", "stages")
         return _claim(key, params, acting.airflow_login(user or ""), run_after)
@@ -85,7 +85,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
     claims.controller_ready()
     stages = _stages(params)
     limit_s = programme.test_limit_s(current_sku(node.sku, settings().sku_folders), stages, level)
-    name, asked = node.name, runid.ASKED_BY in key.run_id  # of what a person requested, each refusal is noted
+    name, asked = node.name, runid.ASKED_BY in key.run_id  # each refusal of a person's request is noted
     new = runid.is_of_pick(key.run_id, name) and not store.runs.find(run=key)
     if new and (why := limits(store.clock.now()).closed or claims.late(key, params)):
         raise AirflowSkipException(f"{name} is not tested: {why}")
@@ -94,7 +94,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
         if node.state not in SERVING:
             raise MusterError(f"{name} is in {node.state}, and only nodes in production are revalidated; qualify it")
         if why := service.in_use(node):
-            # One that waits comes first each time, while a job of a user may run for days.
+            # A waiting node comes first each time, while a user's job on it may run for days.
             if asked or node.state is State.REVALIDATION:
                 store.signs.note_refusal(name, why, busy=True)
             raise AirflowSkipException(f"{name} is not tested: {why}")
@@ -116,7 +116,7 @@ def _claim(key: RunKey, params: Mapping[str, Any], login: str, run_after: dateti
 
 
 def _stages(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the stages that the run was asked for, in order; all without a list. Raises MusterError for another."""
+    """Returns the stages that the run requests, in order; all if it lists none. Raises MusterError if unknown."""
     chosen = params.get("stages") or STAGES
     if unknown := set(chosen) - set(STAGES):
         raise MusterError(f"there is no stage {min(unknown)!r}; the stages are {', '.join(STAGES)}")
@@ -155,7 +155,7 @@ def _return_to_scheduler(name: str, key: RunKey) -> None:
     place = store.schedulers.place(name)  # before the lease: a run that takes the node afterwards has another job
     lease = store.leases.get(name)
     if lease is not None and lease.key != key:
-        return  # it is that run's now
+        return  # another run holds it now
     if place is not None:
         service.end_test(name, place.test_job)
     if store.nodes.get(name).state is State.PRODUCTION:

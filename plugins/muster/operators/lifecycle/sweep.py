@@ -1,6 +1,6 @@
-"""The health sweep: reads every node in service, without load, and does what the policy says of what is seen.
+"""The health sweep: reads every node in service, without putting load on it, and acts by the health policy.
 
-Reading and recording, then acting: what programs reported is acted upon too when no node can be read.
+Reading and acting are separate tasks, so reports from programs are acted upon even if no node can be read.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ log = logging.getLogger(__name__)
 BATCH = 50
 """Nodes that are recorded in one transaction."""
 PASS_S = 900.0
-"""After this no further node is begun in a pass: the DAG's run acts on what was read, and ends after half an hour."""
+"""Time (s) after which a pass begins no further node: the DAG's run also has to act, and ends after half an hour."""
 ALL_PORTS = "all_ports_down"
 ASKED = "a person was notified"
 Held = dict[tuple[Refusal, bool], list[tuple[Observation, str]]]
-"""{(what keeps a node in service, whether it is simulated): the observations, each with a sentence}"""
+"""{(why a node stays in service, whether it is simulated): [(observation, sentence)]}"""
 
 
 @dataclasses.dataclass
 class Tally:
-    """What a sweep did. ``judged``: until when tests judged what each node's kernel said. ``away``: the nodes whose
-    silence says nothing of them; ``down``: those that are down in their scheduler; ``left``: how many were not begun.
+    """What a sweep did. ``judged``: {node: until when tests have judged its kernel log}. ``away``: nodes whose silence
+    says nothing about them; ``down``: nodes that are down in their scheduler; ``left``: how many were not begun.
     """
 
     nodes: int = 0
@@ -68,9 +68,9 @@ class Tally:
 def sweep_nodes() -> str:
     """Read all nodes in service that no run holds and whose tests are not paused, and record what they show.
 
-    In random order, so that each pass that ends by ``PASS_S`` leaves others: in the order of their last answers, those
-    that never answer would come first each time.
-    Raises ControllerFault if the controller cannot do its part; what was read is recorded all the same.
+    The order is random, so that a pass cut short by ``PASS_S`` omits different nodes each time; sorted by last answer,
+    nodes that never answer would always come first.
+    Raises ControllerFault if the controller cannot do its part; what was read is still recorded.
     """
     current = settings()
     who = logins.credentials(current.ssh_conn_id)
@@ -105,7 +105,7 @@ def sweep_nodes() -> str:
 
 
 def record(answers: Sequence[Answer], cursors: Mapping[str, Cursor], tally: Tally) -> None:
-    """Record answers, in one transaction; where that fails, each in its own: one odd node stops no other."""
+    """Record answers in one transaction or, if that fails, each in its own, so that one bad answer stops no other."""
     now, counted = store.clock.now(), time.monotonic()
     reports, skus = [], {}
     last = {each.node.name: cursors[each.node.name].swept_at for each in answers}
@@ -162,7 +162,7 @@ def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
     for odd in (False, True):
         try:
             return health.record([sweep.unrecorded(report) if odd else report], skus)
-        except MusterError as error:  # the records are away, or know the node no more: it says nothing of the answer
+        except MusterError as error:  # the records are unreachable, or lack the node: the answer is not at fault
             log.warning("%s: %s", report.node, error)
             break
         except Exception:
@@ -171,11 +171,11 @@ def _alone(report: Report, skus: Mapping[str, str]) -> list[Observation]:
 
 
 def act() -> list[str]:
-    """Do what the policy says of what is not over. Returns a sentence for each node that left service, or was held.
+    """Carry out the policy's actions for open observations. Returns a sentence for each node that left service or was
+    held, and for each spare that replaced one.
 
-    Spares follow at once, where the setting lets them: a node that is repaired within minutes is not broken any more
-    when housekeeping looks, and out of service until its tests have passed.
-    """
+    Where the setting allows it, spares enter at once: a node repaired within minutes no longer counts as broken when
+    housekeeping looks, yet it stays out of service until its tests have passed."""
     now = store.clock.now()
     policy = policies.health()
     nodes = {node.name: node for node in store.nodes.find(states=SERVING)}
@@ -184,7 +184,7 @@ def act() -> list[str]:
     events = {each.id: each for each in seen if each.track is None and each.action.leaves and not each.acted}
     for place in shared:
         log.warning("%s", place.sentence)
-        # Once an hour where it goes on: what returns on the same day is news, and no node leaves service for it.
+        # The hour is part of the key: what returns on the same day is notified again. No node leaves service for it.
         began = [each.track.since if each.track else each.last_seen for each in seen
                  if each.id in place.seen and (each.track is None or each.track.bad)]  # fmt: skip
         if began:
@@ -207,7 +207,7 @@ def act() -> list[str]:
 
 
 def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
-    """Yields what was done. ``held`` gets the observation of a node that stays."""
+    """Yields a sentence for what was done. The observation of a node that stays is added to ``held``."""
     why = f"{seen.sentence}; {seen.action} by policy {policies.health().cited}"
     sentence = (
         f"{node.name} left service between tests: {why}. See `muster node show {node.name}` and "
@@ -215,7 +215,7 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
         f"`muster qualify {node.name} --reason …`"
     )
     try:
-        with store.engine.transaction():  # no node leaves service unless its mail waits
+        with store.engine.transaction():  # no node leaves service unless its mail is queued
             store.health.withdraw(seen, why)
             if proposed := store.replacing.proposal_for(node.name):
                 sentence += f". {proposed.spare} {proposed.sentence}; `muster status` has the command"
@@ -235,8 +235,8 @@ def _withdraw(seen: Observation, node: Node, held: Held) -> Iterator[str]:
 
 
 def _tell_of_held(held: Held) -> None:
-    """Send a notice of what the circuit breaker holds, one a day and one of what is held since; of nodes in shadow mode
-    one of what is new.
+    """Notify people of the withdrawals that the circuit breaker holds, once a day and when one is added; of nodes in
+    shadow mode, only of new ones.
     """
     for (code, simulated), those in held.items():
         newest = max(seen.id for seen, _ in those)

@@ -46,7 +46,7 @@ PORTS = range(20000, 30000)
 """Ports for the rendezvous, below Linux's ephemeral ports (ip_local_port_range begins at 32768)."""
 
 PORTS_TRIED = 3
-"""Ports of which a block takes the first that no other program uses on the first member's node."""
+"""Candidate ports of a block, which takes the first that is free on the first member's node."""
 
 APART = len(PORTS) // PORTS_TRIED
 
@@ -58,9 +58,9 @@ def claim(
     user: str | None = None,
     run_after: datetime.datetime | None = None,
 ) -> list[str]:
-    """Claim all nodes of the block for this run, or none; keep how they meet. Returns the members by rank.
+    """Claim all nodes of the block for this run, or none; record their rendezvous. Returns the members by rank.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: the run's, in Airflow.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     with claims.failing_at_once(), claims.noting_refusal(map(str, params["nodes"])):
@@ -102,7 +102,7 @@ def _claim(
         "differences": differences,
         "members": names,
         "master_addr": rounds.address_of(nodes[0]),
-        # Of the rendezvous; the next ones are those of a round's pairs.
+        # For the rendezvous; the pairs of a round use the ports that follow.
         "ports": [first + tried * APART for tried in range(PORTS_TRIED)],
         "session": secrets.token_hex(16),
         "seed": drawn.getrandbits(31),
@@ -123,8 +123,8 @@ def _fabric(nodes: Sequence[Node], level: str) -> dict[str, Any]:
 def judge(key: RunKey) -> None:
     """Judge the block from its members' results and record each verdict.
 
-    A member that fails is quarantined at once, independently of the others. One that was left out of the training fails
-    by what the rounds of pairs found of it; else it was not tested.
+    A member that fails is quarantined at once, independently of the others. A member that was left out of the training
+    fails if the rounds of pairs found a fault of it; else it counts as not tested.
     """
     from muster_criteria.cluster.judge import judge_block
     from muster_criteria.cluster.training import recipe_of
@@ -169,14 +169,14 @@ def _record(
 ) -> None:
     """Record the verdict of a member that was judged, and finish its run.
 
-    ``failed``: whether a member fails that worked with the others until the end.
+    ``failed``: whether any member that was not left out fails.
     """
     member, judged, run = collected[name], block.members[name], store.runs.get(key, node=name)
     judgement = dataclasses.replace(judged, simulated=judged.simulated or run.simulated)
     sent = store.stages.Sent(member.result, member.raw, member.telemetry, member.attempts)
     stored = verdict.record(key, judgement, sent, node=name).judgement
-    # A member that is INCONCLUSIVE only because another one was lost, for its rack, or for a fault of the
-    # controller, was not tested: its own budget stays.
+    # A member that is INCONCLUSIVE only because of another member, its rack or a fault of the controller counts as not
+    # tested: its own budget is not used up.
     of_rack = any(name in rack.held for rack in block.racks)
     # One that came too late is not missing in a block of two, whose members report each other.
     kept_away = any(each.fault for other, each in collected.items() if other != name)
@@ -188,19 +188,19 @@ def _record(
 
 
 def _notes(block: ClusterJudgement, left_out: Mapping[str, str]) -> list[str]:
-    """What the block's page and report say besides its parts: first of racks, which a person decides about."""
+    """Notes of the block's page and report, in addition to its parts; racks first, as a person decides about them."""
     racks = [f"{each.sentence[0].upper()}{each.sentence[1:]}." for each in block.racks if each.troubles]
     return [*racks, *block.fabric.notes, *(f"{name}: {why}" for name, why in left_out.items())]
 
 
 def _hold_racks(key: RunKey, racks: Sequence[RackState], *, simulated: bool) -> None:
-    """A person decides about a rack, once: one hold and one mail, whatever the number of its nodes."""
+    """Hold each rack with troubles for a person's decision: one hold and one mail, however many nodes it has."""
     for each in racks:
         # A rack that the records do not name has no state; the notes of the block say what was found.
         if each.troubles and each.rack:
             codes = [str(code) for code, _ in each.troubles]
             why = "; ".join(words for _, words in each.troubles)
-            with store.engine.transaction():  # no rack is held unless its mail waits
+            with store.engine.transaction():  # no rack is held unless its mail is queued
                 if store.racks.hold(key, each.rack, codes, why, each.nodes, simulated=simulated):
                     about, sentence = f"rack/{each.rack}/{key}", f"Rack {each.rack} needs a person: {why}"
                     notices.notify(about, sentence, of=simulated)
@@ -236,7 +236,7 @@ def questions(key: RunKey, level: str) -> list[dict[str, Any]]:
         if judged.verdict in (Verdict.PASS, Verdict.WARN, Verdict.PROVISIONAL) and not _is_spare(name, judged.verdict)
         and store.nodes.get(name).state is not State.PRODUCTION
     ]  # fmt: skip
-    # With its time: a block that was cleared has another verdict, to be asked about.
+    # The time makes the id unique: after a Clear, the block has a new verdict and needs a new question.
     ended = {name: store.runs.get(key, node=name).ended_at for name in asked}
     return [
         {
@@ -253,7 +253,7 @@ def _is_spare(name: str, verdict: Verdict) -> bool:
 
 
 def _judged(key: RunKey) -> dict[str, StageVerdict]:
-    """{member: its recorded verdict} of the members that have one; one that only took part has none yet."""
+    """{member: recorded verdict} of the members whose run has ended; a member that only took part is not judged yet."""
     return {
         run.node: verdict
         for run in reversed(store.runs.find(run=key))
@@ -265,7 +265,7 @@ def _judged(key: RunKey) -> dict[str, StageVerdict]:
 def conclude(key: RunKey) -> str:
     """Returns a summary of the block. Raises AirflowFailException if a member is FAIL, INCONCLUSIVE or SKIPPED.
 
-    Every member is counted, with a verdict of its own or without one: a block of which one was left out is no pass.
+    Members without a verdict of their own count too: a block with a member left out does not pass.
     """
     judged = _judged(key)
     ended = [run for name in rounds.members_of(key) if (run := store.runs.get(key, node=name)).ended_at is not None]

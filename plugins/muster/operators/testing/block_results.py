@@ -1,4 +1,4 @@
-"""What each member of a block sent, as the judge of the block takes it."""
+"""Collects what each member of a block sent, in the form that the block's judge takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALIKE = (*WATCHED, "kernel", "cuda", "torch", "nccl")
 """Names in a node's environment in which the members of a block should not differ: firmware, driver, libraries."""
 VERSIONS_DIFFER = "versions_differ"
 NOT_AGAIN = "it was not measured again with the others: clear all instances of train"
-"""Of a member whose job began before the others met: a person has cleared the tasks of these alone."""
+"""For a member whose job began before the others met again: a person cleared only the others' tasks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +50,13 @@ class Collected:
 
 
 def met_since(key: RunKey, names: Sequence[str], claimed_at: datetime.datetime) -> datetime.datetime | None:
-    """When the members began to meet as they do now; None if none has since the block was claimed, as where a person
-    has only its judgement made again.
-    """
+    """Returns ``claimed_at`` if any member's job began since; else None, as when only the judgement is repeated."""
     begun = [job.started_at for name in names if (job := store.runs.get_job(key, STAGE, node=name))]
     return claimed_at if any(at and at >= claimed_at for at in begun) else None
 
 
 def late(key: RunKey, names: Sequence[str], since: datetime.datetime | None) -> dict[str, str]:
-    """{member: why} of those whose job the controller began when the others, that met ``since``, waited no more."""
+    """{member: why} of those whose job began after the others, which met ``since``, had stopped waiting."""
     if since is None:
         return {}
     jobs = {name: store.runs.get_job(key, STAGE, node=name) for name in names}
@@ -68,17 +66,17 @@ def late(key: RunKey, names: Sequence[str], since: datetime.datetime | None) -> 
 
 
 def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datetime | None) -> Collected:
-    """What is stored of a member. ``fault``: of the controller, ``lost``: the rounds of pairs lost it; "": neither.
+    """Returns what is stored of a member. ``fault``: the controller's, ``lost``: why the rounds lost it; "": none.
 
-    What it returned in an earlier pass of this run does not count: not if its last job has brought nothing, nor if
-    other members have met ``since``, with another seed.
+    A result from an earlier pass of this run does not count if the member's last job returned nothing, or if other
+    members have met ``since``, with another seed.
     """
     from muster_criteria.measured import parse_result
 
     kept = store.raw.stage_bytes(key, STAGE, node=name)
     before = store.reporting.judgements(key, node=name).get(STAGE)
     job = store.runs.get_job(key, STAGE, node=name)
-    begun = job and (job.started_at or job.ended_at)  # one that its node refused has an end alone
+    begun = job and (job.started_at or job.ended_at)  # a job that its node refused has only an end
     left = NOT_AGAIN if since and begun and begun < since else ""
     if kept is not None and (lost or left or not _is_of_last_job(kept, job) or (before and before.replanned)):
         kept = None
@@ -87,14 +85,14 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
         if fault:
             why = f"a fault of the controller: {fault}"
         return Collected(why_missing=why, fault=fault or ("" if lost else left))
-    # As it was established: the records give it an id, and apply the waivers that are valid now to the new verdict.
+    # Without id and waiver: for the new verdict, the records assign an id and apply the waivers that are valid now.
     evidence = tuple(
         dataclasses.replace(each, waived="", id="")
         for each in before.findings
         if each.metric == EVIDENCE and each.rule != VERSIONS_DIFFER
     )
     if kept.result is None:
-        # This task may have recorded the missing result before it was killed: the fault too, and why it is missing.
+        # This task may have recorded the missing result, with its reason, before it was killed.
         judged = (each.observed for each in before.findings if each.rule == MEMBER_MISSING)
         why = next(judged, before.reason)
         return Collected(attempts=kept.attempts, why_missing=why, evidence=evidence, fault=fault)
@@ -104,7 +102,7 @@ def collect(key: RunKey, name: str, fault: str, lost: str, since: datetime.datet
 
 
 def _is_of_last_job(kept: StageBytes, job: Job | None) -> bool:
-    """Whether what is kept was recorded of this job."""
+    """Whether the stored result belongs to this job."""
     if job is None or kept.recorded_at is None:
         return True  # there was none: the judge itself recorded it
     if job.started_at is None:

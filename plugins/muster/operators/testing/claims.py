@@ -29,7 +29,7 @@ from muster_criteria.text import closest
 log = logging.getLogger(__name__)
 
 BEGIN_BY = "begin_by"
-"""The time in the conf of a run by which it begins (``beginning_within``)."""
+"""Key in a run's conf: the time by which the run must begin (``beginning_within``)."""
 
 
 @contextlib.contextmanager
@@ -40,16 +40,16 @@ def failing_at_once() -> Iterator[None]:
     except ControllerFault:
         raise
     except (MusterError, SkuError) as error:
-        # Airflow logs a traceback for every failed task: the sentence stands alone above it, and no cause lengthens it.
+        # Airflow logs a traceback for every failed task: log the sentence above it, and drop the cause for brevity.
         log.error("%s", error)
         raise AirflowFailException(str(error)) from None
 
 
 @contextlib.contextmanager
 def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Note in the nodes' history, from which `muster status` takes it, why a run of them does not begin.
+    """Note in the nodes' history, which `muster status` reads, why a run of them does not begin.
 
-    ``but``: errors that are not noted. What cannot be noted (no such node, no records) stands in the task's log alone.
+    ``but``: errors that are not noted. What cannot be noted (no such node, no records) is only in the task's log.
     """
     try:
         yield
@@ -69,7 +69,7 @@ def noting_refusal(names: Iterable[str], but: tuple[type[Exception], ...] = ()) 
 def refuse_unknown(params: Mapping[str, Any], *known: str) -> None:
     """Raise MusterError for a key of a run's conf that its DAG does not read.
 
-    Airflow accepts it, and a misspelt one would leave the default, such as another level than was asked for.
+    Airflow accepts such a key, and a misspelt one would silently leave the default, such as another level.
     """
     for key in params:
         if key not in (*known, BEGIN_BY):
@@ -78,7 +78,7 @@ def refuse_unknown(params: Mapping[str, Any], *known: str) -> None:
 
 def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | None) -> Node:
     """Returns the node. Raises MusterError or SkuError if its record, SKU, launch settings or ``level`` are invalid, or
-    the run is none that may begin there (``store.runs.check_same``).
+    the run may not begin there (``store.runs.check_same``).
     """
     node = store.nodes.get(name)
     store.runs.check_same(key, name, run_after)
@@ -90,19 +90,19 @@ def testable(name: str, level: str, key: RunKey, run_after: datetime.datetime | 
 
 
 def beginning_within(time: datetime.timedelta, conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the conf of a run that Muster starts and that begins within this time or not at all (``late``):
-    what it was chosen by may not hold any more.
+    """Returns the conf of a run that Muster starts, and that begins within this time or not at all (``late``).
 
-    Runs wait where no worker is free or their DAG is paused, and would then begin all at once.
+    Runs queue up while no worker is free or their DAG is paused. Later they would all begin at once, although the
+    reasons for which they were chosen may no longer hold.
     """
-    # By the clock of the records: Airflow's own time of the run is another machine's.
+    # By the records' clock: Airflow's time of the run comes from another machine.
     return {**conf, BEGIN_BY: (store.clock.now() + time).isoformat()}
 
 
 def late(key: RunKey, params: Mapping[str, Any]) -> str:
-    """Returns why the run may begin no more, "" if it may: in time, once it has begun, or started by a person.
+    """Returns why the run may no longer begin; "" if it is in time, has begun, or has no deadline (a person's run).
 
-    Raises MusterError for what is no time.
+    Raises MusterError for an invalid time.
     """
     until = params.get(BEGIN_BY)
     if not until or store.runs.find(run=key):
@@ -158,8 +158,8 @@ def leased(names: Collection[str], key: RunKey) -> Iterator[list[Lease]]:
 def refuse_in_use(names: Collection[str], force: str | None) -> None:
     """Raise LeftAlone if a node is in use and no ``force`` reason is given.
 
-    A test job that a former run left is no use; it is ended, since this run's stages would become steps of it. Raises
-    SchedulerDown if it cannot be.
+    A test job left by an earlier run does not count. It is ended, since this run's stages would become its job steps.
+    Raises SchedulerDown if it cannot be ended.
     """
     for name in names:
         if trouble := service.end_test(name):

@@ -38,10 +38,10 @@ def note(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
 
 
 def of_run(key: RunKey) -> dict[str, str]:
-    """{node: why the controller could not test it} of the run's nodes that it could not."""
-    # Its own alone: those of other runs come and go meanwhile, and one that is damaged is of no concern to them.
+    """Returns {node: why the controller could not test it}, for nodes of this run."""
+    # Only this run's files: those of other runs come and go meanwhile, and a damaged file must not affect other runs.
     for path in sorted((settings().archive_folder / FOLDER).glob(f"{_of(key)}-*.json")):
-        with contextlib.suppress(FileNotFoundError):  # this task runs twice, after its worker was taken for dead
+        with contextlib.suppress(FileNotFoundError):  # this task may run twice, if its worker was taken for dead
             try:
                 fault = json.loads(path.read_text())
                 note(key, fault["stage"], fault["why"], node=fault["node"])

@@ -1,4 +1,4 @@
-"""What a run that is over has left on its nodes."""
+"""Stops jobs that a run which is over has left on its nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from muster.remote.job import attempt as remote
 log = logging.getLogger(__name__)
 
 STOPPING_S = 300.0
-"""How long housekeeping stops jobs at most before it releases nodes: hosts that are away cost half a minute each."""
+"""Maximum time (s) to stop jobs in before housekeeping releases nodes: an unreachable host costs half a minute."""
 
 
 def stop(key: RunKey, until: float = math.inf) -> None:
     """Stop the run's jobs on its nodes, none of them later than ``until`` (``time.monotonic``).
 
-    Of one that is not stopped the log says so.
+    Jobs that are not stopped are logged.
     """
     for name in rounds.members_of(key):
         if time.monotonic() > until:

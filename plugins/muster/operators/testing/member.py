@@ -49,7 +49,7 @@ RETRY_DELAY = datetime.timedelta(seconds=5)
 class MusterMemberOperator(RemoteJobOperator):
     """Takes one node through the cluster stage of the block that its run holds. Mapped over ``member``.
 
-    How the block meets is in the records (``store.attempts.block_of``).
+    The block's rendezvous is in the records (``store.attempts.block_of``).
     """
 
     def __init__(self, *, member: str, **kwargs: Any) -> None:
@@ -109,9 +109,9 @@ class MusterMemberOperator(RemoteJobOperator):
     def _after(self, attempt: Attempt, result: StageResult | None) -> None:
         """Stop the jobs of lost members: one that hangs would hold the block until its deadline.
 
-        Where a member is lost, the jobs of the others end. A member that was itself cut off reports others that go on
-        with the test, so that its report alone stops no member. Of one that was never let in it stops one only once all
-        others have ended.
+        When a member is lost, the others' jobs end. A member that was itself cut off also reports the others as lost,
+        so nothing is stopped while half of the rest, or more, are at work. The report of a member that was never let in
+        stops nothing until all others have ended.
         """
         key, rows = attempt.task.key, Measurements(result)
         lost = reported_lost(rows)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NotMeasured(AirflowFailException):
-    """The side is recorded, and not measured, or the node has no pair."""
+    """The pair was not measured, and its side is recorded as such; or the node has no pair."""
 
 
 class MusterPairOperator(RemoteJobOperator):
@@ -61,7 +61,7 @@ class MusterPairOperator(RemoteJobOperator):
         if not planned or planned[-1].pair_of(self.member) is None:
             # A person has cleared the task of a node that was left out since its pair had been prevented.
             store.rounds.reopen(RunKey.of(ti), self.member)
-            # No skip, which would skip the next round, where it has a pair again.
+            # Not a skip: it would also skip the next round, in which the node may have a pair again.
             raise NotMeasured(f"{self.member} has no pair in the latest round of this run")
         self.stage = ROUND_STAGES[planned[-1].number - 1]
         return planned[-1]
@@ -73,7 +73,7 @@ class MusterPairOperator(RemoteJobOperator):
 
     @contextlib.contextmanager
     def _failing_at_once(self, context: Context) -> Iterator[None]:
-        """Note why this side was not measured, if it stays so, and that it is not the node's fault."""
+        """Record why this side was not measured, once no retry follows, and that the node is not at fault."""
         try:
             with super()._failing_at_once(context):
                 yield

@@ -30,7 +30,7 @@ def claim(
 ) -> dict[str, Any]:
     """Claim the node for this run, unless another run holds it or it is in use; begin the run in the records.
 
-    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: Airflow's, of the run.
+    ``user``: the user of Airflow who started the run, in its pages or over REST; ``run_after``: the run's, in Airflow.
     Raises AirflowFailException if a person has to resolve something first, ControllerFault.
     """
     force, reason = claims.forced(params), str(params.get("reason") or "")
@@ -57,14 +57,14 @@ def claim(
 def conclude(key: RunKey) -> dict[str, str]:
     """Combine the stages' verdicts, close the run and move its node. Returns {verdict, headline, state}.
 
-    A run that has no verdict on the node for a fault of the controller is SKIPPED. Raises AirflowFailException if the
+    A run without a verdict on the node because of a controller fault is SKIPPED. Raises AirflowFailException if the
     verdict is FAIL, INCONCLUSIVE or SKIPPED, or the run cannot be concluded.
     """
     from muster_criteria.stage.verdict import overall
 
     try:
         run, faulty = store.runs.get(key), faults.of_run(key)
-        # An attempt that found the records away has not superseded what its stage passed with before a Clear.
+        # After a Clear, a stage whose new attempt could not write the records still has its old PASS. Ignore it.
         unmade = store.attempts.faulty_stages(key)
         judgements = [
             each for stage, each in store.reporting.judgements(key, observed=False).items()

@@ -1,6 +1,6 @@
 """A remote attempt as an Airflow task: started in a worker, awaited in the triggerer, settled in a worker.
 
-The steps are ``muster.remote.job.attempt``'s. What is judged and recorded is the subclass's.
+The steps are in ``muster.remote.job.attempt``; subclasses define what is judged and recorded.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def log_in(node: Node) -> paramiko.SSHClient:
 ATTEMPTS = 3
 """Attempts at one stage before it stays INCONCLUSIVE."""
 RETRIES = 8
-"""Airflow's retries of a task. More than the attempts: Airflow also takes one where a worker dies, Redis forgets a task
-or the API server is away for long, and none of that is an attempt at the node.
+"""Airflow's retries of a task. More than ``ATTEMPTS``: Airflow also uses one up when a worker dies, Redis loses a task
+or the API server is unreachable for long, and none of these is an attempt at the node.
 """
 
 
@@ -79,7 +79,7 @@ class Inconclusive(AirflowException):
 
 
 def _explained(attempt: Attempt, found: Finished | None) -> Finished | None:
-    """No end that others may have caused becomes evidence about the node."""
+    """Replace an end that accuses the node if something else explains it, so that it is no evidence about the node."""
     if found is None or found.end.kind not in outcome.ACCUSING:
         return found
     why = silence.explained(attempt.node.name, attempt.job.started_at or store.clock.now())
@@ -87,22 +87,22 @@ def _explained(attempt: Attempt, found: Finished | None) -> Finished | None:
 
 
 def replanned(attempt: Attempt) -> str:
-    """Why its job was started with other parameters than its plan has by now; "" if it was not."""
+    """Returns a sentence if the plan's parameters have changed since the job was started; "" if not."""
     same = attempt.job.work in ("", attempt.work)
     return "" if same else f"the SKU file of {attempt.node.name} changed its probes while they ran"
 
 
 def _of_no_use(judged: object) -> bool:
-    """Whether it is a judgement that says nothing of the node, since other parameters than the SKU file's measured it.
+    """Whether this is a judgement that says nothing about the node, since the SKU file changed during the measurement.
 
-    A pair's side is none: its parameters are the block's.
+    False for a side of a pair, whose parameters are the block's.
     """
     return isinstance(judged, Judgement) and bool(judged.replanned) and judged.verdict is not Verdict.FAIL
 
 
 @dataclasses.dataclass(frozen=True)
 class ToJudge:
-    """A stage that is to be judged, or was, with the result to store and the BMC's readings."""
+    """A stage to judge (Case) or already judged (Judgement), with the result to store and the BMC's readings."""
 
     stage: Case | Judgement
     result: StageResult | None
@@ -126,7 +126,7 @@ class RemoteJobOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Start the job, or find the running one, and defer until it ends."""
         with self._failing_at_once(context):
-            # An attempt is for the node: records that are away for a moment use up none.
+            # Briefly unreachable records use up no attempt at the node.
             return store.patience.outlasting(functools.partial(self._begin, context))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -293,7 +293,7 @@ class RemoteJobOperator(BaseOperator):
         )
         try:
             recorded = verdict.record(attempt.task.key, given.stage, sent, node=self.member)
-        except DifferentMachine as error:  # its sentence has the way out: the run, and so `muster status`, show it
+        except DifferentMachine as error:  # its message names the remedy: the run and `muster status` show it
             refused = self._to_judge(attempt, finished.end, None, str(error))
             nothing = store.stages.Sent(attempts=attempt.task.try_number, refused=True)
             verdict.record(attempt.task.key, refused.stage, nothing, node=self.member)

@@ -1,7 +1,7 @@
 """The rounds of pairs of a block: what the block knows of its fabric, the next round, and who is still in it.
 
-Each is a plain function of run ids; the DAG file makes tasks of them. What crosses to numpy is imported when it is
-needed, since DAG files are parsed all the time.
+Each is a plain function of run ids; the DAG file makes tasks of them. Modules that import numpy are imported inside
+functions, since Airflow parses DAG files all the time.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ HELD_SINCE = "another run has held the node since: clear plan_1 too"
 """Why a round says nothing of a node any more."""
 
 MISSED_MAX = 3
-"""Rounds that a node may miss before it is in no later one: its partner of the last one then still meets another."""
+"""Missed rounds after which a node is in no later round: its last partner can then still meet another node."""
 SUSPECT_MISSED_MAX = 5
-"""And of a node against which something is held: two more rounds name its part, though its pairs break."""
+"""The same for a suspected node: two more rounds can identify its faulty part, even if its pairs break."""
 
 
 def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
-    """What a block's nodes are known to be connected by, as JSON: its topology, and each member's place.
+    """Returns how a block's nodes are known to be connected, as JSON: {topology, places: {node: place}}.
 
     Raises MusterError with one sentence for labels or a topology file that contradict each other or the SKU.
     """
@@ -66,9 +66,9 @@ def fabric_of(nodes: Sequence[Node], skus: Sequence[Sku]) -> dict[str, Any]:
 
 
 def places_loaded(fabric: Mapping[str, Any], *, simulated: bool) -> tuple[str, ...]:
-    """The places in the fabric that a block of this topology loads alone; none where it has no rounds.
+    """Returns the places in the fabric that only this block may load; () for a block without rounds.
 
-    Nor of ``simulated`` nodes without leaves, whose network is their host's.
+    Also () for ``simulated`` nodes without known leaves, whose network is their host's.
     """
     from muster_criteria.cluster.fabric.topology import from_records
 
@@ -77,12 +77,12 @@ def places_loaded(fabric: Mapping[str, Any], *, simulated: bool) -> tuple[str, .
 
 
 def outdate(key: RunKey) -> dict[str, Any]:
-    """Returns what a claim keeps where the rounds that its run has made are to be made again; {} if not.
+    """Returns what a claim records if the run's earlier rounds have to be made again; {} if not.
 
-    They are forgotten when new ones follow (``next_round``), since a person may have cleared the training alone, or its
-    judgement; until then a node that another run has held does not pass by them. After a repair nothing is judged by
-    what was measured before it: then they are forgotten at once. Rounds that found nothing stay, for a run that was
-    interrupted.
+    They are deleted only when new ones follow (``next_round``), since a person may have cleared only the training or
+    its judgement; until then they cannot make a node pass that another run has held since. If a node was out of service
+    since, they are deleted at once, as results from before a repair do not count. Rounds that found nothing are kept,
+    so that an interrupted run can continue.
     """
     if not store.rounds.planned(key):
         return {}
@@ -100,9 +100,9 @@ def address_of(node: Node) -> str:
 
 
 def _topology_files(names: Sequence[str]) -> dict[str, str]:
-    """The file that MUSTER_TOPOLOGY names, or in its folder those of the nodes of these ``names``, by file name.
+    """Returns {file name: content} of the file MUSTER_TOPOLOGY, or of these nodes' files if it is a folder.
 
-    Raises BadSettings for one that cannot be read.
+    Raises BadSettings if a file cannot be read, or the folder has none of these nodes.
     """
     from muster_criteria.cluster.fabric.places import LLDP
 
@@ -135,7 +135,7 @@ def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
 
     Empty when nothing is left to find out: the block has no rounds, all suspects are decided, or too few nodes are
     left. Partners are next to each other, so that they start at about the same time. ``first``: all rounds follow, so
-    that those that are outdated are forgotten.
+    outdated ones are deleted.
     """
     from muster_criteria.cluster.fabric.decoding.decode import decode
     from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE
@@ -174,7 +174,7 @@ def next_round(key: RunKey, *, first: bool = False) -> list[dict[str, str]]:
 
 
 def _unfinished(planned: PlannedRound, sides: Mapping[str, Side]) -> list[tuple[str, str]]:
-    """Pairs of which no side is known: their tasks were killed, or cleared. A pair of which one is known is over."""
+    """Pairs without a recorded side: their tasks were killed or cleared. A pair with one recorded side is over."""
     return [pair for pair in planned.pairs if not any(node in sides for node in pair)]
 
 
@@ -202,7 +202,7 @@ class LeftOut:
 
 
 def left_out(sides: Mapping[int, Mapping[str, Side]]) -> LeftOut:
-    """Who is out after these rounds."""
+    """Returns the nodes that are in no round after these."""
     gone, silent = LeftOut({}, {}), set[str]()
     for number in sorted(sides):
         for node, side in sides[number].items():
@@ -259,7 +259,7 @@ def _missed(
 
 
 def _is_short(sides: Mapping[str, Side], pair: tuple[str, str]) -> str:
-    """What of a pair shows less than was planned, as a clause; "" where nothing does."""
+    """Returns a clause that says what of a pair was not measured as planned; "" if all of it was."""
     from muster_criteria.cluster.fabric.observed import untried
 
     known = [name for name in pair if name in sides]
@@ -278,7 +278,7 @@ def _is_whole(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:
 
 
 def _counts(sides: Mapping[str, Side], pair: tuple[str, str]) -> bool:
-    """Whether what came of a pair is looked at: all but one that was prevented. A broken one measured some rails."""
+    """Whether a pair's outcome counts: not if a side was prevented or is unknown. A broken pair measured some rails."""
     return all(node in sides and sides[node].outcome is not Outcome.UNMEASURED for node in pair)
 
 
@@ -306,7 +306,7 @@ def ports_of(key: RunKey) -> dict[str, tuple[Measured, ...]]:
 
 
 def _result(topology: Topology, planned: PlannedRound, sides: Mapping[str, Side]) -> RoundResult:
-    """The cells of a round. A pair that the controller or a scheduler prevented is none of the round's."""
+    """The cells of a round, without pairs that the controller or a scheduler prevented."""
     from muster_criteria.cluster.fabric.observed import round_result
     from muster_criteria.cluster.fabric.rounds import Kind, Round
 
@@ -321,9 +321,9 @@ def _result(topology: Topology, planned: PlannedRound, sides: Mapping[str, Side]
 
 
 def members_left(key: RunKey) -> list[str]:
-    """Who runs the collectives and the training, by rank: all but those that were left out. Keeps how these meet.
+    """Returns who runs the collectives and the training, by rank: all but those left out. Records their rendezvous.
 
-    The first one is the master, which all others have to reach: the first of those of whose pairs the fewest broke.
+    The first one is the master, which all others have to reach: the first member with the fewest broken pairs.
     Raises AirflowFailException if fewer than two are left.
     """
     block, members, sides = store.attempts.block_of(key), members_of(key), store.rounds.sides(key)

@@ -56,7 +56,7 @@ class MusterStageOperator(RemoteJobOperator):
         super().__init__(stage=stage, grace_s=GRACE_S, **kwargs)
 
     def execute(self, context: Context) -> Any:
-        """Measure the stage, if the run is of it. It is not skipped if not: that would skip the stages behind it."""
+        """Measure the stage, if the run includes it. If not, succeed: a skip would also skip the stages after it."""
         if self.stage in self._stages_of_run(context):
             return super().execute(context)
         self.log.info("this test is of other stages only")
@@ -75,7 +75,7 @@ class MusterStageOperator(RemoteJobOperator):
             raise AirflowSkipException(why)
 
     def _programme(self, context: Context, run: Run, sku: Sku, key: AttemptKey, job_key: str) -> Programme:
-        """The stage's probes; of a repeat, those that the judge requested again and those that watch what they do."""
+        """The stage's probes; in a repeat, those that the judge requested again and those that watch these."""
         calls = programme.stage_calls(sku, self.stage, run.level, remote.seed(job_key))
         if key.repeats:
             before = store.runs.get_job(run.key, self.stage, str(key.repeats))

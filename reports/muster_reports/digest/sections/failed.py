@@ -31,7 +31,7 @@ def section(facts: Facts) -> Section | None:
     rows, bars = [], []
     for kind, groups in kinds.items():
         for value, nodes in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0]))[:ROWS]:
-            # A node that failed with what it does not have any more is one of those that had it.
+            # A node that failed with a trait that it no longer has counts among the nodes with it.
             of = "" if kind == "suspected" else f" of {len(alike[kind, value] | nodes)}"
             rows.append((kind, value, f"{len(nodes)}{of}", min(nodes)))
             bars.append(len(nodes) / len(failed))

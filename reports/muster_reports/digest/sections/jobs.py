@@ -1,4 +1,4 @@
-"""What a job will get of the nodes in service: time between failures, when to save, and the time that trains."""
+"""What a job can expect of the nodes in service: time between failures, when to save, and the time that trains."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ORDER = 11
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns rows for each SKU of which nodes are in service."""
+    """Returns rows for each SKU with nodes in service."""
     return tables.jobs(facts.jobs)

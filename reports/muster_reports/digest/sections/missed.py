@@ -12,7 +12,7 @@ ROWS = 10
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns each FAIL whose node's conclusive run before ended well, the soonest after it first."""
+    """Returns each FAIL whose node had passed its previous conclusive run, the shortest time in between first."""
     found = sorted(facts.missed(), key=lambda each: each[1].started_at - each[0].ended_at)
     if not found:
         return None

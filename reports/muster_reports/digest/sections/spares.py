@@ -9,5 +9,5 @@ ORDER = 10
 
 
 def section(facts: Facts) -> Section | None:
-    """Returns rows for each SKU of which nodes are in service."""
+    """Returns rows for each SKU with nodes in service."""
     return tables.spares(facts.pools)

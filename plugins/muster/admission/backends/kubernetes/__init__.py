@@ -1,4 +1,4 @@
-"""Kubernetes: the backend by its API, access to that, the pod that holds a node for a test."""
+"""Kubernetes: the backend, its API client and login, and the pod that holds a node for a test."""
 
 from muster.admission.backends.kubernetes.backend import BACKEND
 

@@ -1,4 +1,4 @@
-"""Requests to one Kubernetes API server by its official client: deadlines, conflicts, limits, broken answers.
+"""Requests to one Kubernetes API server by the official client: deadlines, conflicts, limits, broken answers.
 
 Nodes are raw JSON, so that no field of a newer version is lost. No watch is used: nothing waits for a change of a node.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 MANAGER = "muster"
-"""The field manager of all our changes, as which the API server records them."""
+"""The field manager under which the API server records our changes."""
 
 DEFAULT = "default-scheduler"
 """The scheduler of pods that name no other."""
@@ -34,7 +34,7 @@ KUEUE = "kueue.x-k8s.io"
 """The API group of Kueue."""
 
 MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of the pods that are made from a file on their node."""
+"""The annotation of static pods, which are made from a file on their node."""
 
 CONFLICTS_MAX = 5
 PAGE = 500
@@ -48,8 +48,8 @@ _POD: Mapping[str, Any] = {
     "status": {"startTime": None},
 }
 _NODE: Mapping[str, Any] = {"metadata": None, "spec": None, "status": {"conditions": None}}
-"""_POD and _NODE are what is kept of each object in a list of all: a whole pod takes 50 KB of memory, and a cluster has
-60,000. None: the whole field."""
+"""The fields that are kept of each object in a list of all (_POD, _NODE): a whole pod takes 50 KB of memory, and a
+cluster has 60,000 of them. None: the whole field."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Changed(SchedulerDown):
 
 
 class Api:
-    """One API server. ``timeout_s``: for one answer; one method of the backend may take three times that."""
+    """One API server. ``timeout_s``: limit of one request; one method of the backend may take three times that."""
 
     def __init__(self, client: ApiClient, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
         from kubernetes.client import ApisApi, AuthorizationV1Api, CoreV1Api, CustomObjectsApi, SchedulingV1Api
@@ -87,7 +87,7 @@ class Api:
         self.begin()
 
     def begin(self) -> None:
-        """A method of the backend begins: its deadline counts from now."""
+        """Start the deadline of a backend's method."""
         self._end = time.monotonic() + 3 * self._timeout_s
 
     def node(self, name: str) -> dict[str, Any] | None:
@@ -135,7 +135,7 @@ class Api:
     def delete_pod(self, namespace: str, name: str, uid: str = "") -> bool:
         """Delete the pod, if it is there, with its own grace period. Raises SchedulerDown.
 
-        ``uid``: this one alone; returns False if another of its name, on whatever node, has taken its place.
+        ``uid``: delete only this one; returns False if another pod of its name, on any node, has taken its place.
         """
         body = {"preconditions": {"uid": uid}} if uid else None
         with contextlib.suppress(Changed):
@@ -148,8 +148,8 @@ class Api:
         yield from self._pages(self._scheduling.list_priority_class)
 
     def resource_slices(self, node: str) -> Iterator[dict[str, Any]]:
-        """Yields the devices for Dynamic Resource Allocation of the node, and those that are not of one node (allNodes,
-        nodeSelector, perDeviceNodeSelection); none from a server without it. Raises SchedulerDown.
+        """Yields the ResourceSlices (Dynamic Resource Allocation) of the node, and those of no single node (allNodes,
+        nodeSelector, perDeviceNodeSelection); none from a server without them. Raises SchedulerDown.
         """
         for name in (node, ""):
             yield from self._of_group(DEVICES, "resourceslices", field_selector=f"spec.nodeName={name}")
@@ -159,7 +159,7 @@ class Api:
         yield from self._of_group(KUEUE, "resourceflavors")
 
     def _of_group(self, group: str, resource: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Yields what a server has that serves the API group, whose version is the server's choice."""
+        """Yields the resource's objects, in the server's preferred version of the API group; none without the group."""
         served = self._ask(self._groups.get_api_versions)
         try:
             versions = {each["name"]: str(each["preferredVersion"]["version"]) for each in served["groups"]}
@@ -170,7 +170,7 @@ class Api:
             yield from self._pages(asked, **fields)
 
     def may(self, right: Right) -> bool:
-        """Whether the login has the right, as the API server answers every login about itself. Raises SchedulerDown."""
+        """Whether the login has the right, by a SelfSubjectAccessReview. Raises SchedulerDown."""
         review = {
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {name: text for name, text in dataclasses.asdict(right).items() if text}},
@@ -179,9 +179,9 @@ class Api:
         return isinstance(answer, dict) and (answer.get("status") or {}).get("allowed") is True
 
     def change(self, name: str, decide: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-        """Patch the node with what ``decide`` returns for its present state; {}: nothing.
+        """Patch the node with what ``decide`` returns for its present state; {} means no change.
 
-        Refused if it changed in between: then it is read and decided again. Raises SchedulerDown.
+        If the node changed in between, it is read and decided again. Raises SchedulerDown.
         """
         for _ in range(CONFLICTS_MAX):
             node = self.existing(name)
@@ -211,7 +211,7 @@ class Api:
     def _pages(
         self, ask: Callable[..., Any], read: Mapping[str, Any] | None = None, **fields: Any
     ) -> Iterator[dict[str, Any]]:
-        """Yields a list whole: a page token that has expired, or a broken page, yields nothing (SchedulerDown).
+        """Yields a list only if it is complete: an expired page token or a broken page raises SchedulerDown.
 
         ``read``: the fields that are kept of each object; None: all.
         """
@@ -266,7 +266,7 @@ class Api:
 
 
 def _reduced(item: Any, read: Mapping[str, Any] | None) -> Any:
-    """Returns the object with the fields of ``read`` alone; what is no object there stays, for its reader to refuse."""
+    """Returns the object with only the fields of ``read``; anything but an object stays, for its reader to refuse."""
     if read is None or not isinstance(item, dict):
         return item
     return {name: _reduced(item[name], inner) for name, inner in read.items() if name in item}

@@ -1,7 +1,7 @@
 """Kubernetes: a taint, a label, an annotation and the node condition ``muster.dev/Qualified``, all ours.
 
-Muster never cordons: every cordon is somebody else's, and stands together with our taint, each of which closes the node
-by itself. Taints of others are never changed. Pods that tolerate every taint start on a closed node as well.
+Muster never cordons: every cordon is somebody else's. A cordon and our taint can coexist, and each closes the node by
+itself. Taints of others are never changed. Pods that tolerate every taint also start on a closed node.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LABEL = "muster.dev/admitted"
 """The label of every admitted node. It is constant: pods may select it, and it says nothing else."""
 
 ANNOTATION = "muster.dev/certificate"
-"""The annotation with verdict, date and certificate."""
+"""The annotation with verdict, date and certificate of an admitted node, or why a node is withdrawn."""
 
 REQUEST = "muster.dev/verify"
 """The annotation by which a person who cordoned a node requests a test, as ``muster:verify`` in other schedulers.
 
-One that is older than the cordon requests nothing: it was forgotten, and the cordon may be another person's. So does
-one whose field manager sets other fields too, since the time of each is then that of the last of them.
+It is ignored if it is older than the cordon: it was forgotten, and the cordon may be another person's. It is also
+ignored if its field manager sets other fields too, since only the time of the last change is recorded then.
 """
 
 _MOMENT = pydantic.TypeAdapter(pydantic.AwareDatetime)
@@ -60,11 +60,11 @@ _WORKED_ON = {
     "aws-node-termination-handler/": "about to be ended by its cloud",
     "cloud.google.com/impending-node-termination": "about to be ended by its cloud",
 }
-"""Beginnings of taints of nodes that are left alone. Those with one of ``node.kubernetes.io/`` other than a cordon's
-are away: not opened, nor tested in service.
+"""{beginning of a taint's key: why nodes with it are left alone}. Nodes with a taint of ``node.kubernetes.io/``, other
+than a cordon's, are away: neither opened nor tested in service.
 
-The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSchedule`` is none of them: jobs still start
-on such a node, so it has to be closed when it fails a test.
+The autoscaler's soft taint ``DeletionCandidateOfClusterAutoscaler:PreferNoSchedule`` is not among them: jobs still
+start on such a node, so it has to be closed when it fails a test.
 """
 
 RIGHTS = [
@@ -79,7 +79,7 @@ _TEXT_MAX = 1000
 
 
 class Kubernetes(AdmissionBackend):
-    """One cluster, whose nodes have their names there."""
+    """One cluster."""
 
     tests: PodTests | None
 
@@ -90,7 +90,7 @@ class Kubernetes(AdmissionBackend):
         self._chosen = chosen
         timeout_s = settings().scheduler_timeout_s
         self._api = Api(client_of(extra, chosen.context, chosen.connection, timeout_s), timeout_s)
-        # No bound methods: with such a cycle, the login's files would last until Python collects garbage.
+        # No bound methods: they form a cycle, which would keep the login's files until Python's garbage collection.
         self._is_of_a_user = of_a_user = functools.partial(_is_of_a_user, chosen)
         where = (chosen.test_image, chosen.test_namespace, chosen.test_priority_class)
         self.tests = PodTests(self._api, of_a_user, *where) if chosen.test_image else None
@@ -128,7 +128,7 @@ class Kubernetes(AdmissionBackend):
         return each_alone(nodes, lambda node: self._seen(node, used))
 
     def users_jobs(self, names: Collection[str]) -> Iterable[UsersJob]:
-        """The users' pods that have started on these nodes, but for those that cannot be read. Raises SchedulerDown."""
+        """Yields the users' pods that have started on these nodes, except unreadable ones. Raises SchedulerDown."""
         self._api.begin()
         for pod in self._api.pods():
             try:
@@ -140,7 +140,7 @@ class Kubernetes(AdmissionBackend):
                 log.warning("a pod cannot be read as Kubernetes shows it: %r", error)
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
-        """Remove our taint, and a person's cordon that requested a test and is older; set the condition.
+        """Remove our taint, and a person's cordon that requested a test, if the test is newer; set the condition.
 
         Raises LeftAlone, SchedulerDown.
         """
@@ -166,11 +166,11 @@ class Kubernetes(AdmissionBackend):
     def withdraw(
         self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
     ) -> None:
-        """Taint it unless it is being deleted; in each case the condition becomes False.
+        """Taint the node unless it is being deleted; in either case its condition becomes False.
 
-        Also a node that somebody else closed, since they may open it; and one that is not ready, or shut down: it
-        would be open when it comes back. One that does not exist runs no pod; if it is created again, that is a
-        difference, and ``reconcile`` closes it. Raises LeftAlone, SchedulerDown.
+        This includes a node that somebody else closed, since they may reopen it, and one that is not ready or shut
+        down, since it would be open when it comes back. A node that does not exist runs no pod; if it is created
+        again, ``reconcile`` closes it. Raises LeftAlone, SchedulerDown.
         """
         self._api.begin()
         text = one_line(reason)[:_TEXT_MAX]
@@ -184,8 +184,8 @@ class Kubernetes(AdmissionBackend):
                 raise LeftAlone(f"{name} is not closed in Kubernetes: it is being deleted")
             return _closed(now, text)
 
-        # Each of the two, whatever refuses the other: the taint keeps pods off where the condition cannot be set, and a
-        # node that is being deleted must not count as qualified.
+        # Do both, even if one is refused: the taint keeps pods off if the condition cannot be set, and a node that is
+        # being deleted must not count as qualified.
         try:
             self._api.change(name, decide)
         finally:
@@ -220,7 +220,7 @@ class Kubernetes(AdmissionBackend):
             foreign = f"cordoned{_request(metadata, since)}"
         closing = [taint["key"] for taint in taints if taint["key"] in self._chosen.closing_taints]
         if closing:
-            # No test that somebody requested opens what a taint of theirs closes.
+            # A requested test does not open a node that a taint of others closes.
             foreign, since = f"tainted: {', '.join(closing)}", None
         worked_on = _worked_on(node, taints)
         apart = worked_on or _away(node, taints)
@@ -240,7 +240,7 @@ class Kubernetes(AdmissionBackend):
         )
 
     def _used_by(self, pods: Iterable[dict[str, Any]], on: str = "") -> dict[str, str]:
-        """Returns the users' pods by node; all of them are ``on`` that node, if it is given.
+        """Returns {node: its users' pods, as a phrase}. ``on``: the node of all these pods, "" if they are of several.
 
         A pod that cannot be read counts as a user's on its node, and on every node where not even that can be read.
         """
@@ -281,7 +281,7 @@ def _end_jobs(api: Api, is_of_a_user: Callable[[Mapping[str, Any]], bool], name:
 
 
 _ANY = "*"
-"""Instead of the node of a pod of which not even that can be read; no name of a node."""
+"""Takes the place of a pod's node that cannot be read; no node can have this name."""
 
 
 def _node_of(pod: dict[str, Any]) -> str:
@@ -292,7 +292,7 @@ def _node_of(pod: dict[str, Any]) -> str:
 
 
 def _name_of(node: dict[str, Any]) -> str:
-    """The node's name, "" where it cannot be read: then it is none of ours."""
+    """The node's name; "" if it cannot be read, which is the name of none of our nodes."""
     try:
         return str(node["metadata"]["name"])
     except Exception:
@@ -300,7 +300,7 @@ def _name_of(node: dict[str, Any]) -> str:
 
 
 def _of_the_node(metadata: Mapping[str, Any]) -> bool:
-    """Whether a pod belongs to the node itself: of a daemon set, or from a file on the node."""
+    """Whether a pod belongs to the node itself: a pod of a daemon set, or a static pod."""
     owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or []}
     return bool(owners & {"DaemonSet", "Node"}) or MIRROR in (metadata.get("annotations") or {})
 
@@ -311,7 +311,7 @@ def _condition(node: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _worked_on(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
-    """Why others may be at work on it, so that it is not free even where it is closed."""
+    """Why others may be working on the node, so that it is not free even when closed; "" if nothing shows that."""
     if node["metadata"].get("deletionTimestamp"):
         return "being deleted"
     return next((why for each in taints for begin, why in _WORKED_ON.items() if each["key"].startswith(begin)), "")
@@ -325,9 +325,9 @@ def _away(node: dict[str, Any], taints: list[dict[str, Any]]) -> str:
 
 
 def _withheld(node: dict[str, Any]) -> str:
-    """Why no job could have all of its GPUs, "" if one could: a device plugin withholds those that it once saw fail,
-    NVIDIA's until it is started again. Of other devices it may say nothing: KubeVirt offers none of 1k
-    ``devices.kubevirt.io/kvm`` on each node that lacks /dev/kvm.
+    """Why no job could have all GPUs of the node; "" if one could. A device plugin withholds GPUs that it once saw
+    fail, NVIDIA's until it is restarted. Other devices are not checked: KubeVirt shows 1k ``devices.kubevirt.io/kvm``,
+    and offers none of them, on each node without /dev/kvm.
     """
     capacity, left = (node.get("status", {}).get(each) or {} for each in ("capacity", "allocatable"))
     few = [
@@ -339,7 +339,7 @@ def _withheld(node: dict[str, Any]) -> str:
 
 
 def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> str:
-    """Returns what stands behind "cordoned": the test that is requested with it, "" without."""
+    """Returns what follows "cordoned" in ``Seen.foreign``: the test that is requested with it; "" if none is."""
     request = (metadata.get("annotations") or {}).get(REQUEST)
     if request is None:
         return ""
@@ -351,9 +351,9 @@ def _request(metadata: dict[str, Any], cordoned: datetime.datetime | None) -> st
 
 
 def _set_at(metadata: dict[str, Any], *path: str, alone: bool = False) -> datetime.datetime | None:
-    """Returns when the field was set, or a later moment, as the API server recorded it; None without.
+    """Returns when the field was set, or a later time, as the API server recorded it; None if it recorded none.
 
-    ``alone``: nor where its manager sets other fields, of which the moment may be; "." is none.
+    ``alone``: None also if its manager sets other fields, as the time may be theirs; "." does not count as a field.
     """
     for entry in metadata.get("managedFields") or []:
         fields: Any = entry.get("fieldsV1")

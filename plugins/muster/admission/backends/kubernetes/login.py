@@ -1,8 +1,8 @@
 """The login to a Kubernetes cluster: from an Airflow connection to the official client.
 
-The client by itself writes certificates and keys into files of the temporary folder, which stay when a process ends
-without Python's exit handlers, as Airflow's tasks do. It also ignores a program of the kubeconfig (``exec``) that
-fails, and has no time limit for one that hangs. So it gets files without a name, and what the program gave.
+By default, the client writes certificates and keys into temporary files, which remain when a process ends without
+Python's exit handlers, as Airflow's tasks do. It also ignores a failure of the kubeconfig's program (``exec``), and has
+no time limit for it. So this module passes unnamed files, and runs the program itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 KUBE_CONFIG_BYTES_MAX = 1_000_000
 
 _NOEXEC_SEAL = 0x8
-"""MFD_NOEXEC_SEAL: where ``vm.memfd_noexec`` is 2, no other file in memory is made. Linux knows it since 6.3."""
+"""MFD_NOEXEC_SEAL: if ``vm.memfd_noexec`` is 2, Linux (6.3 and later) makes no file in memory without it."""
 
 
 class KubernetesLogin(pydantic.BaseModel):
-    """The fields that are read of an Airflow connection of type ``kubernetes``, in its extra."""
+    """The fields that are read from the extra of an Airflow connection of type ``kubernetes``."""
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
 
@@ -96,14 +96,14 @@ def _kube_config(login: KubernetesLogin) -> ConfigNode:
         raise ConfigException(f"there is no file {login.kube_config_path}")
     for kind in ("clusters", "contexts", "users"):
         for number, entry in enumerate(found.value[kind]):
-            entry.name = f"{kind}[{number}]"  # which errors quote; the client's own name is all of it, with its secrets
+            entry.name = f"{kind}[{number}]"  # which errors quote; the client's own name holds its secrets
     return found
 
 
 def _load(
     kube_config: ConfigNode, context: str, timeout_s: float, configuration: Any, files: contextlib.ExitStack
 ) -> None:
-    """Fill the configuration by the client's own loader, with no program left to run and no file to write."""
+    """Fill the configuration by the client's own loader, so that it runs no program and writes no file."""
     from kubernetes.config.kube_config import KubeConfigLoader
 
     loader = KubeConfigLoader(kube_config, context or None, config_base_path=None)
@@ -123,9 +123,10 @@ def _load(
 
 
 def _credential(program: ConfigNode, cluster: Mapping[str, Any], timeout_s: float) -> Mapping[str, str]:
-    """Returns what the program gives, as fields of a kubeconfig's user. Raises SchedulerDown, BadScheduler without it.
+    """Returns the program's credential, as fields of a kubeconfig's user. Raises SchedulerDown, BadScheduler without
+    it.
 
-    It is asked for each client, and a client is made for each question: what it gives is not kept until it ends.
+    The program runs for each client, and each question makes a new client: credentials are not cached.
     """
     command = str(program["command"])
     if "/" in command and program.path:
@@ -136,7 +137,7 @@ def _credential(program: ConfigNode, cluster: Mapping[str, Any], timeout_s: floa
         config = extensions.get("client.authentication.k8s.io/exec")
         spec["cluster"] = {**cluster} if config is None else {**cluster, "config": config}
     info = {"apiVersion": program["apiVersion"], "kind": "ExecCredential", "spec": spec}
-    # All of the environment, as kubectl gives it: profiles, proxies and folders of the provider's login are there.
+    # The whole environment, as kubectl passes it: it has profiles, proxies and folders of the provider's login.
     variables = dict(os.environ) | {str(each["name"]): str(each["value"]) for each in program.safe_get("env") or []}
     variables["KUBERNETES_EXEC_INFO"] = json.dumps(info)
     if shutil.which(command, path=variables.get("PATH")) is None:
@@ -158,7 +159,7 @@ def _credential(program: ConfigNode, cluster: Mapping[str, Any], timeout_s: floa
 
 
 def _unnamed_file(data: bytes, files: contextlib.ExitStack) -> str:
-    """Returns the path of a file in memory: it ends with ``files``, or with the process, whatever ends that."""
+    """Returns the path of a file in memory, which exists until ``files`` is closed or the process ends in any way."""
     try:
         number = os.memfd_create("muster-login", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A test as a pod of Kubernetes: of lowest priority, with all that the node has left, so users' pods preempt it.
+"""A test as a Kubernetes pod: of lowest priority, requesting all free resources of its node; users' pods preempt it.
 
-The pod only holds the node: the node side runs on the host, over SSH, as everywhere. When the pod is deleted, kubelet
+The pod only holds the node: the node side runs on the host, over SSH, as in any test. When the pod is deleted, kubelet
 sends SIGTERM to its container, which sees the host's processes and passes the signal on to the node side. AppArmor
-and SELinux let no confined process signal those of the host, so the container is unconfined.
+and SELinux do not let a confined process signal processes of the host, so the container is unconfined.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.text import one_line
 
 START_S = 20.0
-"""A pod that is not placed on its node within so many seconds is deleted: the scheduler looks at each pod at once."""
+"""A pod that is not scheduled within this time (s) is deleted: the scheduler looks at each new pod at once."""
 
 PULL_S = 180.0
-"""A pod that was placed on its node may take so many seconds more to load its image."""
+"""Additional time (s) for a scheduled pod to pull its image."""
 
 GRACE_S = 5
-"""Kubelet kills the container after so long. The node side ends within 2 s, and is killed after 3 s."""
+"""Kubelet kills the container after this time (s). The node side ends within 2 s, and is killed after 3 s."""
 
 END_S = 3.0 * GRACE_S
-"""A pod that is deleted is gone after so many seconds, unless its kubelet does not answer."""
+"""A deleted pod is gone after this time (s), unless its kubelet does not answer."""
 
 EVENT_S = 3.0
-"""The scheduler deletes a pod that it preempts, and tells why in an event that is stored a moment later."""
+"""How long (s) to wait for the event that says why a pod was deleted: it is stored shortly after a preemption."""
 
 EXAMPLE = "docs/examples/kubernetes_idle_tests.yaml"
 _WITHOUT = "remove test_image from the cluster's settings, so that a test closes its node"
@@ -63,7 +63,7 @@ _NOT_REQUESTED = ("pods", "ephemeral-storage", "attachable-volumes-")
 
 @dataclasses.dataclass(frozen=True)
 class PodTests:
-    """Test pods in ``namespace``, of ``image``, which has sh, sleep, pgrep and pkill (busybox has).
+    """Test pods in ``namespace``, of ``image``, which needs sh, sleep, pgrep and pkill (as busybox has).
 
     ``is_of_a_user``: whether the pod with this metadata is a user's.
     """
@@ -75,7 +75,7 @@ class PodTests:
     priority_class: str
 
     def rights(self) -> list[Right]:
-        """What EXAMPLE allows our login."""
+        """The rights that our login needs; the file EXAMPLE grants them."""
         pods = [Right(verb, "pods", namespace=self.namespace) for verb in ("get", "create", "delete")]
         events = Right("list", "events", namespace=self.namespace)
         listed = (("priorityclasses", "scheduling.k8s.io"), ("resourceslices", DEVICES), ("resourceflavors", KUEUE))
@@ -98,8 +98,8 @@ class PodTests:
                     f"pods that claim a device of {node} would start during its idle test, and not preempt it: {whose} "
                     f"ResourceSlices of {devices['spec']['driver']}; {_WITHOUT}"
                 )
-        # Kueue counts what any pod without a topology holds, whatever its priority, and lets no workload through to
-        # the scheduler that would preempt it: kubernetes-sigs/kueue#9992.
+        # Kueue counts what any pod outside its topologies holds, whatever its priority, and does not let a workload
+        # through to the scheduler, which would preempt the pod: kubernetes-sigs/kueue#9992.
         for flavor in self.api.resource_flavors():
             spec = flavor.get("spec") or {}
             topology, its_labels = spec.get("topologyName"), (spec.get("nodeLabels") or {}).items()
@@ -147,7 +147,7 @@ class PodTests:
         if (made := self._find(job)) is None:
             self.api.create_pod(self.namespace, self._pod(job, self.api.existing(node), self.api.pods(node), minutes))
             made = self._find(job)
-        # One that is there already too: the call that created it may have ended before it looked at it or deleted it.
+        # Also check a pod that is there already: the call that created it may have ended before it checked it.
         if made is not None and (changed := self._changed(made)):
             with contextlib.suppress(SchedulerDown):  # housekeeping, or the node's next test, ends it
                 self.api.delete_pod(self.namespace, job)
@@ -168,7 +168,7 @@ class PodTests:
             time.sleep(0.2)
 
     def step(self, job: str) -> tuple[str, ...] | None:
-        """Returns () while the pod runs, since the node side needs no words of it; None if it was preempted.
+        """Returns () while the pod runs, since the node side runs outside it; None if it was preempted.
 
         Raises JobEnded, SchedulerDown.
         """
@@ -199,7 +199,7 @@ class PodTests:
         self.api.delete_pod(self.namespace, job)
         deleted = time.monotonic()
         while (pod := self._find(job)) is not None:
-            # No wait again for each pod of a rack that lost its power: nothing else is carried out meanwhile.
+            # Do not wait for each pod of a rack that lost its power: nothing else is carried out meanwhile.
             if max(time.monotonic() - deleted, _overdue_s(pod)) > END_S:
                 raise SchedulerDown(f"the test pod {self.namespace}/{job} does not end: see the kubelet of its node")
             time.sleep(0.2)
@@ -211,11 +211,11 @@ class PodTests:
     def _pod(
         self, job: str, node: Mapping[str, Any], present: Iterable[Mapping[str, Any]], minutes: int
     ) -> dict[str, Any]:
-        """Returns the pod for a node. ``present``: the pods that are on it."""
+        """Returns the pod's manifest for a node. ``present``: the pods that are on it."""
         name = node["metadata"]["name"]
         this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}
-        # The taints that select users' pods, as of GPU nodes; one that closes the node later is not tolerated.
+        # Tolerate the present taints, such as those of GPU nodes; one that closes the node later is not tolerated.
         tolerations = [
             {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
             for taint in node.get("spec", {}).get("taints") or []
@@ -260,7 +260,7 @@ class PodTests:
         }
 
     def _holding(self) -> dict[str, Any]:
-        """By which the pod, with its requests, holds its node and gives it back."""
+        """The fields by which the pod, with its requests, holds its node and gives it back."""
         return {
             "priorityClassName": self.priority_class,
             "hostPID": True,
@@ -269,7 +269,7 @@ class PodTests:
         }
 
     def _changed(self, pod: Mapping[str, Any]) -> str:
-        """Which of these fields and requests are not as asked for."""
+        """Returns which fields of ``_holding``, and which requests, differ from those that were asked for."""
         spec = pod["spec"]
         found = [f"{name} {spec.get(name)!r}" for name, asked in self._holding().items() if spec.get(name) != asked]
         container: Mapping[str, Any] = next((each for each in spec["containers"] if each["name"] == _CONTAINER), {})
@@ -281,8 +281,8 @@ class PodTests:
 
 
 def offers(devices: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Whether a ResourceSlice's spec, or one of its devices, is of a node, given by its metadata; so is what says it in
-    a way that is not known here.
+    """Whether a ResourceSlice's spec, or one of its devices, is for a node, given by its metadata. True also if the
+    spec names its nodes in a way that is not known here.
     """
     if devices.get("perDeviceNodeSelection") and devices.get("devices"):
         return any(offers(each.get("basic", each), node) for each in devices["devices"])
@@ -313,7 +313,7 @@ def _meets(value: str | None, operator_: str, values: Sequence[str]) -> bool:
 
 
 def resources_left(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns what the pods on a node leave of each allocatable resource, as quantities, without what is used up.
+    """Returns {resource: quantity} of the allocatable resources that the pods on a node leave free, without empty ones.
 
     Raises SchedulerDown for a quantity that cannot be read.
     """
@@ -352,7 +352,7 @@ def _requests(spec: Mapping[str, Any]) -> dict[str, Decimal]:
     for container in spec.get("initContainers") or []:
         needed = _each(operator.add, sidecars, of(container))
         starting = _each(max, starting, needed)
-        # A sidecar goes on with all that start after it; any other init container ends before the next one starts.
+        # A sidecar continues to run with all that start after it; other init containers end before the next one starts.
         if container.get("restartPolicy") == "Always":
             sidecars = needed
     running = sidecars
@@ -386,7 +386,7 @@ def _runs(pod: Mapping[str, Any] | None) -> bool:
 
 
 def _preempted(pod: Mapping[str, Any] | None) -> bool:
-    """Whether a pod that still ends shows that it was preempted: Kubernetes 1.26 and later."""
+    """Whether a pod that is still ending shows that it was preempted (Kubernetes 1.26 and later)."""
     conditions = (pod or {}).get("status", {}).get("conditions") or []
     return any((each.get("type"), each.get("reason")) == ("DisruptionTarget", "PreemptionByScheduler")
                for each in conditions)  # fmt: skip

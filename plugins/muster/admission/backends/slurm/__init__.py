@@ -1,4 +1,4 @@
-"""Slurm: the backend by its commands, what it shows of a node, the job that holds a node for a test."""
+"""Slurm: the backend, which runs Slurm's commands, a node as Slurm shows it, and the job that holds it for a test."""
 
 from muster.admission.backends.slurm.backend import BACKEND
 

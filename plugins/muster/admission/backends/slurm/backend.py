@@ -1,4 +1,4 @@
-"""Slurm, by its own commands. Needs the rights of an operator, or sudo, for ``scontrol update`` alone.
+"""Slurm, by its own commands. Only ``scontrol update`` needs the rights of an operator, or sudo.
 
 Measured on 22.05: RESUME raises somebody else's DOWN to IDLE and UNDRAIN does not; a drain overwrites any Reason;
 `scontrol reconfigure` loses AvailableFeatures and keeps Extra; `sinfo --json` ends with status 0 and no nodes while
@@ -36,7 +36,7 @@ REASON_LENGTH = 200
 _JSON = pydantic.TypeAdapter(dict[str, Any])
 _SLURM_USER = re.compile(r"^SlurmUser\s*=\s*([^\s(]+)\((\d+)\)", re.MULTILINE)
 _JOB = re.compile(r"(\d+(?:[_+]\d+)?)\|(.+)")  # a directory's names of users may hold blanks
-"""A job that ``scancel`` ends without another: a task of an array (36_3) and a part of a job (36+1) are alone too."""
+"""An id with which ``scancel`` ends only that job, array task (36_3) or component of a heterogeneous job (36+1)."""
 
 _HIDDEN = "a Slurm job that ends now, or is hidden from Muster's user by PrivateData"
 
@@ -44,15 +44,15 @@ _THEIRS_LENGTH = 80
 
 _NOT_SET = "(null)"
 _NEVER = frozenset({"", "INFINITE", "NONE", "-1"})
-"""What Slurm shows as SuspendTime while it switches no node off."""
+"""Values of SuspendTime with which Slurm switches no node off."""
 
 _NO_NODE = "muster-no-such-node"
 NO_JOB = "1_1"
-"""sudo is asked whether it may be cancelled; nothing cancels it. A task: older rules allow whole jobs alone."""
+"""sudo is asked whether this may be cancelled; it never is. An array task, since older rules allow only whole jobs."""
 
 _RUNS = frozenset({"R", "S", "ST", "CG", "SI", "SO", "RS"})
 _BEFORE = frozenset({"PD", "CF", "RD", "RF", "RH", "RQ", "RV"})
-"""Compact states of jobs that are on their nodes, and that are not yet; with any other one a job has ended."""
+"""Compact states of jobs that are on their nodes, and of those that are not yet; any other state is an ended job."""
 
 
 class Login(pydantic.BaseModel):
@@ -91,11 +91,11 @@ class _Job(NamedTuple):
 
 
 class Slurm(AdmissionBackend):
-    """One cluster, whose nodes have the names of slurm.conf."""
+    """One cluster; nodes have their names in slurm.conf."""
 
     def __init__(self, chosen: SlurmSettings) -> None:
         variables = (("SLURM_CONF", chosen.slurm_conf),) if chosen.slurm_conf else ()
-        # Where sudoers does not keep the variable, sudo then fails, and reaches no cluster of another slurm.conf.
+        # If sudoers does not keep the variable, sudo fails instead of reaching another slurm.conf's cluster.
         kept = ("--preserve-env=SLURM_CONF",) if variables else ()
         self._sudo = ("sudo", "-n", *kept) if chosen.sudo else ()
         self._user = chosen.user or ("root" if chosen.sudo else "")
@@ -107,7 +107,7 @@ class Slurm(AdmissionBackend):
         self.tests = SlurmTests(self._runner, partition) if partition else None
 
     def check_rights(self) -> None:
-        """Ask for a change of a node that is not there: slurmctld looks at the login's rights first (22.05).
+        """Request a change of a node that does not exist: slurmctld checks the login's rights first (22.05).
 
         Raises BadScheduler if the cluster's settings refuse our marks, or switch nodes off that we test.
         """
@@ -154,10 +154,10 @@ class Slurm(AdmissionBackend):
                 yield from (UsersJob(name, what, since, until) for name in expanded(nodes) if name in wanted)
 
     def _queue(self, *options: str, cells: int = 6) -> list[list[str]]:
-        """Lines of ``squeue``, with times in seconds since 1970; one that is not as it was asked for is left out.
+        """Returns the cells of each line of ``squeue``, times in seconds since 1970; malformed lines are left out.
 
-        Here and below with ``--all``: without it, jobs of partitions that are hidden, or closed to our group, are not
-        shown (squeue(1)).
+        ``--all`` here and below, since jobs of partitions that are hidden, or closed to our group, are not shown
+        without it (squeue(1)).
         """
         raw = self._runner.run("env", "SLURM_TIME_FORMAT=%s", "squeue", "--all", "--noheader", *options)
         lines = [line.split("|", cells - 1) for line in raw.decode("utf-8", "replace").splitlines()]
@@ -165,11 +165,11 @@ class Slurm(AdmissionBackend):
 
     def admit(self, name: str, mark: Mark, wanted_at: datetime.datetime | None = None) -> str:
         """UNDRAIN, if the drain is ours, or a person's with muster:verify that is older than the test. RESUME, which
-        raises DOWN too, only where slurmctld lost and found the node while the drain was ours.
+        also ends DOWN, only if slurmctld lost the node and found it again while the drain was ours.
 
         Raises LeftAlone, SchedulerDown.
         """
-        self._our_user()  # asked before the look, so that nothing lies between the look and the change
+        self._our_user()  # first, so that no command runs between the look and the change
         node = self._node(name)
         seen, changes = self._seen(node), _mark_change(node, mark.text)
         if seen.marked and not changes and not node.drained:
@@ -182,7 +182,7 @@ class Slurm(AdmissionBackend):
         if changes:
             self._update(name, *changes)
             node = self._node(name)
-            self._refuse(node, mark)  # somebody may have drained it since: each command may be a login of its own
+            self._refuse(node, mark)  # somebody may have drained it since: each command may need a login of its own
         if node.drained:
             self._update(name, "State=RESUME" if node.came_back else "State=UNDRAIN")
             if self._node(name).drained:
@@ -192,11 +192,11 @@ class Slurm(AdmissionBackend):
     def withdraw(
         self, name: str, reason: str, wanted_at: datetime.datetime | None = None, *, for_good: bool = False
     ) -> None:
-        """DRAIN with our reason, unless somebody else drained it and it stays. Raises LeftAlone, SchedulerDown.
+        """DRAIN with our reason, unless somebody else drained it and it is not ``for_good``.
 
-        Also a node that is down, rebooting or in maintenance: it would be open when it comes back. Until then the
-        reason that it showed stands behind ours, with who took it down or drained it. Not yet one that powers up for a
-        job.
+        A node that is down, rebooting or in maintenance is drained too, since it would be open when it comes back;
+        until then our reason is followed by the one that it showed, with who took it down or drained it. Raises
+        LeftAlone for a node that powers up for a job, is a future one or in an unknown state; SchedulerDown.
         """
         self._our_user()  # as above
         node = self._node(name)
@@ -222,7 +222,7 @@ class Slurm(AdmissionBackend):
             raise SchedulerDown(f"Slurm confirmed the drain of {name}, and shows it without one")
 
     def _end_jobs(self, name: str) -> Iterator[str]:
-        """Cancel all jobs on the node but our test; yields each, once ended, as "12 (train) of alice"."""
+        """Cancel all jobs on the node except our test; yields each, once cancelled, as "12 (train) of alice"."""
         listed = self._listed(name)
         if not listed and self._node(name).used:
             raise SchedulerDown(f"no job is ended on {name}: it has {_HIDDEN}")
@@ -245,7 +245,7 @@ class Slurm(AdmissionBackend):
             raise SchedulerDown(f"Slurm shows {name} in a way that Muster cannot read: {first_line(error)}") from None
 
     def _shown(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
-        """{name: the node as Slurm's JSON has it}, not looked into yet. Raises SchedulerDown."""
+        """{name: the node in Slurm's JSON}, not validated yet. Raises SchedulerDown."""
         try:
             found = self._json("sinfo", "--all", "--json")
             if found.get("sinfo") and "nodes" not in found:
@@ -261,7 +261,7 @@ class Slurm(AdmissionBackend):
         return {each["name"]: each for each in named if each["name"] in {*names}}
 
     def _json(self, *command: str) -> dict[str, Any]:
-        """Slurm writes a Reason byte by byte as somebody typed it, or cut in the midst of a character."""
+        """Returns a command's JSON. A Reason may hold bytes that are no UTF-8, as typed or cut within a character."""
         return _JSON.validate_json(self._runner.run(*command).decode("utf-8", "replace"))
 
     def _seen(self, node: SlurmNode, *, named: bool = False) -> Seen:
@@ -288,7 +288,7 @@ class Slurm(AdmissionBackend):
         )
 
     def _jobs(self, name: str, used: bool) -> str:
-        """Returns the users' jobs on the node, also suspended ones, which leave it idle in ``sinfo``."""
+        """Returns the users' jobs on the node, including suspended ones, with which ``sinfo`` shows it idle."""
         listed = self._listed(name)
         jobs = [job for job in listed if job.user != self._me() or not self._is_test(job, self._name_of(job, name))]
         if listed and not jobs:
@@ -307,8 +307,8 @@ class Slurm(AdmissionBackend):
         return jobs
 
     def _name_of(self, job: _Job, node: str) -> str:
-        """Asked for alone: a user chooses the name, which may hold whole lines of a list. Without the node, squeue
-        lists all parts of a heterogeneous job.
+        """Returns the job's name, by a command of its own: a user chooses the name, which may contain line breaks.
+        Without the node, squeue would list all components of a heterogeneous job.
         """
         asked = ("--nodelist", node, "--jobs", job.number, "--format", "%j")
         raw = self._runner.run("squeue", "--all", "--noheader", *asked)
@@ -329,7 +329,7 @@ class Slurm(AdmissionBackend):
 
 
 def _missing(config: Mapping[str, str]) -> str:
-    """Returns what is to be changed in slurm.conf before Muster can do its part, "" if nothing is. Pure."""
+    """Returns what has to be changed in slurm.conf before Muster can use the cluster, "" if nothing. Pure."""
     if "extra_constraints" in config.get("SchedulerParameters", "").split(","):
         return (
             "SchedulerParameters has extra_constraints, with which a node's Extra takes nothing but JSON, and Muster "
@@ -356,7 +356,7 @@ def _user_of(runner: Runner) -> str:
 
 @functools.cache
 def _slurm_users(runner: Runner) -> frozenset[str]:
-    """Returns by what name and number slurmctld's user may be shown. Raises SchedulerDown."""
+    """Returns the name and the number of slurmctld's user, either of which Slurm may show. Raises SchedulerDown."""
     shown = runner.run("scontrol", "show", "config").decode("utf-8", "replace")
     found = _SLURM_USER.search(shown)
     return frozenset(found.groups()) if found else frozenset()

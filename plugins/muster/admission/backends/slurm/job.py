@@ -1,6 +1,6 @@
-"""A test as a job of Slurm: exclusive, of the lowest tier, so that Slurm cancels it for any job of a user.
+"""A test as a Slurm job: exclusive, of the lowest tier, so that Slurm cancels it for any job of a user.
 
-The job holds the node by a step that sleeps, and the node side runs as a further step of it. Steps get SIGTERM at once
+The job holds the node by a step that sleeps, and the node side runs as another step of it. Steps get SIGTERM at once
 and a batch script only half a minute later (measured on 22.05), so the script does nothing but wait for the first step.
 """
 
@@ -18,26 +18,26 @@ from muster.errors import BadScheduler, JobEnded, LeftAlone, SchedulerDown
 from muster_criteria.hostlist import expanded
 
 START_S = 90.0
-"""A job that does not run after so long is cancelled. In a busy cluster only backfill starts one of the lowest tier,
-every 30 s unless set (``bf_interval``). A worker slot waits meanwhile."""
+"""A job that does not run after this time (s) is cancelled. In a busy cluster only backfill starts a job of the lowest
+tier, every 30 s by default (``bf_interval``). A worker slot is taken meanwhile."""
 
 HINDERED_S = 5.0
-"""So long as this, Slurm may show another reason first (22.05: PartitionConfig for PartitionTimeLimit)."""
+"""For up to this time (s), Slurm may show another reason first (22.05: PartitionConfig for PartitionTimeLimit)."""
 
 ASKED_EVERY_S = 1.0
 
 _ITS_TURN = ("None", "Priority", "Resources", "ReqNodeNotAvail", "Nodes required")
-"""How the reasons begin for which a pending job waits for users' jobs. Any other one has to be removed by a person."""
+"""Beginnings of the reasons of jobs that wait for users' jobs. A person has to remove the cause of any other reason."""
 
 _WAITS = frozenset({"PENDING", "CONFIGURING"})
 _ENDED_BY_SLURM = frozenset({"PREEMPTED", "COMPLETING"})
-"""A job whose processes still end is completing, whatever ended it."""
+"""A job whose processes are still ending is COMPLETING, whatever ended it."""
 
 _AT_ONCE = frozenset({"00:00:00", "-1"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):\d\d")
 """A time limit, "1-12:00:00"; none is "UNLIMITED"."""
 _GPUS = re.compile(r"(?:^|,)(gpu:[^,(]+)")
-"""In a node's Gres, as "gpu:h100:8(S:0-1),shard:64", without the sockets."""
+"""GPUs in a node's Gres, such as "gpu:h100:8(S:0-1),shard:64", without the sockets."""
 
 _BACKFILL = re.compile(r"\bbf_interval=(\d+)")
 _FIELD = re.compile(r"(\w+)(?:=|[ \t]+=[ \t])(\S*)")
@@ -55,13 +55,13 @@ class SlurmTests:
     partition: str
 
     def check(self, nodes: Collection[str], minutes: int) -> None:
-        """Raise BadScheduler unless each job of another partition takes the nodes back from ours, and the partition
-        lets a job run for as long as its stages may take; SchedulerDown.
+        """Raise BadScheduler unless any job of another partition takes the nodes back from ours, and the partition lets
+        a job run for ``minutes``; SchedulerDown.
         """
         self._asked(nodes, minutes)
 
     def _asked(self, nodes: Collection[str], minutes: int) -> int:
-        """Returns how many minutes a test with stages of so many asks for. Raises as ``check``."""
+        """Returns the time limit (minutes) to request for a test whose stages take ``minutes``. Raises as ``check``."""
         name = self.partition
         config = fields(self.runner.run("scontrol", "show", "config"))
         if config.get("PreemptType") != "preempt/partition_prio":
@@ -117,7 +117,7 @@ class SlurmTests:
         """Submit the job, unless it is there, and wait until it runs. Raises LeftAlone, BadScheduler, SchedulerDown."""
         asked = self._asked([node], minutes)
         if not self._find(job)[0]:
-            # Fewer minutes, as before a reservation, are better than no test.
+            # A shorter limit, as before a reservation, is better than no test.
             limits = (f"--time={asked}", f"--time-min={minutes}")
             self.runner.run(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1", "--mem=0", *self._gpus(node),
@@ -148,7 +148,7 @@ class SlurmTests:
                 return None
             raise JobEnded(f"the test job {job} ended, and no job of a user took its node: {state or 'forgotten'}")
         variables = [f"{name}={value}" for name, value in self.runner.variables]
-        # A test is of all CPUs: a cluster may bind the only task of a step to one of them by default.
+        # A test uses all CPUs, but a cluster may bind the only task of a step to one CPU by default.
         options = ("--overlap", "--ntasks=1", "--cpu-bind=none", "--mem=0")
         silent = ("--input=none", "--output=none")
         return (*(("env", *variables) if variables else ()), "srun", f"--jobid={number}", *options, *silent)
@@ -171,7 +171,7 @@ class SlurmTests:
         return number, state, reason.strip()
 
     def _preempted(self, number: str) -> bool:
-        """Whether a job of a user took the node, which is not down and answers (its state has no ``*``)."""
+        """Whether a job of a user took the node: Slurm preempted ours, and the node is up and answers (no ``*``)."""
         shown = fields(self.runner.run("scontrol", "--all", "--oneliner", "show", "job", number))
         if shown.get("PreemptTime", "None") == "None":
             return False
@@ -180,10 +180,9 @@ class SlurmTests:
         return not state.startswith(("down", "fail", "error", "unknown")) and "*" not in state
 
     def _gpus(self, node: str) -> tuple[str, ...]:
-        """What requests all GPUs of the node: an exclusive job has them, and gives its steps only what it requests.
-
-        Parts of GPUs (MIG) are of the types that Slurm shows. Shards are not requested: they are parts of the same
-        GPUs.
+        """Returns the option that requests all GPUs of the node: an exclusive job has them, but gives its steps only
+        what it requests. MIG slices are requested by the types that Slurm shows. Shards are not requested: they are
+        parts of the same GPUs.
         """
         # Without --all, a node whose partitions are all hidden is not found.
         shown = fields(self.runner.run("scontrol", "--all", "--oneliner", "show", "node", node))

@@ -1,4 +1,4 @@
-"""A node as Slurm shows it: its state and flags, and what is read of its drain."""
+"""A node as Slurm shows it: its state and flags, and what its drain says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pydantic
 from muster_criteria.text import one_line
 
 PREFIX = "muster: "
-"""Begins the Reason of our drains, and what we write into Extra."""
+"""The Reason of our drains, and what we write into Extra, begin with this."""
 
 WITHDRAWN = "withdrawn"
 """Follows ``PREFIX`` in the Extra of a node that Muster drained; an admission replaces it."""
@@ -37,8 +37,8 @@ _AWAY = {
     "FUTURE": "a future node",
     _INVALID: "registered with other resources than slurm.conf gives it",
 }
-"""Beginnings of states and flags of nodes that are not opened, nor tested in service. Those of ``_WORKED_ON``, on which
-others may be at work, and of ``_KEPT`` are not free even drained.
+"""Beginnings of states and flags of nodes that are neither opened nor tested in service. Nodes of ``_WORKED_ON``, on
+which others may be working, and of ``_KEPT`` are not free even when drained.
 """
 
 _PROMISED = {"RESERVED": "a reservation in Slurm", "PLANNED": "a job that Slurm has planned for it"}
@@ -53,37 +53,37 @@ _HARMLESS = frozenset({
     _DRAIN, "UNDRAIN", "RESUME",
     "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", *_PROMISED,
 })  # fmt: skip
-"""States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). One that is in neither list,
-as of a newer version, keeps the node from counting as free, and is named."""
+"""States and flags that say nothing against a node (slurm.h, NODE_STATE_…, as of 25.11). A word that is in none of
+these lists, as of a newer version, keeps the node from counting as free, and is named."""
 
 WAS = " (was: "
-"""Begins what a drain of ours keeps of the reason that a node showed, which was not available then."""
+"""In our drain's reason, precedes the reason that the node, then unavailable, showed before."""
 
 BY = ", set by "
-"""Before the user who had set such a node to DOWN; where slurmctld itself had, there is none."""
+"""Precedes the user who had drained such a node or set it to DOWN; absent if slurmctld had set it to DOWN."""
 
 LOST = frozenset({"Not responding", "Node unexpectedly rebooted"})
-"""slurmctld's reasons where it puts a node down that did not answer for longer than SlurmdTimeout, or restarted."""
+"""slurmctld's reasons for setting a node DOWN that restarted, or did not answer for longer than SlurmdTimeout."""
 
 _APPENDED = " : "
 """Between a reason and what slurmctld appends to it, "Not responding" or "reboot complete" (23.02 and later)."""
 
 _AT_REGISTRATION = re.compile(r"gres/|Low |Could not unpack gres data|CoreSpec differ")
-"""How the reasons begin that slurmctld puts in place of any other one when a node registers with less than slurm.conf
-gives it (23.02 and later). They stay when it registers with all of it again."""
+"""Beginnings of reasons with which slurmctld replaces any other when a node registers with fewer resources than
+slurm.conf gives it (23.02 and later). They stay when it registers with all of them again."""
 
 _ROOT = frozenset({"root", "0"})
 _SLURMCTLDS = re.compile(
     f"{_AT_REGISTRATION.pattern}|Not responding|Node unexpectedly rebooted|(?i:reboot)|ResumeTimeout|Prolog|Epilog"
     "|Kill task failed|batch job complete failure|Duplicate job|SlurmdSpoolDir|NO NETWORK ADDRESS"
 )
-"""How Slurm's own reasons begin, where its user is root, as which administrators give reasons too: slurmstepd's always
-is, slurmctld's where SlurmUser is.
+"""Beginnings of Slurm's own reasons, to tell them from an administrator's when both are set by root: slurmstepd always
+runs as root, slurmctld if SlurmUser is root.
 """
 
 
 class SlurmNode(pydantic.BaseModel):
-    """What is read of a node in the JSON of 22.05; newer versions are brought to its form."""
+    """What is read of a node, in the form of 22.05's JSON; newer forms are converted."""
 
     name: str
     state: str
@@ -114,16 +114,16 @@ class SlurmNode(pydantic.BaseModel):
 
     @functools.cached_property
     def words(self) -> list[str]:
-        """The state and its flags, as "IDLE", "DRAIN"."""
+        """The state and its flags, such as ["IDLE", "DRAIN"]."""
         return [self.state.upper(), *(flag.upper() for flag in self.state_flags)]
 
     def shows(self, begin: str) -> bool:
-        """Whether its state or a flag begins so."""
+        """Whether its state or a flag begins with ``begin``."""
         return any(word.startswith(begin) for word in self.words)
 
     @property
     def drained(self) -> bool:
-        """Whether no job begins on it; jobs that run on it go on."""
+        """Whether no job begins on it; running jobs continue."""
         return _DRAIN in self.words
 
     @property
@@ -133,7 +133,7 @@ class SlurmNode(pydantic.BaseModel):
 
     @property
     def used(self) -> bool:
-        """Whether jobs have it; a suspended one leaves it idle."""
+        """Whether jobs use it; with a suspended job it shows as idle."""
         return bool(self.alloc_cpus or not _USED.isdisjoint(self.words))
 
     @property
@@ -143,12 +143,12 @@ class SlurmNode(pydantic.BaseModel):
 
     @property
     def promised(self) -> str:
-        """What it is promised to, "" without; no job begins on a drained node, whatever it is promised to."""
+        """What the node is promised to; "" if nothing, or if it is drained, as no job begins on it then."""
         return "" if self.drained else next((text for flag, text in _PROMISED.items() if flag in self.words), "")
 
     @property
     def worked_on(self) -> str:
-        """Why others may be at work on it, "" if nothing says so; a state that Muster does not know does."""
+        """Why others may be working on it; "" if nothing says so. A state unknown to Muster counts as such a reason."""
         known = (*_WORKED_ON, *_KEPT, *_AWAY)
         unknown = [word for word in self.words if word not in _HARMLESS and not word.startswith(known)]
         text = f"in a state that Muster does not know: {one_line(' '.join(unknown))}" if unknown else ""
@@ -156,7 +156,7 @@ class SlurmNode(pydantic.BaseModel):
 
     @property
     def kept(self) -> str:
-        """Why it is not free even drained, though this restarts no node; "" if it is."""
+        """Why it is not free even when drained, for a reason that restarts no node; "" if there is none."""
         return self._first_of(_KEPT)
 
     @property
@@ -166,9 +166,9 @@ class SlurmNode(pydantic.BaseModel):
 
     @property
     def came_back(self) -> bool:
-        """Whether a drained node is down only since slurmctld did not hear of it, and answers again.
+        """Whether a drained node is down only because slurmctld lost contact with it, and it answers again.
 
-        slurmctld leaves such a node down unless ReturnToService is 2: its reason is that of the drain.
+        slurmctld leaves such a node down unless ReturnToService is 2, since its reason is that of the drain.
         """
         ours, *appended = self.reason.split(_APPENDED)
         was = ours.partition(WAS)[2].removesuffix(")")
@@ -206,9 +206,9 @@ class SlurmNode(pydantic.BaseModel):
         return one_line(f"{how} by {self.reason_set_by_user or 'an unknown user'}: {self.reason}")
 
     def is_ours(self, user: str, slurm_users: Callable[[], Collection[str]]) -> bool:
-        """Whether Muster drained it, as ``user``, also where slurmctld changed the reason since, as ``slurm_users``.
+        """Whether Muster drained it, as ``user``, also if slurmctld (``slurm_users``) changed the reason since.
 
-        These are asked for only if they matter.
+        ``slurm_users`` is called only if needed.
         """
         if not self.drained or self.failing:
             return False
@@ -222,8 +222,8 @@ class SlurmNode(pydantic.BaseModel):
 
 
 def plain(text: str) -> str:
-    """Returns the text as a part of a reason: nothing in it reads as appended by slurmctld, or as kept of another
-    reason and its user, and docs/examples/muster_slurm.sudoers allows no "=", which could begin another change.
+    """Returns the text as a part of a reason, with nothing that ``_APPENDED``, ``WAS`` or ``BY`` would match, and
+    without "=", which could begin another change and which docs/examples/muster_slurm.sudoers does not allow.
     """
     one = re.sub(r"\s+:", ":", one_line(text).replace("=", ":"))
     return one.replace(WAS, " (was ").replace(BY, "; set by ").lstrip(": ")
