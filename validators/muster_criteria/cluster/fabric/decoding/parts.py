@@ -64,6 +64,13 @@ class Symptom(enum.StrEnum):
     """Good alone; slow, or nothing arrives, with all rails at once."""
 
 
+def is_own(kind: PartKind, symptom: Symptom) -> bool:
+    """Whether a confirmed part is the node's, whatever it may share with others: a GPU that is low over two NICs, or a
+    part that corrupts. A switch does not corrupt unseen, since RDMA's invariant CRC goes from end to end.
+    """
+    return kind is PartKind.GPU or symptom is Symptom.CORRUPTS
+
+
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """What is held against a part: in which rounds, with whom, and the share of the usual rate that it reached.

@@ -13,7 +13,7 @@ import numpy as np
 from muster_criteria.cluster.fabric.decoding.cells import Cells
 from muster_criteria.cluster.fabric.decoding.levels import EFFECT_MIN, Level
 from muster_criteria.cluster.fabric.decoding.nodes import symptom_of
-from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import Evidence, Part, PartKind, Symptom, is_own
 from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Topology
 
@@ -72,18 +72,18 @@ def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> li
 
 def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
     """The node's part; or, once it is confirmed, one that it shares with its leaf's uplinks, where no other node of the
-    leaf is good on the rail, or at all. A GPU that is low over two NICs is the node's all the same."""
+    leaf is good on the rail, or at all. What ``is_own`` is the node's all the same."""
     leaf = cells.topology.leaf_of[each.part.a]
     others = [node for node in cells.topology.members[leaf] if node != each.part.a]
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
-    if not each.is_named or each.part.kind is PartKind.GPU or cells.good[:, others, columns].any():
+    if not each.is_named or is_own(each.part.kind, each.symptom) or cells.good[:, others, columns].any():
         return each
     return _together(Part(PartKind.SHARED, leaf, rail=rail), [each])
 
 
 def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
     """Parts of one rail, or of all rails at -1, where leaves are not known: two or more that are confirmed are one."""
-    alike = [each for each in parts if each.is_named and each.part.kind is not PartKind.GPU]
+    alike = [each for each in parts if each.is_named and not is_own(each.part.kind, each.symptom)]
     if len(alike) < 2:
         return [*parts]
     return [_together(Part(PartKind.SHARED, 0, rail=rail), alike), *(each for each in parts if each not in alike)]

@@ -11,7 +11,7 @@ import numpy as np
 from muster_criteria.cluster.fabric.cabling import judge_cabling
 from muster_criteria.cluster.fabric.decoding.decode import decode
 from muster_criteria.cluster.fabric.decoding.nodes import NODES_MIN as LEAF_NODES_MIN
-from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom
+from muster_criteria.cluster.fabric.decoding.parts import OF_THE_NODE, Diagnosis, Evidence, PartKind, Symptom, is_own
 from muster_criteria.cluster.fabric.judging.causes import carries_nothing, goes_over, stops
 from muster_criteria.cluster.fabric.judging.covered import notes, too_noisy
 from muster_criteria.cluster.fabric.judging.floors import judge_floors, without_rdma
@@ -151,7 +151,7 @@ def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, bloc
         doubts.append("look at its RDMA first: limits of locked memory, GID, libraries")
     if any(_may_cause(each, part) for each in parts):
         doubts.append("its leaf switch is slow, perhaps unevenly: repair that first, and test again")
-    if not rounds.topology.known and part.kind is not PartKind.GPU and part.symptom is not Symptom.SILENT:
+    if not rounds.topology.known and not is_own(part.kind, part.symptom) and part.symptom is not Symptom.SILENT:
         doubts.append(_UPLINK)
     why = "; ".join([why, *doubts])
     if part.symptom is Symptom.SILENT:
