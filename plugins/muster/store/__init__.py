@@ -2,8 +2,8 @@
 
 Other packages write ``from muster import store`` and ``store.nodes.get(name)``.
 
-Each function opens one short session; whatever changes a state is one transaction with its event. All raise
-DatabaseNotReady, in one sentence, if the database is away or not at this version's schema. Values are frozen.
+Each function opens one short session; a change of state and its event are one transaction. All raise DatabaseNotReady,
+in one sentence, if the database is away or not at this version's schema. Values are frozen.
 """
 
 from __future__ import annotations

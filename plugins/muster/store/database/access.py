@@ -47,18 +47,18 @@ CONCLUSIVE = (*SOUND, Verdict.FAIL)
 """Verdicts of stages that failed or passed."""
 
 BLAMELESS = or_(StageRow.job_end == END_FENCED, cast(StageRow.missing, Text).contains(f'"{Lack.REPLANNED}"'))
-"""Of a stage: the node refused its job as an old one, or the SKU file changed while its probes ran."""
+"""Condition on a stage: the node refused its job as an old one, or the SKU file changed while its probes ran."""
 
 OTHER_MACHINE = "another machine"
 """``StageRow.job_end`` where the result was refused as another machine's."""
 
 COMES, GOES = EventRow.to_state.in_(SERVING), EventRow.from_state.in_(SERVING)
-"""Of an event: its node serves after it; its node served before it."""
+"""Conditions on an event: its node serves after it; its node served before it."""
 ENTERS = and_(EventRow.from_state != EventRow.to_state, COMES, ~GOES)
-"""Of an event: its node enters service. The first follows from the others, and is what ``ix_events_moves`` is for."""
+"""Condition on an event: its node enters service. The first part is redundant, but lets ``ix_events_moves`` be used."""
 
 RECHECK, LESS = "recheck", "less stands against it"
-"""In a session's ``info``: {node: why} of ``recheck``; and the why that can only end a hold."""
+"""The key in a session's ``info`` of {node: why} by ``recheck``, and the ``why`` that can only end a hold."""
 
 
 def now() -> datetime.datetime:
@@ -75,13 +75,13 @@ def node_row(session: Session, name: str, *, lock: bool = False) -> NodeRow:
 
 
 def lock_nodes(session: Session, names: Iterable[str]) -> None:
-    """Lock those of these nodes that there are, by name, as all do that lock several: no two wait for each other."""
+    """Lock those of these nodes that exist, in order of name, as every caller does, so that none deadlock."""
     for name in sorted(set(names)):
         session.get(NodeRow, name, with_for_update=NODE_LOCK)
 
 
 def take_turns(session: Session, at: str) -> None:
-    """Let transactions that do the same take turns from here until they end. SQLite's writers take turns anyway.
+    """Serialise the transactions with the same ``at``, from here until they end. SQLite serialises writers anyway.
 
     Two enrolments at once, for example, would each see that a name, key or serial is free.
     """
@@ -90,12 +90,12 @@ def take_turns(session: Session, at: str) -> None:
 
 
 def of_run(key: RunKey) -> tuple[ColumnElement[bool], ...]:
-    """Which records of nodes are of that run."""
+    """Conditions that select the run's rows, one for each node."""
     return RunRow.dag_id == key.dag_id, RunRow.run_id == key.run_id
 
 
 def first_of_run(session: Session, key: RunKey) -> RunRow:
-    """The run's row of its first node, which has what all nodes of a block share. Raises UnknownRun."""
+    """The row of the run's first node, which holds what all nodes of a block share. Raises UnknownRun."""
     row = session.scalar(select(RunRow).where(*of_run(key)).order_by(RunRow.id).limit(1))
     if row is None:
         raise UnknownRun(f"no run {key.run_id!r} of {key.dag_id} is recorded; see `muster runs list`")
@@ -109,7 +109,7 @@ def block_of(session: Session, key: RunKey) -> dict[str, Any]:
 
 
 def key_of(session: Session, run_id: str) -> RunKey:
-    """The key of a run's id, or of its own text. Raises UnknownRun for an id that runs of several DAGs have."""
+    """The key of a run, from its id or from the key as text. Raises UnknownRun if runs of several DAGs have the id."""
     if key := RunKey.parse(run_id):
         return key
     dags = session.scalars(select(RunRow.dag_id).where(RunRow.run_id == run_id).distinct().order_by(RunRow.dag_id))
@@ -135,15 +135,15 @@ def run_row(session: Session, key: RunKey, node: str = "") -> RunRow:
 
 
 def is_another(row: RunRow | QuestionRow, run_after: datetime.datetime | None) -> bool:
-    """Whether Airflow has made another run of the row's id since: it knew the recorded one no more.
+    """Whether Airflow has since made another run with the row's id, because it no longer had the recorded one.
 
-    ``run_after``: of Airflow's run; None if not known.
+    ``run_after``: that of Airflow's run; None if not known.
     """
     return None not in (row.run_after, run_after) and row.run_after != run_after
 
 
 def refuse_another(row: RunRow | QuestionRow, run_after: datetime.datetime | None, since: datetime.datetime) -> None:
-    """Raise IllegalMove if Airflow's run is another than the recorded one of its id, which began at ``since``."""
+    """Raise IllegalMove if Airflow's run is not the recorded one with its id, which began at ``since``."""
     if is_another(row, run_after):
         raise IllegalMove(
             f"Muster has a run {row.run_id} of {row.dag_id} from {since:%Y-%m-%d %H:%M} UTC, and this is another one: "
@@ -158,7 +158,7 @@ def live_lease(session: Session, node: str) -> LeaseRow | None:
 
 
 def refuse_leased(session: Session, node: NodeRow, but: RunKey | None = None) -> None:
-    """Raise NodeLeased if a run holds the node, other than ``but``."""
+    """Raise NodeLeased if a run other than ``but`` holds the node."""
     lease = live_lease(session, node.name)
     if lease is not None and RunKey.of(lease) != but:
         raise NodeLeased(
@@ -206,9 +206,9 @@ def move(session: Session, node: NodeRow, to: State, actor: str, reason: str, ev
 
 
 def begin_spell(session: Session, node: NodeRow, *, by_person: bool = False) -> None:
-    """Begin a spell in service, or that of a node that was verified: of what was observed before, only what no test has
-    followed counts in it, and what the node has now is what it has to have. What the logs of its BMC hold when they are
-    read next is not new. ``by_person``: nothing counts, since a person who saw it verified the node.
+    """Begin a new spell, when the node enters service or is verified in it. Of earlier observations, only those that no
+    test has followed count in it, or none if ``by_person``: a person who saw them verified the node. What the node has
+    now is what it must keep, and the entries that its BMC's logs hold at the next reading are not new.
     """
     untested = (
         (HealthRow.node == node.name) & (HealthRow.machine == node.machine) & (HealthRow.spell == node.spell),
@@ -240,10 +240,10 @@ def last_event(session: Session, node: NodeRow) -> int:
 
 
 def recheck(session: Session, node: str, why: str = "") -> None:
-    """Have the node asked about at the end of this transaction (``decisions.admission.stand``).
+    """Have the gate recheck the node at the end of this transaction (``decisions.admission.stand``).
 
-    ``why``: what changed about a node in service, ``LESS`` if that can only end a hold; "" if the transaction brings
-    it there.
+    ``why``: what changed about a node in service, ``LESS`` if that can only end a hold; "" if the transaction moves
+    the node there.
     """
     session.info.setdefault(RECHECK, {})[node] = why
 
@@ -258,7 +258,7 @@ def write_event(
     evidence: Mapping[str, Any],
     last: int = 0,
 ) -> EventRow:
-    """Append an event as its row has it, and return it. ``last``: of a move, the node's last stage."""
+    """Append an event and return its row. ``last``: for a move, the id of the node's last stage."""
     event = EventRow(
         node=node, at=now(), from_state=before, to_state=after, actor=actor, login=acting.current(), reason=reason,
         evidence=dict(evidence), after=last,
@@ -271,7 +271,7 @@ def write_event(
 def remark(
     session: Session, node: NodeRow, actor: str, reason: str, evidence: Mapping[str, Any] | None = None
 ) -> EventRow:
-    """Append an event about a node whose state stays, and return it."""
+    """Append an event about a node whose state does not change, and return it."""
     state = State(node.state)
     return write_event(session, node.name, state, state, actor, reason, evidence or {})
 
@@ -352,7 +352,7 @@ VERDICT_COLUMNS = (
     "stage", "level", "verdict", "required", "measured", "judged", "reason", "recorded_at", "snapshot", "simulated",
     "attempts",
 )  # fmt: skip
-"""What ``to_verdict`` reads of a stage: the rest of its row has lists of tens of kilobytes."""
+"""The columns of a stage that ``to_verdict`` reads; others hold lists of tens of kilobytes."""
 
 
 def to_verdict(row: StageRow, run: RunRow) -> StageVerdict:

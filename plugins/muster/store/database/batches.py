@@ -1,4 +1,4 @@
-"""Names of many nodes in queries: a database takes a bounded number of values in one (PostgreSQL 65,535)."""
+"""Splits long lists of values for queries: a query takes a bounded number of them (PostgreSQL: 65,535)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AT_ONCE = 500
 
 
 def batches(values: Iterable[T], size: int = AT_ONCE) -> Iterator[list[T]]:
-    """Returns the values, so many at a time."""
+    """Yields the values in lists of at most ``size``."""
     listed = list(values)
     for first in range(0, len(listed), size):
         yield listed[first : first + size]

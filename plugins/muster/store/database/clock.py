@@ -1,6 +1,6 @@
 """The clock by which records are stamped: the database's, since the components' own clocks differ.
 
-What counts as newer is decided by sequence all the same: this one may be set, too.
+Which record is newer is still decided by sequence, since this clock may be set, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 from muster.store.database import engine
 
 ASK_AGAIN_S = 60.0
-"""How long the database's time is counted on from, by a clock that cannot be set."""
+"""How long (s) an answer of the database is used, with the time since added by a clock that cannot be set."""
 
 _Asked: TypeAlias = tuple[float, datetime.datetime]
 
@@ -37,9 +37,9 @@ def now() -> datetime.datetime:
 
 
 def _ask(made: Engine, known: _Asked | None) -> _Asked:
-    """One thread asks; the others count on from what is ``known``, and where nothing is, they take turns.
+    """Ask the database for its time, in one thread; meanwhile others use what is ``known``, or wait if that is None.
 
-    Callers have a connection of the pool already: if they waited for a second one, all could wait for each other.
+    This uses no connection of the pool: callers hold one already, and could deadlock while they wait for another.
     """
     if not _asking.acquire(blocking=known is None) and known is not None:
         return known

@@ -41,7 +41,7 @@ class WaiverRow(Base):
 
 
 class CertificateRow(Base):
-    """A certificate of admission. ``number``: its place among the node's, which says what is newest: clocks may err.
+    """A certificate of admission. ``number``: its place among the node's, which decides what is newest.
 
     ``certified``: the serials, driver and firmware in it; ``revoked``: why, or ""; ``revoked_after``: the node's last
     stage then; ``public_key``: of the key that signed it, in PEM.
@@ -71,7 +71,7 @@ class CertificateRow(Base):
 
 
 def unrevoked() -> ColumnElement[bool]:
-    """Whether a certificate is not revoked; not with a parameter, for which SQLite does not use the partial index."""
+    """Whether a certificate is not revoked; without a parameter, so that SQLite uses the partial index."""
     return CertificateRow.revoked == literal("", literal_execute=True)
 
 
@@ -80,7 +80,7 @@ class QuestionRow(Base):
 
     ``about``: what the node's newest evidence was when it was put (``muster.store.decisions.questions``). ``option``,
     ``person`` and ``reason`` are the answer's, as Airflow delivered it with the login that gave it. ``settled_at``:
-    when the answer was carried out. ``run_after``: as of ``RunRow``.
+    when the answer was carried out. ``run_after``: as in ``RunRow``.
     """
 
     __tablename__ = "questions"

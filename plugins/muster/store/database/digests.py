@@ -27,7 +27,7 @@ class DigestRow(_Comparable, Base):
     """Bits that a device gave for an operation; ``subject`` is the part (``waivers.subject_of``)."""
 
     __tablename__ = "digests"
-    # A number that retention freed must not be given again: it says what was seen after a golden ended.
+    # An id that retention freed must not be reused: ids tell what was seen after a golden ended.
     __table_args__ = (Index("ix_digests_golden_id_subject", "golden_id", "subject"),)
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -41,7 +41,7 @@ class DigestRow(_Comparable, Base):
 
 
 class GoldenRow(_Comparable, Base):
-    """The digest that devices agreed on. Withdrawing ends it, and what was seen before counts no more.
+    """The digest that devices agreed on. Withdrawing ends it; digests seen before that no longer count.
 
     A key that is withdrawn before it had a golden has a row without a digest. ``ended_after``: the last digest
     (``DigestRow.id``) by then.
@@ -64,7 +64,7 @@ class GoldenRow(_Comparable, Base):
 
 
 class SuspectRow(Base):
-    """A part that corrupted data once, with the finding. No later test removes it, the end of its golden does."""
+    """A part that corrupted data once, with the finding. Only the end of its golden removes it, no later test."""
 
     __tablename__ = "suspects"
 

@@ -54,14 +54,14 @@ SILENT = {
     "connect_timeout": 5, "tcp_user_timeout": 15_000, "keepalives_idle": 10, "keepalives_interval": 5,
     "keepalives_count": 3,
 }  # fmt: skip
-"""libpq's options (s, ms, s, s, number), by which a PostgreSQL host that vanished without a word is given up within
-half a minute, rather than within the quarter of an hour of TCP. Those that the URL has itself count instead."""
+"""libpq's options (s, ms, s, s, count), with which a PostgreSQL host that vanished silently is given up within half a
+minute, rather than TCP's quarter of an hour. Options in the URL take precedence."""
 
 LOCK_TIMEOUT_MS = 2_000
-"""How long a transaction waits for another's lock on PostgreSQL where it is ``hurried``."""
+"""How long a ``hurried`` transaction waits by default for another's lock on PostgreSQL."""
 
 before_commit: list[Callable[[Session], None]] = []
-"""Asked at the end of each transaction that writes; one that raises undoes it."""
+"""Called at the end of each transaction that writes; if one raises, the transaction is rolled back."""
 
 _lock = threading.Lock()
 _engines: dict[str, tuple[int, Engine]] = {}
@@ -77,7 +77,7 @@ _joined: contextvars.ContextVar[Session | None] = contextvars.ContextVar("joined
 
 
 class _Session(Session):
-    """Reads again what it locks: of a row that it has already, it would keep what was there before the lock."""
+    """Refreshes the rows that it locks: those already loaded would keep their values from before the lock."""
 
 
 @event.listens_for(_Session, "do_orm_execute")
@@ -101,7 +101,7 @@ def engine() -> Engine:
 
 
 def _begun() -> int:
-    """The id of this process, which from now on closes its connections when it ends."""
+    """Have this process close its connections when it ends; returns its id."""
     atexit.register(dispose)
     return os.getpid()
 
@@ -161,12 +161,12 @@ def transaction() -> Iterator[None]:
 
 
 def hurried(limit_ms: int = 0) -> AbstractContextManager[None]:
-    """Within the block a transaction raises DatabaseNotReady where it would wait longer for a lock of another's."""
+    """Within the block a transaction raises DatabaseNotReady if another's lock keeps it waiting for ``limit_ms``."""
     return _within(_hurried, limit_ms or LOCK_TIMEOUT_MS)
 
 
 def rehearsal() -> AbstractContextManager[None]:
-    """Within the block every transaction is gone through, refusals and all, and then rolled back: nothing changes."""
+    """Within the block every transaction runs, raising what it would raise, and is then rolled back."""
     return _within(_rehearsing, True)
 
 
@@ -291,7 +291,7 @@ def _make(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError, ValueError) as error:
         why = str(error)
         if parsed is None and isinstance(error, ValueError):
-            # It quotes what stands where a port should: a part of the password, if that has an "@" and a ":".
+            # The error quotes what stands in the port's place: a part of the password, if that has an "@" and a ":".
             why = "its port is no number: percent-encode the password, give several hosts as ?host=A:1&host=B:2"
         raise DatabaseNotReady(
             f"MUSTER_DATABASE_URL cannot be used ({why}); give sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DB"
@@ -370,7 +370,7 @@ def translated() -> Iterator[None]:
 
 
 def _place(made: Engine) -> str:
-    """The URL without its password, and of its query, which may hold others, the hosts alone."""
+    """The URL without its password, and with only the hosts of its query, which may hold other secrets."""
     return made.url.set(query={name: at for name, at in made.url.query.items() if name == "host"}).render_as_string()
 
 

@@ -12,19 +12,19 @@ from muster.store.database.base import Base, BigId
 from muster_criteria.health.policy import HealthAction
 
 COUNT_MAX = 2**63 - 1
-"""The largest number that the databases know: what sources send, and what that adds up to, has no end."""
+"""The largest integer that the databases store: the counts that sources send, and their sums, are unbounded."""
 
 
 class HealthRow(Base):
     """One check of one part in one boot and spell in service, by one source; what it sees again adds to ``count``.
 
-    A state goes on in its row through reboots until it is over, so ``boot_id`` is that of its beginning. ``machine``:
-    which of the machines of that name showed it; ``spell``: in which of the node's spells in service, or after it and
-    before the next, so that what was seen or done before a repair counts no more after it. ``bad``: of a state, whether
-    it is bad now, as ``muster.model.health.Track`` has it; None for an event, of which ``state_at`` is when its source
-    says that the last one was. ``due_at``: since when ``action`` is due,
-    an event's with each new one, a state's with each return; ``due_after``: the node's last stage then; ``acted``: what
-    was done for it, "" for nothing yet. ``recent``: as ``muster.model.health.Observation`` has it, former boots too.
+    A state keeps its row through reboots until it is over, so ``boot_id`` is the boot in which it began. ``machine``:
+    which machine of that name showed it; ``spell``: the node's spell in service, which lasts until the next begins, so
+    that observations and actions from before a repair do not count after it. ``bad``: whether a state is bad now, as in
+    ``muster.model.health.Track``; None for an event. ``state_at``: for an event, the time that its source gave for the
+    last one. ``due_at``: since when ``action`` is due, set again by each new event and each return of a state;
+    ``due_after``: the node's last stage then; ``acted``: what was done for it, "" for nothing yet. ``recent``: as in
+    ``muster.model.health.Observation``, former boots too.
     """
 
     __tablename__ = "health"
@@ -64,7 +64,7 @@ class HealthRow(Base):
 
 
 ENDED = {"bad": False, "over": True, "action": HealthAction.NOTE, "acted": ""}
-"""Columns of a state that ended without a reading that was good."""
+"""Columns of a state that ended without a good reading."""
 
 
 class SweepRow(Base):

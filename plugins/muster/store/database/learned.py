@@ -1,4 +1,4 @@
-"""Tables of what is computed of the whole fleet and kept: its numbers, and what was learned of its risk."""
+"""Tables of results computed from the whole fleet: its numbers, and the learned model of its risk."""
 
 from __future__ import annotations
 

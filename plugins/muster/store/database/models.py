@@ -27,17 +27,16 @@ from muster.store.database.base import BigId
 class NodeRow(Base):
     """A machine under its name. ``fence`` is the highest fencing token ever given out for it; it only grows.
 
-    ``machine``: how many machines have had the name, which separates records of another one from its own, whatever the
-    clocks say; ``machine_since`` shows since when. ``environment``: what it reported last. ``shadow``: adopted while it
+    ``machine``: how many machines have had the name, which separates their records without relying on clocks;
+    ``machine_since``: since when it is this one. ``environment``: what it reported last. ``shadow``: adopted while it
     served, unverified. ``held_run``: "dag_id/run_id" of the run whose verdict is held, until a person or another test
     decides. ``bmc``: address of its BMC, without secrets. ``paused_until``: the end of the pause that ``paused_by``
-    gave it for the reason ``paused_for``; None, or a moment that is over, without one. ``accepted``: the last stage
-    (``StageRow.id``) that was recorded when a person admitted it: its warnings were known; ``kept``: when a person kept
-    it in service, whatever was found; ``lemon_since``: when ``lemon_by`` marked it as a lemon for ``lemon_for``, or
-    None; ``repaired``: before its last repair, or before this machine; ``sku_after``: before its SKU became another
-    one. ``machine_event``: the last event (``EventRow.id``) before this machine. ``spell``: how often the name entered
-    service, or was verified in it. ``placed``, ``remarked``: how many parts its reports put into this machine or took
-    to be another node's.
+    gave it for the reason ``paused_for``; None or past if it is not paused. ``lemon_since``: when ``lemon_by`` marked
+    it as a lemon for ``lemon_for``, or None. ``machine_event``: the last event (``EventRow.id``) before this machine.
+    ``accepted``, ``kept``, ``repaired``, ``sku_after``: the last stage (``StageRow.id``) recorded when a person
+    admitted it, knowing its warnings; when a person kept it in service; before its last repair, or before this machine;
+    before its SKU changed. ``spell``: how often the name entered service, or was verified in it. ``placed``,
+    ``remarked``: how many parts its reports put into this machine or took to be another node's.
     """
 
     __tablename__ = "nodes"
@@ -219,17 +218,17 @@ class JobRow(Base):
 
 
 _CURRENT: dict[str, Any] = {"sqlite_where": text("current = 1"), "postgresql_where": text("current")}
-"""As each dialect is asked for what is current: it takes the index for these words alone."""
+"""The condition for current rows in each dialect's wording, for which alone it uses the partial indexes."""
 
 
 class StageRow(Base):
     """The verdict of one stage of a run, with its coverage. Repeating a stage supersedes this row, never erases it.
 
     ``sku_version`` and ``snapshot`` are the SKU files' revision and the peer statistics it was judged by; the
-    latter is empty without peers. ``node`` and ``machine`` are the run's, for an index by which the verdicts of a node
-    are found at any age of it. ``origin``: the id of the first row with this result, which is its place in the order of
-    tests: another verdict on it, by newer statistics, is no newer test. ``charts``: hundreds of kilobytes, which
-    nothing but a report reads. ``environment``: what the node had reported in the run by then.
+    latter is empty without peers. ``node`` and ``machine`` are the run's, copied here for an index that finds a node's
+    verdicts at the same cost whatever its age. ``origin``: the id of the first row with this result, which is its place
+    in the order of tests: a later verdict on the same result is not a newer test. ``charts``: hundreds of kilobytes,
+    which only a report reads. ``environment``: what the node had reported in the run by then.
     """
 
     __tablename__ = "stages"
@@ -395,6 +394,6 @@ class ArtifactRow(Base):
 
 
 for _table in Base.metadata.tables.values():
-    # What is ordered and named by its number is so for good: one that was deleted is not given again, as by PostgreSQL.
+    # Ids order and name rows for good: SQLite must not reuse the id of a deleted row, as PostgreSQL does not either.
     _table.dialect_options["sqlite"]["autoincrement"] = "id" in _table.c and isinstance(_table.c.id.type, BigInteger)
 Base.registry.configure()  # rather than at the first query: task processes are forked from one that has imported this

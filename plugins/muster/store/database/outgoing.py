@@ -12,11 +12,11 @@ from muster.store.database.base import Base, BigId
 
 
 class OutboxRow(Base):
-    """A mail to be sent: one per key, whatever is retried. ``due_at``: when it was to be sent first. ``retry_at``: not
-    tried again before. ``parked_at``: since when it is not tried any more: the mail server refused it for good.
-    ``claimed_until``: one process at a time sends it. ``recipients``: those that have not got it, with commas, once the
-    mail server refused some; "": all of its header ``To``. ``lines``: of a list that grows while it waits, by what each
-    is about.
+    """A mail to be sent, one per key. ``due_at``: when it is first due. ``retry_at``: the earliest time of the next
+    try. ``parked_at``: since when it is no longer tried, because the mail server refused it for good.
+    ``claimed_until``: until when one process has it for sending. ``recipients``: those that still need it, separated by
+    commas, once the mail server refused some; "": all in its header ``To``. ``lines``: {what it is about: line} of a
+    list that grows while it waits.
     """
 
     __tablename__ = "outbox"
@@ -45,14 +45,14 @@ class PlaceRow(Base):
 
     ``cluster`` and ``name``: the configured backend, and the node's name in it. ``wanted``: "admitted",
     "withdrawn", or "" (left alone: in shadow mode). While it differs from ``done``, the change waits. ``why``: its
-    reason; ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``lifted``: our
-    drain which the last admission lifted, where the scheduler may forget that it did. ``claimed_until``: one
-    process at a time carries it out; after a failure, the time of that. ``difference``: what the scheduler shows
+    reason; ``done_why``: the reason with which ``done`` was confirmed, which the scheduler shows. ``lifted``: Muster's
+    drain that the last admission lifted, in case the scheduler forgets that. ``claimed_until``: until when one process
+    has the change for itself; after a failure, the time of the failure. ``difference``: what the scheduler shows
     instead. ``question``: what a person has to look at. ``verify``: a person's drain that requests a test, since
-    ``verify_since``. ``test_job``: the name of the job that tests the node, "" without; ``preempted``: its
-    scheduler ended that job before we did. ``shown``: how housekeeping saw the node there last ("open", "closed:
-    root: bad fan", "down"), since ``shown_since``; "" before. ``held_since``: when these records were restored,
-    until it is known that they may open the node.
+    ``verify_since``. ``test_job``: the name of the job that tests the node, "" if none; ``preempted``: whether the
+    scheduler ended that job before Muster did. ``shown``: how housekeeping last saw the node there ("open", "closed:
+    root: bad fan", "down"), since ``shown_since``; "" before. ``held_since``: when these records were restored, None
+    once it is known that they may open the node.
     """
 
     __tablename__ = "scheduler_places"
@@ -85,8 +85,8 @@ class PlaceRow(Base):
 class UsersJobRow(Base):
     """A user's job on a node, as its scheduler listed it; ``until`` is None while it runs.
 
-    ``listed_at``: when it was listed last as one that runs. A job that is not listed any more, and whose end was not
-    given, ended by the present look, or then if that is long ago: weeks may lie between two looks.
+    ``listed_at``: when it was last listed as running. A job that is no longer listed, and whose end was not given,
+    ended by the present look, or at ``listed_at`` if that is long ago: weeks may lie between two looks.
     """
 
     __tablename__ = "users_jobs"

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def outlasting(step: Callable[[], Result]) -> Result:
     """Returns what ``step`` returns; while the records are away it is repeated, for up to ``AWAY_S`` seconds.
 
-    A step that failed may have committed some of its transactions: it must bear to be repeated, as a task does.
+    A step that failed may have committed some of its transactions: it must be safe to repeat, as a task is.
     Raises DatabaseNotReady if the records stay away.
     """
     until = None

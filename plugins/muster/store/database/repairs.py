@@ -17,7 +17,7 @@ class IncidentRow(Base):
     ``node``, ``machine`` and ``device``: where its part sits, or sat last. ``asks``: why a person has to decide, ""
     while Muster goes on by itself. ``waits``: why the next repair does not begin yet, as it was last seen at
     ``waits_at``. ``after``: the last stage of any node that was recorded before it was opened, or of its node before
-    its part came there: what proves it has a higher number.
+    its part came there: the stages that prove its repair have higher ids.
     """
 
     __tablename__ = "incidents"
@@ -52,7 +52,7 @@ class IncidentRow(Base):
 
 class AttemptRow(Base):
     """One repair, reserved before it is carried out; one of a node at most is not over (``ended_at``). ``after``: the
-    last stage of any node that was recorded before it ended: what proves it has a higher number.
+    last stage of any node that was recorded before it ended: the stages that prove it have higher ids.
     """
 
     __tablename__ = "repair_attempts"

@@ -37,39 +37,39 @@ from muster.store.testing import stages
 log = logging.getLogger(__name__)
 
 OUTBOX_DAYS = 30
-"""Mails are kept so long after they were sent, or refused by the mail server."""
+"""How long mails are kept after they were sent, or refused by the mail server."""
 HEALTH_DAYS = 365
-"""Observations between tests are kept so long after they were seen last; what they caused is in the events."""
+"""How long observations between tests are kept after they were last seen; what they caused is in the events."""
 JOBS_DAYS = 365
-"""Users' jobs in a node's history are kept so long after they ended."""
+"""How long users' jobs in a node's history are kept after they ended."""
 SNAPSHOTS_DAYS = 90
-"""Peer snapshots that no kept verdict cites, and that are not the newest, are kept so long."""
+"""How long peer snapshots are kept that no kept verdict cites and that are not the newest."""
 CERTIFICATES_DAYS = 365
-"""Certificates that are not their machine's newest are kept so long after they expired."""
+"""How long certificates that are not their machine's newest are kept after they expired."""
 DIGESTS_DAYS = 730
-"""The bits that a part returned count for goldens so long."""
+"""How long the digests that a part returned are kept and count for goldens."""
 FIRST = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-"""Nothing is older."""
+"""No record is older."""
 WITNESSES, QUIET = 20, datetime.timedelta(days=30)
 BATCH, FEW = 200, 5
-"""Rows a transaction, and those of ``HEAVY``: what a run in progress has to wait for stays well under a second."""
+"""Rows deleted per transaction, and of ``HEAVY`` tables: a run in progress waits for it well under a second."""
 HEAVY = ArtifactRow, MeasurementRow, RunRow
-"""Tables of files of megabytes, and of what has hundreds of rows for each id."""
+"""Tables with rows of megabytes, or in which one id stands for hundreds of rows."""
 FOUND = 5000
-"""So many ids at most are looked for at a time."""
+"""The most ids that are looked up at a time."""
 
 
 def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dict[str, int]:
     """Delete what the MUSTER_RETENTION_* settings no longer keep, or only count it; returns {kind: how much that is}.
 
-    Raw telemetry, raw results, digests, mails that were sent or refused, observations between tests and users' jobs go
-    by their own age, measurements by their stage's, runs by their end, but for those of which a verdict is current or
-    on which a suspicion rests, parts and suspicions of them by when they were last in a node, events by their own age,
-    but for each node's adoption, its last move, and its and its present machine's first entry into production, and
-    leases by their end. Of a machine whose case is open (``_open``) telemetry, results, measurements, runs and
-    observations stay. Verdicts and findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer
-    snapshots as long as a verdict that is kept cites them, and the newest of each kind; certificates until a year after
-    they expired, and the newest of each machine.
+    Telemetry, results, digests, mails that were sent or refused, observations between tests, users' jobs, events,
+    leases and runs go by their own age or end, measurements by their stage's age, parts and suspicions of them by when
+    they were last in a node. Regardless of age stay: runs with a current verdict or on which a suspicion rests; the
+    events of each node's adoption, last move, and its and its present machine's first entry into production; and of a
+    machine whose case is open (``_open``) telemetry, results, measurements, runs and observations. Verdicts and
+    findings stay as long as their run; nodes, goldens and SKU revisions for ever; peer snapshots while a kept verdict
+    cites them, and the newest of each kind; certificates until a year after they expired, and the newest of each
+    machine.
     """
     moment = now or agreed_now()
     keep = settings()
@@ -115,8 +115,8 @@ def apply(now: datetime.datetime | None = None, *, dry_run: bool = False) -> dic
 
 
 def _open(row: type[HealthRow | RunRow | StageRow]) -> ColumnElement[bool]:
-    """Whether ``row`` is of a present machine that is out of service as broken, of which a verdict is held, or a repair
-    not proved yet: what was measured of it is the evidence of what is decided next, however long that takes.
+    """Whether ``row`` is of a present machine that is broken, has a held verdict, or has a repair that is not proved
+    yet: its measurements are the evidence for the next decision, however long that takes.
     """
     incident = select(IncidentRow.id).where(IncidentRow.node == NodeRow.name, IncidentRow.machine == NodeRow.machine)
     unproved = incident.where(IncidentRow.closed_at.is_(None), IncidentRow.level != "").exists()
@@ -127,8 +127,8 @@ def _open(row: type[HealthRow | RunRow | StageRow]) -> ColumnElement[bool]:
 def _current(run: type[RunRow]) -> ColumnElement[bool]:
     """Whether a run has a conclusive verdict on a present machine that no later one replaced (``rules.current``).
 
-    By its age alone no FAIL or WARN is forgotten for which the gate to production refuses a node, and no PASS after
-    which one that it replaced would be current again.
+    Age alone removes no FAIL or WARN for which the gate to production refuses a node, and no PASS without which a
+    verdict that it replaced would be current again.
     """
     mine = aliased(StageRow)
     return (
@@ -147,10 +147,10 @@ def _made_suspects(run: type[RunRow]) -> ColumnElement[bool]:
 
 
 def agreed_now() -> datetime.datetime:
-    """The present as far as several clocks agree on it: what one that is ahead takes for old stays.
+    """The earliest time by several clocks, so that one that is ahead does not make data look old.
 
-    These are the database's, this machine's, and those that stamped the last events: half of the latest ``WITNESSES``
-    lie at most ``QUIET`` back. A fleet that was quieter keeps its data longer.
+    These are the database's, this machine's, and those that stamped the last events, by the median of ``WITNESSES``
+    events plus ``QUIET``. A fleet without events for longer keeps its data longer.
     """
     query = select(EventRow.at).order_by(EventRow.id.desc()).limit(WITNESSES)
     with reading() as session:
@@ -167,7 +167,7 @@ def _machine_now() -> datetime.datetime:
 
 
 def _in_use(before: datetime.datetime) -> ColumnElement[bool]:
-    """Which placements show that a part is or was in a node since ``before``; a retired node has its parts no more."""
+    """Which placements show that a part was in a node since ``before``; a retired node no longer has its parts."""
     retired = (NodeRow.state == State.RETIRED) & (PlacementRow.seen_at < before)
     return or_(PlacementRow.until.is_(None) & ~retired, PlacementRow.until >= before)
 
@@ -244,7 +244,7 @@ def _count(column: Any, ids: Select[Any]) -> int:
 def _purge(column: Any, ids: Select[Any]) -> int:
     """Delete the rows of ``column``'s table whose ``column`` is one of ``ids``, batch by batch.
 
-    They are looked for without the write lock, which every result waits for, and each batch once more under it.
+    The ids are looked up without the write lock, which every result waits for, and each batch again under it.
     """
     (which,), size, deleted = ids.selected_columns, FEW if column.class_ in HEAVY else BATCH, 0
     while found := _found(ids):

@@ -22,7 +22,7 @@ def of_state(node: NodeRow) -> str:
 
 
 def want(session: Session, node: NodeRow, wanted: str, why: str, *, again: bool) -> None:
-    """Queue the change, in the caller's transaction. The same end is queued again only if ``again``, for its reason."""
+    """Queue the change, in the caller's transaction. What is already wanted is queued only if ``again``."""
     place = session.get(PlaceRow, node.name, with_for_update=True)
     if place is None or (place.wanted == wanted and not again):
         return
@@ -33,7 +33,7 @@ def want(session: Session, node: NodeRow, wanted: str, why: str, *, again: bool)
 
 
 def later(than: datetime.datetime) -> datetime.datetime:
-    """Now, but after the last change: a receiver orders changes by this time, so it never goes back with a clock."""
+    """Now, or just after ``than`` if the clock went back, since receivers order changes by this time."""
     return max(clock.now(), than + datetime.timedelta(microseconds=1))
 
 
@@ -42,11 +42,11 @@ def follow_state(
 ) -> None:
     """Queue what the node's present state demands.
 
-    ``by_person``: an open question about it is answered, and nothing holds it.
-    ``came_from``: the state that the node has left just now. Where it enters quarantine, its scheduler shows ``why`` at
-    once, closed though the node may be already, and until it is repaired: what is wrong stays visible. One that is
-    retired is closed once more, for good. Of any other state after that it shows ``why`` when housekeeping looks. Where
-    it enters service, the question about its drain is answered.
+    ``by_person``: a person decided, which answers an open question about the node and ends its hold.
+    ``came_from``: the state that the node has just left. When it enters quarantine, its scheduler shows ``why`` at
+    once, even if the node is closed there already, and until it is repaired. A retired node is closed once more, for
+    good. In any other state out of service, the scheduler shows ``why`` when housekeeping looks. Entering service
+    answers the question about the node's drain.
     """
     state = State(node.state)
     moved = came_from not in (None, state)

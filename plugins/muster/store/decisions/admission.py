@@ -1,4 +1,4 @@
-"""The gate to production, asked by every move there, in the transaction that makes the move."""
+"""The gate to production: each move into production asks it, in the transaction that makes the move."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _fails_again(session: Session, row: NodeRow, now: datetime.datetime) -> str:
 
 
 def against_service(session: Session, row: NodeRow, *, held_too: bool = False) -> tuple[str, ...]:
-    """What stands against the service of a node that serves, without what was known to who admitted it, and unless
-    ``held_too``, without what is held.
+    """The reasons to take a serving node out of service, () for other nodes. Leaves out what the person who admitted or
+    kept it knew and, unless ``held_too``, what is held.
     """
     if State(row.state) not in SERVING:
         return ()
@@ -101,7 +101,7 @@ def against_service(session: Session, row: NodeRow, *, held_too: bool = False) -
 def _known_until(
     session: Session, row: NodeRow, last: int, known: Sequence[StageVerdict | OpenFinding]
 ) -> frozenset[gate.Stage]:
-    """Those stages of ``known``, verdicts and findings, that were recorded up to the stage ``last``."""
+    """The stages of ``known`` (verdicts and findings) that were recorded up to the row with id ``last``."""
     if not (last and known):
         return frozenset()
     query = (
@@ -114,11 +114,11 @@ def _known_until(
 
 
 def stand(session: Session) -> None:
-    """The one door to production, at the end of each transaction that brings nodes there or changes what they rest on.
+    """Apply the gate at the end of each transaction that moves nodes into production or changes their evidence.
 
-    A node that the gate refuses, and of which no verdict is held, does not enter; one that serves when a waiver ends is
-    held, for a person to decide, until nothing stands against it. No certificate is valid while a critical
-    finding is open. Raises IllegalMove.
+    A node that the gate refuses does not enter, unless a verdict on it is held. One that already serves, as when a
+    waiver ends, is held for a person to decide, until nothing stands against it. An open critical finding that is not
+    waived revokes the certificates. Raises IllegalMove.
     """
     asked: dict[str, str] = session.info.pop(access.RECHECK, {})
     for name, why in asked.items():
@@ -141,14 +141,14 @@ def stand(session: Session) -> None:
 
 
 def _held_for_findings(session: Session, row: NodeRow) -> bool:
-    """Whether a verdict is held for what was found: a test that could not judge the node says nothing for it."""
+    """Whether the held verdict rests on findings, rather than on a test that could not judge the node."""
     key = RunKey.parse(row.held_run)
     query = select(RunRow.verdict).where(RunRow.node == row.name)
     return key is not None and session.scalar(query.where(*access.of_run(key))) not in _UNJUDGED
 
 
 def _hold(session: Session, row: NodeRow, why: str) -> None:
-    """Mark the node with the verdict that stands against it, to be asked about."""
+    """Hold the first verdict that stands against the node, so that a person is asked about it."""
     failed = [each for _, each in current_verdicts(session, row) if each.verdict is Verdict.FAIL]
     found = [each for each in findings_now(session, row) if each.finding.severity is Severity.CRITICAL]
     known: list[StageVerdict | OpenFinding] = [*failed, *found]

@@ -1,4 +1,4 @@
-"""Certificates: issued with the move into production, revoked when a part, firmware or driver is another one."""
+"""Certificates: issued with the move into production, revoked when a part, firmware or driver changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from muster.store.machines.parts import current_serials, serials_of_stage
 from muster_criteria.model import Verdict
 
 OVER = datetime.timedelta(days=30)
-"""What expired longer ago is over, also by a clock that is ahead by less."""
+"""A certificate that expired longer ago is over for good, even if the clock is ahead by less than this."""
 _PASSED = (Verdict.PASS, Verdict.WARN)
 """Verdicts of a stage that passed: a warning is in production only where a person accepted it."""
 
@@ -45,14 +45,14 @@ def newest(node: str) -> Certificate | None:
 
 
 def get(certificate_id: str) -> Certificate | None:
-    """The certificate of this id, of whatever node and however old; None if the records do not hold it."""
+    """The certificate with this id, of any node and any age; None if the records do not hold it."""
     with reading() as session:
         row = session.get(CertificateRow, certificate_id)
         return _value(row) if row else None
 
 
 def key_of(key_id: str) -> Ed25519PublicKey:
-    """The public key of this id, which signed certificates that the records hold. Raises BadCertificate."""
+    """The public key with this id. Raises BadCertificate if it signed no certificate in the records."""
     with reading() as session:
         known = session.scalars(select(CertificateRow.public_key).distinct())
         found = (key for key in map(public_key, map(str.encode, known)) if certificate.key_id(key) == key_id)
@@ -131,7 +131,7 @@ def versions_of(nodes: Sequence[str], names: Sequence[str] = certificate.WATCHED
 
 
 def make_key() -> Path | None:
-    """Make the key of records without a certificate, unless there is one. Returns its file, None if it made none.
+    """Make the signing key if there is neither a key nor a certificate yet. Returns its file, or None if none was made.
 
     Raises ControllerFault.
     """
@@ -166,13 +166,12 @@ def newest_is_of_this_key() -> bool:
 
 
 def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, whole: bool = False) -> None:
-    """Issue the certificate of an admission, in the transaction that makes it; none for a node in shadow mode.
+    """Issue a certificate in the transaction that admits the node; none for a node in shadow mode.
 
-    Its time counts from the oldest pass that it rests on, or from a person's decision. A node that returns from a test
-    with nothing new keeps its certificate as it is, unless the test was ``whole`` and only warns of what a person
-    accepted, or could not judge what it could not when a person admitted the node. So does one of whose stages some
-    did not pass, or passed with another part, driver or firmware than it has now, and one whose oldest pass is as old
-    as before: short tests would renew it for ever. Raises ControllerFault.
+    Its validity counts from the oldest pass that it rests on, or from a person's decision. The node keeps its last
+    certificate if the test found nothing new (unless a ``whole`` test only repeats warnings or gaps that a person
+    accepted), if a stage did not pass, or passed with another part, driver or firmware than the node has now, or if
+    the oldest pass is the same as before: otherwise short tests would renew it for ever. Raises ControllerFault.
     """
     if State(node.state) is not State.PRODUCTION or node.shadow:
         return
@@ -182,7 +181,7 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
     now, passed = access.now(), _passed(session, node, () if evidence.person else _accepted(session, node))
     if not (passed or evidence.person):
         return
-    # A pass that was recorded by a clock that is ahead is not of the future.
+    # A clock that was ahead may have dated a pass in the future.
     begins = now if evidence.person else min(now, *(stage.recorded_at for stage, _ in passed))
     expires_at = begins + datetime.timedelta(days=settings().certificate_days)
     gravest = max((Verdict(stage.verdict) for stage, _ in passed), key=[*Verdict].index, default=Verdict.PASS)
@@ -219,8 +218,8 @@ def issue(session: Session, node: NodeRow, actor: str, evidence: Evidence, *, wh
 def _says_it(
     row: CertificateRow, verdict: str, expires_at: datetime.datetime, certified: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether the certificate says what a new one would. Another part or version has revoked it; one that it does not
-    name is new.
+    """Whether the certificate says what a new one would. A changed part or version has already revoked it; an
+    additional one needs a new certificate.
     """
     if row.revoked or row.expires_at < expires_at or (row.verdict != verdict and {row.verdict, verdict} <= {*Verdict}):
         return False
@@ -228,10 +227,9 @@ def _says_it(
 
 
 def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> None:
-    """Revoke the node's newest certificate, and those that have not expired, whose parts, driver or firmware are not
-    those that it has now.
+    """Revoke the node's newest and unexpired certificates if they name another part, driver or firmware than it has.
 
-    ``environment``: its driver and firmware, as it reports them.
+    ``environment``: the node's driver and firmware versions, as it reports them.
     """
     if not (rows := _unrevoked(session, node)):
         return
@@ -245,7 +243,7 @@ def compare(session: Session, node: NodeRow, environment: Mapping[str, Any]) -> 
 
 
 def revoke(session: Session, node: NodeRow, why: str) -> None:
-    """Revoke the node's newest certificate, and the earlier ones, which would be valid until they expire."""
+    """Revoke the node's newest certificate, and the earlier ones that have not expired."""
     if rows := _unrevoked(session, node):
         _revoke(session, node, rows, why)
 
@@ -259,7 +257,7 @@ def _revoke(session: Session, node: NodeRow, rows: Sequence[CertificateRow], why
 
 
 def _unrevoked(session: Session, node: NodeRow) -> Sequence[CertificateRow]:
-    """Those of the present machine, the newest first; an earlier one that expired is over for good."""
+    """The present machine's unrevoked certificates, newest first, without earlier ones that expired ``OVER`` ago."""
     here = CertificateRow.node == node.name, CertificateRow.machine == node.machine
     newest = CertificateRow.number == select(func.max(CertificateRow.number)).where(*here).scalar_subquery()
     query = select(CertificateRow).where(*here, unrevoked(), newest | (CertificateRow.expires_at > access.now() - OVER))
@@ -278,9 +276,7 @@ def _key(session: Session) -> Any:
 
 
 def _to_be_made(session: Session) -> bool:
-    """Whether there is no key yet. One that was lost is not replaced in silence: the certificates that it signed could
-    not be verified any more.
-    """
+    """Whether the first key has yet to be made. A lost key is replaced only by a person (``replace_key``)."""
     if settings().certificate_key_file is not None or key_path().exists():
         return False
     return not session.scalar(select(func.count()).select_from(CertificateRow))
@@ -294,7 +290,7 @@ def _newest(session: Session, node: NodeRow) -> CertificateRow | None:
 def _newest_of(
     session: Session, which: ColumnElement[bool], *found: ColumnElement[bool]
 ) -> Iterator[tuple[NodeRow, CertificateRow | None]]:
-    """Each node of ``which`` and the newest certificate of its machine, where that is as ``found`` says."""
+    """Each node that matches ``which`` with its machine's newest certificate, or None; ``found`` filters the pairs."""
     place = func.row_number().over(partition_by=CertificateRow.node, order_by=CertificateRow.number.desc())
     ranked = (
         select(CertificateRow.id, CertificateRow.node, place.label("place"))
@@ -325,7 +321,7 @@ def _stages(session: Session, node: NodeRow) -> list[dict[str, Any]]:
 
 
 def passed_before_change(session: Session, node: NodeRow) -> bool:
-    """Whether a stage of the node passed last with another part, driver or firmware than the node has now."""
+    """Whether a stage last passed with another part, driver or firmware than the node has now."""
     versions, parts = _environment(session, node), current_serials(session, node.name)
     for stage, _ in _latest(session, node).values():
         before = serials_of_stage(session, node.name, stage.origin)
@@ -337,7 +333,7 @@ def passed_before_change(session: Session, node: NodeRow) -> bool:
 
 
 def tested_since(session: Session, node: NodeRow) -> datetime.datetime | None:
-    """When the first run began that the node's qualification rests on, None if some stage did not pass."""
+    """The start of the earliest run that the node's qualification rests on; None if some stage did not pass."""
     return min((run.started_at for _, run in _passed(session, node)), default=None)
 
 
@@ -349,7 +345,7 @@ def _passed(session: Session, node: NodeRow, accepted: Collection[Unjudged] = ()
 
 
 def _accepted(session: Session, node: NodeRow) -> set[Unjudged]:
-    """What was left unjudged when a person admitted the node, by short tests too: no later test can judge more."""
+    """What was unjudged when a person admitted the node, in tests of any level: later tests need not judge more."""
     known = [(StageRow.id <= node.accepted) & StageRow.level.in_(LEVELS[at:]) for at in range(len(LEVELS))]
     return {gap for each in known for row, _ in _latest(session, node, each).values() for gap in unjudged(row)}
 
@@ -357,8 +353,8 @@ def _accepted(session: Session, node: NodeRow) -> set[Unjudged]:
 def _latest(
     session: Session, node: NodeRow, known: ColumnElement[bool] | InstrumentedAttribute[bool] = StageRow.current
 ) -> dict[str, tuple[StageRow, RunRow]]:
-    """The newest conclusive verdict of each stage of the node itself, as its SKU, at whatever level: a revalidation is
-    shorter than the qualification, whose verdicts stay current too. ``known``: which verdicts count.
+    """{stage: its newest conclusive verdict} of the node under its present SKU, at any level: a revalidation is shorter
+    than the qualification, whose verdicts also stay current. ``known``: which verdicts count.
     """
     newest = select(func.max(StageRow.id)).where(*of_machine(node), known, StageRow.stage.in_(STAGES))
     newest = newest.where(StageRow.verdict.not_in(INCONCLUSIVE), StageRow.id > node.sku_after)

@@ -13,10 +13,10 @@ from muster.store.database.models import NodeRow, RunRow, StageRow
 from muster_criteria.model import Verdict
 
 PRESENT = (StageRow.node == NodeRow.name) & (StageRow.machine == NodeRow.machine)
-"""Joins stages to nodes: those of present machines."""
+"""Joins stages to nodes, for their present machines only."""
 
 Unjudged = tuple[str, str, str]
-"""(stage, what was not judged there, on which device); of a PROVISIONAL stage also (stage, "", "")."""
+"""(stage, what was not judged, device); a PROVISIONAL stage also has (stage, "", "")."""
 
 
 def unjudged(row: StageRow) -> set[Unjudged]:
@@ -28,9 +28,9 @@ def unjudged(row: StageRow) -> set[Unjudged]:
 def current_verdicts(session: Session, node: NodeRow) -> list[tuple[int, StageVerdict]]:
     """(id of the stage's row, verdict) of the current ones, oldest first.
 
-    Read are those alone that no later conclusive verdict of their stage supersedes: by an index, so that the cost does
-    not grow with the node's age. What passed by the limits of another SKU supersedes what was before it, and proves
-    nothing itself; a FAIL by them stays until its stage is measured again.
+    Reads only verdicts that no later conclusive verdict of their stage supersedes, through an index, so that the cost
+    does not grow with the node's age. A pass by a former SKU's limits supersedes earlier verdicts but is not returned;
+    a FAIL by them stays until its stage is measured again.
     """
     from_, now = _standing_from(session, node), of_machine(node)
     query = select(StageRow, RunRow).join(RunRow, StageRow.run == RunRow.id).where(*now, StageRow.current)
@@ -63,12 +63,12 @@ def superseded(mine: type[StageRow]) -> ColumnElement[bool]:
 
 
 def of_machine(node: NodeRow) -> tuple[ColumnElement[bool], ...]:
-    """Which stages are of the node's present machine."""
+    """Conditions that select the stages of the node's present machine."""
     return StageRow.node == node.name, StageRow.machine == node.machine
 
 
 def _standing_from(session: Session, node: NodeRow) -> dict[tuple[str, str], int]:
-    """{(stage, level): the first of these verdicts that no later one supersedes}, by ``lifecycle.current``."""
+    """{(stage, level): id of the first verdict that no later one supersedes}, by ``lifecycle.current``."""
     conclusive = func.max(StageRow.id).filter(StageRow.verdict.not_in(INCONCLUSIVE))
     query = select(StageRow.stage, StageRow.level, conclusive).where(*of_machine(node), StageRow.current)
     last = {(stage, level): id_ or 0 for stage, level, id_ in session.execute(query.group_by("stage", "level"))}

@@ -1,4 +1,4 @@
-"""Which incidents of a machine are open, what shows their fault again, and whether its tests prove their repair."""
+"""A machine's open incidents: which verdicts show the fault again, and whether its tests prove the repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAULTS_OF: Mapping[str, tuple[FaultClass, ...]] = {
     "memory": (FaultClass.DIMM,), "disk": (FaultClass.DISK,), "nic": (FaultClass.NIC, FaultClass.CABLE),
     "fan": (FaultClass.COOLING,), "psu": (FaultClass.PSU,),
 }  # fmt: skip
-"""The faults of each kind of devices: such a finding on the whole node may be of any of them."""
+"""{kind of device: its fault classes}; a finding of such a class on the whole node may concern any of these devices."""
 
 
 def unproved(session: Session, node: NodeRow, verdicts: Sequence[tuple[int, StageVerdict]]) -> list[str]:
@@ -47,14 +47,14 @@ def of_machine(node: NodeRow) -> Select[IncidentRow]:
 
 
 def after(session: Session, incident: IncidentRow) -> int:
-    """The last stage that was recorded before the last repair of it ended, or before it was opened."""
+    """The id of the last stage that was recorded before the incident's last repair ended, or before it was opened."""
     last = session.scalar(select(func.max(AttemptRow.after)).where(AttemptRow.incident == incident.id))
     return max(last or 0, incident.after)
 
 
 def out_for(session: Session, node: NodeRow, incident: IncidentRow) -> bool:
-    """Whether the node is where it is for this incident: by an attempt at it, by a test that found its part at fault,
-    or since the incident was taken up there. Never once another part sits in its place.
+    """Whether the node is in its state because of this incident: an attempt at it or a test that found its part at
+    fault led there, or it was taken up in that state. False once another part sits in its place.
     """
     query = select(EventRow).where(EventRow.node == node.name, EventRow.from_state != EventRow.to_state)
     moved = session.scalar(query.order_by(EventRow.id.desc()).limit(1))
@@ -74,17 +74,17 @@ def out_for(session: Session, node: NodeRow, incident: IncidentRow) -> bool:
 
 
 def taken_up(incident: IncidentRow) -> str:
-    """What the evidence of an event has under ``repair`` where a repair of the incident begins or is asked for."""
+    """The value of ``repair`` in the evidence of an event that begins or requests a repair of the incident."""
     return f"incident/{incident.id}"
 
 
 def failed_again(
     session: Session, node: NodeRow, incident: IncidentRow, verdicts: Sequence[tuple[int, StageVerdict]]
 ) -> list[StageVerdict]:
-    """Those of ``verdicts`` that failed since the incident's last repair, with a critical finding of its part.
+    """Those of ``verdicts`` that failed since the incident's last repair, with a critical finding on its part.
 
-    Of the stages that prove its repair, also those with one of the whole node that may be of its part, as where GPUs do
-    not answer and their slots are not known.
+    In the stages that prove its repair, a finding on the whole node counts too if it may concern the part, as when GPUs
+    do not answer and their slots are not known.
     """
     before, serials = after(session, incident), current_serials(session, node.name)
     failed = {number: each for number, each in verdicts if each.verdict is Verdict.FAIL and number > before}
@@ -103,11 +103,11 @@ def failed_again(
 
 
 def replaced_by(session: Session, incident: IncidentRow) -> str:
-    """The part, new to the node, that sits now where the incident's part was; "" without one, or if it is not known.
+    """The part, new to the node, that now sits where the incident's part was; "" if there is none or it is unknown.
 
-    A part that sat in another slot is none: without module ids, the GPUs behind one that left the bus move up.
+    A part from another slot does not count: without module ids, the GPUs behind one that left the bus move up.
     """
-    came = came_at(session, incident.node, incident.part)  # an open incident goes with its part to another node
+    came = came_at(session, incident.node, incident.part)  # an open incident follows its part to another node
     before = serials_at(session, incident.node, max(incident.opened_at, came or incident.opened_at))
     there = _other_part(session, incident)
     return "" if there in {subject_of(slot, before) for slot in before} else there

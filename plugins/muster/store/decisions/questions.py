@@ -1,7 +1,7 @@
 """Questions to people about a node, and their answers.
 
-A question carries what it is about: the newest evidence on the node when it was put. An answer is stored once, as
-Airflow delivers it to the task that asked, and carried out once, while the node's evidence is still the same.
+A question records the newest evidence on the node when it was asked. An answer is stored once, as Airflow delivers it
+to the task that asked, and carried out once, provided that the node's evidence is still the same.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.models import EventRow, NodeRow, StageRow
 
 _TESTED_IN = (SERVING, frozenset({State.QUALIFIED, State.CLUSTER_VALIDATION}))
-"""Between these states a test takes a node and returns it. A block asks before it releases its members."""
+"""A test moves a node between the states of one group, and back. A block asks before it releases its members."""
 
 
 def newest(node: str) -> str:
-    """What a question about the node that is put now is about. Raises UnknownNode."""
+    """The node's newest evidence, as ``Question.about`` holds it. Raises UnknownNode."""
     with reading() as session:
         access.node_row(session, node)
         return _newest(session, [node])[node]
@@ -41,17 +41,17 @@ def put(
     options: Sequence[str] = (),
     run_after: datetime.datetime | None = None,
 ) -> Question:
-    """Store the question of a run. One that has an answer stays as it was put; one that waits and is about the same
-    waits from now on, as in Airflow, where the run asks again.
+    """Store the question of a run. An answered one stays as it is. The waiting time of an open one about the same
+    evidence starts again, as in Airflow, where the run asks again.
 
-    A run that was cleared puts another one where the evidence is newer than its question, or its time is over. So does
-    another run of this id: Airflow knows the first no more, so no answer can come. Raises UnknownNode.
+    A cleared run asks a new question if the evidence has changed or the old question has expired. So does another run
+    with this id: Airflow no longer knows the first, so no answer can come. Raises UnknownNode.
     """
     with writing() as session:
         access.node_row(session, node)
         row = _row(session, key, lock=True)
         if row is not None and row.answered_at is None and not _asks_still(row, about, run_after):
-            session.delete(row)  # rather than changed: a new number stands for a new question
+            session.delete(row)  # rather than updated: a new question gets a new number
             session.flush()
             row = None
         if row is None:
@@ -72,9 +72,9 @@ def _asks_still(row: QuestionRow, about: str, run_after: datetime.datetime | Non
 
 
 def find(key: RunKey, run_after: datetime.datetime | None = None) -> Question | None:
-    """The question that the run put, None if it put none.
+    """The question that the run asked, None if it asked none.
 
-    Raises IllegalMove if it was answered, to another run of this id than that with ``run_after`` in Airflow.
+    Raises IllegalMove if the answer was given to another run with this id, whose ``run_after`` in Airflow differs.
     """
     with reading() as session:
         row = _row(session, key)
@@ -84,9 +84,9 @@ def find(key: RunKey, run_after: datetime.datetime | None = None) -> Question | 
 
 
 def waiting() -> list[tuple[Question, datetime.datetime]]:
-    """The questions without an answer that their node's evidence still asks, the oldest first, each with its end.
+    """The open questions that no newer evidence has outdated, oldest first, each with the time when it closes.
 
-    Of several about one node, the last.
+    Of several about one node, only the last.
     """
     with reading() as session:
         rows = {row.node: row for row in _unanswered(session)}.values()
@@ -109,7 +109,7 @@ def waits(session: Session, node: str) -> bool:
 
 
 def outdated() -> frozenset[RunKey]:
-    """The runs whose answer would be refused, as the node's evidence is newer: Airflow keeps their questions open."""
+    """The runs whose answer would be refused, since the node has newer evidence; Airflow keeps their questions open."""
     with reading() as session:
         return frozenset(RunKey(row.dag_id, row.run_id) for row in _outdated(session, _unanswered(session)))
 
@@ -191,7 +191,7 @@ def _lasts() -> datetime.timedelta:
 
 
 def _unanswered(session: Session, *which: ColumnElement[bool]) -> Sequence[QuestionRow]:
-    """The questions that Airflow may still keep open, of ``which`` alone, the oldest first."""
+    """The questions that match ``which`` and that Airflow may still keep open, oldest first."""
     query = select(QuestionRow).where(QuestionRow.answered_at.is_(None), QuestionRow.asked_at > access.now() - _lasts())
     return session.scalars(query.where(*which).order_by(QuestionRow.id)).all()
 
@@ -212,10 +212,10 @@ def _check(session: Session, row: QuestionRow) -> None:
 
 
 def _newest(session: Session, nodes: Collection[str]) -> dict[str, str]:
-    """{node: what is newest on it}, in one statement, since each look at a page asks.
+    """{node: its newest evidence}, in one statement, since every page view needs it.
 
-    By sequence, not by time: the last verdict, the last move (but for those of a test that leaves the node where it
-    was, with its verdict if it has one), the machine, and the verdict that is held.
+    By sequence, not by time: the last verdict, the last move (without those that a test makes within a group of
+    ``_TESTED_IN``), the machine, and the verdict that is held.
     """
     judged = select(func.max(StageRow.id)).where(StageRow.node == NodeRow.name)
     moved = select(func.max(EventRow.id)).where(EventRow.node == NodeRow.name, EventRow.from_state != EventRow.to_state)

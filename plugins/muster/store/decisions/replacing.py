@@ -24,7 +24,7 @@ from muster_criteria.model import Verdict
 from muster_reports.text import plural
 
 SHOWN_MAX = 3
-"""Reasons why the gate does not admit a node by itself that its evidence has."""
+"""How many of the gate's reasons for asking a person are shown with a spare."""
 
 
 def proposals() -> list[Replacement]:
@@ -99,7 +99,7 @@ def _vacancies(session: Session) -> list[Vacancy]:
     if not states:
         return []
     lately = EventRow.at >= access.now() - rules.PERIOD
-    # Of a node that entered lately it is asked too what it left before: it takes its own place again.
+    # For a node that entered lately, its earlier moves count too: it takes its own place again.
     entered = select(EventRow.node).where(lately, access.ENTERS)
     query = (
         select(
@@ -120,13 +120,13 @@ def _vacancies(session: Session) -> list[Vacancy]:
     crossings = [
         Crossing(node, at, State(after) in SERVING, tuple(kind), evidence.get("replaces", ""))
         for node, at, after, evidence, *kind in session.execute(query)
-        if not evidence.get("adopted")  # it served before: the fleet has no node more
+        if not evidence.get("adopted")  # it served before, so the fleet has not grown
     ]
     return rules.vacancies(crossings, states)
 
 
 def _fitness(session: Session, rows: dict[str, NodeRow], name: str) -> Fitness | None:
-    """The evidence for a qualified node; None for one that is tested, asked about or refused."""
+    """The evidence for a qualified node; None for one that is under test, asked about or refused."""
     if access.live_lease(session, name) is not None or questions.waits(session, name):
         return None
     decision = admission.decide(session, rows[name])

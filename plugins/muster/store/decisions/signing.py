@@ -59,7 +59,7 @@ def read_secret() -> bytes:
 
 
 def secret_of(secret: bytes) -> Ed25519PrivateKey:
-    """The key in PEM, as its file and a back-up hold it. Raises ValueError, TypeError."""
+    """Parse the key in PEM, as its file and a back-up hold it. Raises ValueError or TypeError."""
     key = serialization.load_pem_private_key(secret, None)
     if not isinstance(key, Ed25519PrivateKey):
         raise ValueError("its key is no Ed25519 key")
@@ -116,7 +116,7 @@ def public_text(key: Ed25519PrivateKey) -> str:
 
 
 def public_key(pem: bytes) -> Ed25519PublicKey:
-    """The public key in PEM. Raises ValueError."""
+    """Parse a public key in PEM. Raises ValueError."""
     key = serialization.load_pem_public_key(pem)
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError("it is no Ed25519 key")

@@ -22,7 +22,7 @@ from muster.store.fleet.suspects import suspects_on
 from muster_criteria.model import Verdict
 
 _OWN = values(column("stage", Text), name="own").data([(stage,) for stage in STAGES]).cte("own")
-"""A node's own stages: no block counts."""
+"""The stages that test a single node, without those of blocks."""
 
 
 def latest(node: str) -> list[StageVerdict]:
@@ -65,34 +65,34 @@ def findings_now(
 def stage_tests() -> dict[str, dict[str, datetime.datetime]]:
     """{node: {stage: when it was last tested on the present machine}}, without those that never were.
 
-    What is dated ahead, by a clock that was wrong, counts as no test until then: it would look fresh for as long.
+    A test that a wrong clock dated in the future does not count until then: it would look fresh for that long.
     """
     return _last_tests(StageRow.recorded_at, StageRow.recorded_at <= access.now())
 
 
 def stage_numbers() -> dict[str, dict[str, int]]:
-    """As ``stage_tests``, with the place of each test in their order: clocks may err."""
+    """As ``stage_tests``, with the sequence number of each test instead of its time: clocks may be wrong."""
     return _last_tests(StageRow.origin)
 
 
 def last_tested(*kinds: Collection[str], until: datetime.datetime) -> Select[*tuple[Any, ...]]:
-    """(node, for each kind of verdicts when its machine was last tested with them, by ``until``, and when any stage of
-    it was with one of the last kind).
+    """A query of each node, the time of its last test by ``until`` for each of ``kinds``, and "any".
 
-    A node was last tested when that of its stages was that was tested longest ago: a short test of some says nothing
-    of the others. None if some stage never was.
+    ``kinds``: sets of verdicts that count as a test. The time is that of the stage tested longest ago, since a short
+    test says nothing about the others; NULL if some stage was never tested. "any": the last test of any stage, by the
+    last of ``kinds``.
     """
     known = StageRow.recorded_at <= until
     last = (_last(StageRow.recorded_at, kind, known).label(f"kind_{place}") for place, kind in enumerate(kinds))
     of_stage = select(NodeRow.name, *last).join(_OWN, true())
-    # Materialised, or PostgreSQL would look for the same test at each use of its time below.
+    # Materialised: otherwise PostgreSQL would look up the same test at each use of its time below.
     node, *kind = of_stage.cte("of_stage").prefix_with("MATERIALIZED").c
     oldest = (case((func.count(at) == len(STAGES), func.min(at))) for at in kind)
     return select(node, *oldest, func.max(kind[-1]).label("any")).group_by(node)
 
 
 def _last_tests(what: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -> dict[str, dict[str, Any]]:
-    """``what`` is known of the last test of each stage that was tested, of ``which`` alone."""
+    """{node: {stage: ``what`` of its last test}}, for tests that match ``which``; without untested stages."""
     last = _last(what, access.SOUND, *which).label("last")
     found: dict[str, dict[str, Any]] = {}
     with reading() as session:
@@ -105,11 +105,11 @@ def _last_tests(what: InstrumentedAttribute[Any], *which: ColumnElement[bool]) -
 def _last(
     what: InstrumentedAttribute[Any], verdicts: Collection[str], *which: ColumnElement[bool]
 ) -> ScalarSelect[Any]:
-    """``what`` is known of the last test of each node and stage of the enclosing query, of ``which`` with ``verdicts``.
+    """The column ``what`` of the last test of each node and stage of the enclosing query.
 
-    A stage was tested if nothing failed and nothing was missing: PASS, WARN or PROVISIONAL, in a run that did not end
-    SKIPPED: a test that was preempted leaves its node as due as it was. The last one is found by an index, so that the
-    cost does not grow with the node's age.
+    Only stages with one of ``verdicts`` that match ``which`` count, in a run that did not end SKIPPED: a preempted test
+    leaves its node as due as it was. The last one is found by an index, so that the cost does not grow with the node's
+    age.
     """
     skipped = select(RunRow.id).where(RunRow.id == StageRow.run, RunRow.verdict == Verdict.SKIPPED).exists()
     return (
@@ -126,7 +126,7 @@ def _last(
 def record_approval(
     node: str, person: str, option: str, reason: str, *, link: str = "", run: RunKey | None = None
 ) -> Approval:
-    """Store a person's decision about the node as an event; it moves nothing (see ``nodes.move``).
+    """Store a person's decision about the node as an event; this does not move the node (see ``nodes.move``).
 
     Raises NoPerson without a named person and a reason, UnknownNode.
     """

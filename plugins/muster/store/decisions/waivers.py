@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 
 def end_of(day: str) -> datetime.datetime:
-    """The moment (UTC) at which a decision ends whose last day is YYYY-MM-DD. Raises BadDay if it is no day."""
+    """The end (UTC) of a decision whose last day is ``day`` (YYYY-MM-DD). Raises BadDay if that is no date."""
     try:
         last = datetime.date.fromisoformat(day.strip())
         return datetime.datetime.combine(last, datetime.time(), datetime.UTC) + datetime.timedelta(days=1)
-    except (ValueError, OverflowError):  # also for 9999-12-31, the last that there is
+    except (ValueError, OverflowError):  # also for 9999-12-31, which has no next day
         raise BadDay(f"{day!r} is not a date: name the last day as 2026-12-31") from None
 
 
 def give(finding_id: str, until: datetime.datetime, person: str, reason: str) -> Waiver:
     """Waive a finding until a moment: from the next test on, it alone does not fail its stage.
 
-    The waiver follows the part that has the finding, as far as that goes in the current verdicts that have it.
-    Recorded verdicts stay unchanged. A hold for what is waived now ends, as if the waiver had been there before.
-    Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if it is over already or the
-    part or machine that it was found on is no longer there.
+    The waiver follows the part, and covers the finding to the severity and extent that the current verdicts show.
+    Recorded verdicts stay unchanged. A hold for what is now waived ends, as if the waiver had existed before.
+    Raises UnknownFinding, NoPerson without a named person and a reason, and BadWaiver if ``until`` is past or the part
+    or machine with the finding is no longer there.
     """
     check_decision(person, reason, f"{finding_id} is not waived")
     moment = access.now()
@@ -64,7 +64,7 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
             raise UnknownFinding(f"no finding {finding_id!r} is recorded; `muster runs show` and reports give ids")
         found, machine, stage = latest
         name, device, subject = _where_now(session, found, machine, stage)
-        # The place may be of a chassis that has another name now: all that are asked about, in one order.
+        # The chassis of the place may have another name now: lock all nodes that are rechecked, in one order.
         access.lock_nodes(session, machines_of(session, WaiverRow(node=name, subject=subject)))
         node = access.node_row(session, name)
         known = _current(session, found)
@@ -85,14 +85,14 @@ def give(finding_id: str, until: datetime.datetime, person: str, reason: str) ->
 
 
 def _current(session: Session, found: FindingRow) -> list[FindingRow]:
-    """The finding in the current verdicts of its node that have it, else as it was found last."""
+    """The finding as the node's current verdicts have it, or else as it was last found."""
     stages = [stage for stage, _ in current_verdicts(session, access.node_row(session, found.node))]
     same = select(FindingRow).where(FindingRow.finding_id == found.finding_id, FindingRow.stage.in_(stages))
     return list(session.scalars(same.order_by(FindingRow.id))) or [found]
 
 
 def _where_now(session: Session, found: FindingRow, machine: int, stage: int) -> tuple[str, str, str]:
-    """(node, device, subject) of what was found, where it is now. Raises BadWaiver if it is nowhere."""
+    """(node, device, subject) where the finding applies now. Raises BadWaiver if its part or machine is gone."""
     # A part whose serial became known later is taken for the one that sat there.
     serials = {**current_serials(session, found.node), **serials_of_stage(session, found.node, stage)}
     subject = waivers.subject_of(found.device, serials)
@@ -125,7 +125,7 @@ def revoke(waiver_id: int, person: str, reason: str) -> Waiver:
 
 
 def recheck_expired() -> None:
-    """Ask about the nodes in service whose waivers have ended by themselves, once for each waiver, however long ago."""
+    """Recheck the nodes whose waivers have expired, once for each waiver, however long ago that was."""
     ended = WaiverRow.until <= access.now(), WaiverRow.revoked_at.is_(None), ~WaiverRow.end_seen
     with reading() as session:
         waivers_over = list(session.scalars(select(WaiverRow.id).where(*ended).order_by(WaiverRow.id)))
@@ -137,10 +137,10 @@ def recheck_expired() -> None:
 
 
 def recheck_machines(session: Session, row: SuspectRow | WaiverRow, why: str) -> set[str]:
-    """Lock the nodes that a suspicion or a locked waiver is about, where it came about and where its part, or the
-    chassis of its place, sits now, and ask about them. Returns them.
+    """Lock the nodes that a suspicion or a locked waiver concerns, and have them rechecked. Returns their names.
 
-    One that is not locked could enter production by the waiver at this moment.
+    These are the node where it arose, and the one where its part, or the chassis of its place, sits now. Without the
+    lock, a node could enter production by the waiver at this moment.
     """
     names = machines_of(session, row)
     for name in sorted(names):
@@ -180,7 +180,7 @@ def machine_of(session: Session, node: NodeRow) -> Machine:
 def standing(
     session: Session, node: NodeRow, result: StageResult | None = None, serials: Mapping[str, str] | None = None
 ) -> rules.Standing:
-    """What holds for the node's machine now. No waiver of a part covers a slot where ``result`` reports another one.
+    """The waivers that hold now, and the node's machine, without the slots where ``result`` reports another part.
 
     ``serials``: ``current_serials`` of the node, if the caller has them.
     """
@@ -192,7 +192,7 @@ def standing(
 
 
 def standing_at(node: str, moment: datetime.datetime, result: StageResult | None = None) -> rules.Standing:
-    """What held at that moment for the machine, with the parts that sat in it then. Raises UnknownNode."""
+    """As ``standing``, at that moment and with the parts that sat in the machine then. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
         machine = _sure(Machine(row.name, serials_at(session, node, moment), row.machine), result)
@@ -212,13 +212,13 @@ def _waivers_at(session: Session, moment: datetime.datetime) -> list[Waiver]:
 
 
 def accepted(session: Session, node: NodeRow, findings: Sequence[Finding]) -> bool:
-    """Whether each finding above INFO is waived now: by a named person, until a day, whenever it was given."""
+    """Whether each finding above INFO is waived now, no matter when the waiver was given."""
     grave = [finding for finding in findings if finding.severity is not Severity.INFO]
     return all(each.waived for each in marked_now(session, node, grave))
 
 
 def marked_now(session: Session, node: NodeRow, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings of the node, each with the waiver that covers it now, whatever was valid when it was found."""
+    """Findings of the node, each with the waiver that covers it now rather than the one at the time of the finding."""
     return rules.mark(findings, standing(session, node)) if findings else ()
 
 

@@ -28,7 +28,7 @@ def breaker(*, simulated: bool = False) -> Breaker:
 
 
 def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) -> Breaker:
-    """``breaker`` within the caller's transaction; ``deciding``: it is about to withdraw a node if the breaker lets it.
+    """``breaker`` within the caller's transaction. ``deciding``: the caller withdraws a node if the breaker allows it.
 
     Real and simulated nodes have a breaker each.
     """
@@ -48,8 +48,8 @@ def breaker_now(session: Session, *, simulated: bool, deciding: bool = False) ->
 def keep_in_service(name: str, person: str, reason: str, *, held: RunKey | None = None) -> Node:
     """Keep a node in service whose verdict is held: removes the mark, keeps the finding.
 
-    ``held``: the run whose verdict the person decides about; another may be held by now. Raises IllegalMove if that one
-    is not, or none, NoPerson without a named person and a reason, UnknownNode.
+    ``held``: the run whose verdict the person decides about; another may be held by now. Raises IllegalMove if no
+    verdict is held, or not that one, NoPerson without a named person and a reason, UnknownNode.
     """
     check_decision(person, reason, f"{name} is not kept")
     with writing() as session:

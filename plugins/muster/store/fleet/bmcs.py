@@ -17,7 +17,7 @@ from muster_criteria.health.bmc import Known
 
 
 def cursors(nodes: Iterable[str]) -> dict[str, BmcCursor]:
-    """{node: where the last reading of its BMC ended}; of a machine whose BMC was never asked, its beginning."""
+    """{node: where the last reading of its BMC ended}; an empty cursor for a machine whose BMC was never read."""
     names = list(nodes)
     query = select(BmcRow).join(NodeRow, NodeRow.name == BmcRow.node).where(BmcRow.machine == NodeRow.machine)
     with reading() as session:
@@ -27,12 +27,12 @@ def cursors(nodes: Iterable[str]) -> dict[str, BmcCursor]:
 
 
 def due(nodes: Iterable[str], every_s: float, now: datetime.datetime) -> list[BmcCursor]:
-    """Returns the cursors of those nodes whose BMC was not asked for so long, those that wait longest first."""
+    """Returns the cursors of the nodes whose BMC was not asked for ``every_s`` seconds, longest wait first."""
     beginning = datetime.datetime.min.replace(tzinfo=datetime.UTC)
     waits = [
         each
         for each in cursors(nodes).values()
-        # One that was asked in the future was asked by a clock that has been set back since.
+        # A time in the future was written by a clock that has been set back since.
         if each.tried_at is None or not 0 <= (now - each.tried_at).total_seconds() < every_s
     ]
     return sorted(waits, key=lambda each: (each.tried_at or beginning, each.node))

@@ -1,4 +1,4 @@
-"""The device events that are recorded of a node, and when a person repaired it last."""
+"""The device events that are recorded for a node, and when a person last repaired it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ REPAIRED = (
     EventRow.to_state == State.REGISTERED,
     EventRow.evidence["person"].as_string().is_not(None),
 )
-"""A person had a node repaired. A program's repair is a restart, and whether restarts help is the question."""
+"""Conditions on an event: a person had the node repaired. A program's repair is a restart, which may not help."""
 
 
 def standing(node: str, within: datetime.timedelta) -> dict[str, list[DeviceEvent]]:
-    """{boot id: events} of the node's present machine, recorded ``within`` that time, and not before a person repaired
-    it. ``pci`` names the part; what several stages report counts once.
+    """{boot id: events} of the node's present machine, recorded ``within`` that time and after a person last repaired
+    it. ``pci`` names the part; an event that several stages report counts once.
     """
     query = (
         select(MeasurementRow, RunRow.identity)
@@ -49,7 +49,7 @@ def standing(node: str, within: datetime.timedelta) -> dict[str, list[DeviceEven
 
 
 def repaired_for(node: str, moment: datetime.datetime | None = None) -> float | None:
-    """Seconds from when a person had the node's machine repaired last until then (None: now), None if none did."""
+    """Seconds from the last repair of the node's machine by a person to ``moment`` (None: now); None without one."""
     with reading() as session:
         until = moment or access.now()
         query = select(func.max(EventRow.at)).join(NodeRow, NodeRow.name == EventRow.node).where(*REPAIRED)
@@ -60,7 +60,7 @@ def repaired_for(node: str, moment: datetime.datetime | None = None) -> float | 
 
 
 def part_of(event: DeviceEvent, identity: dict[str, Any]) -> str:
-    """The part that it is about: the GPU's serial where known, else its PCI address."""
+    """The part that the event is about: the GPU's serial where known, else its PCI address."""
     serials = identity.get("serials")
     serial = serials.get(event.device) if isinstance(serials, dict) else None
     return str(serial or event.pci or event.device)

@@ -28,7 +28,7 @@ GROUP_OF = {
     FaultClass.NVLINK: "links", FaultClass.PCIE: "links", FaultClass.NIC: "links", FaultClass.CABLE: "links",
     FaultClass.PSU: "power", FaultClass.COOLING: "cooling",
 }  # fmt: skip
-"""The group of defects in which the planner counts a finding; what is missing is counted as unknown."""
+"""{fault class: the group of defects in which the planner counts it}; other classes count as unknown."""
 
 
 def _xids(*codes: int) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ CHECKS_OF = {
                 "kernel/machine-check", "kernel/amdgpu-deferred", "kernel/amdgpu-reset",
                 *_xids(46, 62, 109, 110, 119, 120, 143, 154, 156, 158, 159, 169)),
 }  # fmt: skip
-"""The same of what is observed between tests, by patterns; a driver's and the kernel's errors as in their policies."""
+"""{group: patterns of checks observed between tests}; a driver's and the kernel's errors as in their policies."""
 NO_PART = ("node", "pci")
 """Kinds of devices that name no part: a GPU that no longer answers is known by its address alone."""
 OF_HOST = (
@@ -57,14 +57,14 @@ OF_HOST = (
     FaultClass.COOLING,
     "machine_checks*", "edac_*", "kernel/machine-check", "kernel/memory-*", "kernel/disk-*", "kernel/network",
 )  # fmt: skip
-"""Fault classes and patterns of checks that are of no GPU, also where their device names no part."""
+"""Fault classes and patterns of checks that concern no GPU, even where their device names no part."""
 
 
 def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
     """Returns the failures since then, by node and time: moves from service to a broken state.
 
-    Of present machines; ``former``: of those that had the nodes' names before as well. What a machine that was returned
-    did says nothing of the one in its place, and much of how often a place of the fleet fails.
+    Those of present machines; with ``former``, also of earlier machines with these names. Those say nothing about the
+    present machine, but much about how often a place in the fleet fails.
     """
     with reading() as session:
         return within(session, moment, former=former)
@@ -73,7 +73,7 @@ def since(moment: datetime.datetime, *, former: bool = False) -> list[Failure]:
 def within(session: Session, moment: datetime.datetime, node: str = "", *, former: bool = False) -> list[Failure]:
     """As ``since``, in the caller's transaction; of ``node`` alone if it is given.
 
-    Read are those moves alone by which a node leaves service or enters it: tests in service make many more.
+    Reads only the moves by which a node leaves or enters service, or is retired: tests in service make many more.
     """
     when = EventRow.id, EventRow.node, EventRow.at, EventRow.after
     columns = (*when, EventRow.from_state, EventRow.to_state, EventRow.evidence)
@@ -100,8 +100,8 @@ def within(session: Session, moment: datetime.datetime, node: str = "", *, forme
 
 
 def served(until: datetime.datetime, *, former: bool = False) -> dict[str, datetime.datetime]:
-    """Returns when each node first entered production, for those that had by then: the present machine, or with
-    ``former`` whichever had its name.
+    """Returns when each node first entered production, if before ``until``: its present machine or, with ``former``,
+    any machine that had its name.
     """
     entered = (
         select(EventRow.node, func.min(EventRow.at))
@@ -117,7 +117,7 @@ def served(until: datetime.datetime, *, former: bool = False) -> dict[str, datet
 
 @dataclasses.dataclass(frozen=True)
 class _Spell:
-    """Out of service: the moves with which it began and ended (None: it lasts)."""
+    """A time out of service: the moves with which it began and ended (None: it lasts)."""
 
     left: Any
     over: Any = None
@@ -129,10 +129,10 @@ class _Spell:
 
 
 def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
-    """What was found from each node's entry into service before it left to its return, and when that was.
+    """The failures with what was found from the node's entry into service, before it left, until its return.
 
-    By the numbers of stages: a clock that was wrong meanwhile charges a failure with nothing of another one. Some
-    queries for a batch of nodes, however often each failed.
+    Ordered by the ids of stages, so that a wrong clock does not charge a failure with another's findings. The number of
+    queries per batch of nodes does not depend on how often each failed.
     """
     by_node: dict[str, list[_Spell]] = collections.defaultdict(list)
     for spell in spells:
@@ -146,7 +146,7 @@ def _failures(session: Session, spells: Sequence[_Spell]) -> list[Failure]:
 
 
 def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: list[Any]) -> Failure:
-    """``entries``, ``findings``, ``placed``: all rows of the node; those of the time of ``spell`` count."""
+    """``entries``, ``findings``, ``placed``: all rows of the node; only those during ``spell`` count."""
     left, back = spell.left, spell.back
     entered = max((each.after for each in entries if each.id < left.id), default=0)
     own = [each for each in findings if each.id > entered and (back is None or each.id <= back.after)]
@@ -163,12 +163,10 @@ def _failure(spell: _Spell, entries: list[Any], findings: list[Any], placed: lis
 
 
 def _suspected(faults: Sequence[tuple[str, str]], known: Collection[str]) -> Collection[str]:
-    """Where the part sat that failed: of the slots with ``known`` parts, those that the faults, (device, fault class or
-    check), name.
+    """The slots of the part that failed: those of ``known`` that the ``faults`` (device, fault class or check) name.
 
-    A part without a serial of its own, such as a NIC, a power supply or a DIMM, goes by its board or system: that a
-    GPU was replaced says nothing of it. Of a fault that names no part, such as a crash, whatever was replaced may have
-    been the part.
+    A part without its own serial, such as a NIC, a power supply or a DIMM, counts as replaced with its board or system,
+    not with a GPU. If no fault names a part, as with a crash, any part may have failed.
     """
     if named := {device for device, _ in faults}.intersection(known):
         return named
@@ -177,7 +175,7 @@ def _suspected(faults: Sequence[tuple[str, str]], known: Collection[str]) -> Col
 
 
 def _removed(placed: list[Any], slots: Collection[str], first: int, last: int) -> set[int]:
-    """The parts that left one of ``slots`` between these stages, and are not on the node after the last one.
+    """The ids of the parts that left one of ``slots`` between these stages and are not in the node after the last one.
 
     A GPU that moved to another slot, or came back, was not replaced.
     """
@@ -221,7 +219,7 @@ def _group(fault_class: str, stage: str) -> str:
 
 
 def group_seen(check: str) -> str:
-    """Returns the group of what was observed between tests."""
+    """Returns the group of a check that was observed between tests."""
     return next((group for group, checks in CHECKS_OF.items() if _matches(check, checks)), "unknown")
 
 

@@ -48,7 +48,7 @@ def matching(result: StageResult, run_id: str, *, simulated: bool, before: datet
 def observe(
     session: Session, run: RunRow, result: StageResult, unsure: Collection[str] = (), *, simulated: bool
 ) -> None:
-    """Keep the digests of a result, and promote what they complete, in the caller's transaction.
+    """Keep the digests of a result, and promote goldens on which they now agree, in the caller's transaction.
 
     Digests of the slots ``unsure``, whose part is not known, are left out.
     """
@@ -66,7 +66,7 @@ def observe(
         for each in answers
     ]  # fmt: skip
     ids = {each.golden_id for each in sightings}
-    # Of these parts alone: the whole fleet's would be read within the one transaction that may write.
+    # Only of these parts: the whole fleet's would be read within the one transaction that may write.
     before = _sightings(session, ids, None, DigestRow.subject.in_({each.subject for each in sightings}))
     known = {(each.golden_id, each.subject, each.digest) for each in before}
     fresh = [each for each in sightings if (each.golden_id, each.subject, each.digest) not in known]
@@ -88,12 +88,12 @@ def find(*, withdrawn: bool = False) -> list[KeptGolden]:
 def withdraw(identity: str, person: str, reason: str) -> tuple[KeptGolden, list[str]]:
     """End a golden, or discard the digests of a key without one; devices then have to agree again.
 
-    Verdicts that cite it stay; returned with it are the parts that only differed from it, and are no suspects any
-    more. Raises UnknownGolden, and NoPerson without a named person and a reason.
+    Verdicts that cite it stay. Returns it, and the parts that are no longer suspects because they only differed from
+    it. Raises UnknownGolden, and NoPerson without a named person and a reason.
     """
     check_decision(person, reason, f"{identity} is not withdrawn")
     with writing() as session:
-        lock_machines(session)  # first, as a task that records: in the other order the two wait for each other
+        lock_machines(session)  # first, as in a task that records: the other order could deadlock with it
         access.take_turns(session, "golden")  # one that is promoted at this moment is withdrawn too
         row = next(iter(_current(session, {identity}, None)), None)
         if row is None:
@@ -186,7 +186,7 @@ def _current(session: Session, ids: Collection[str], before: datetime.datetime |
 def _sightings(
     session: Session, ids: Collection[str], before: datetime.datetime | None, *which: ColumnElement[bool]
 ) -> list[Sighting]:
-    """What was seen of these keys since each was last withdrawn, oldest first; of all of it, what is ``which``."""
+    """The digests of these goldens since each was last withdrawn, oldest first; only those that match ``which``."""
     ended = select(GoldenRow.golden_id, func.max(GoldenRow.ended_after).label("after")).where(
         GoldenRow.golden_id.in_(ids), GoldenRow.withdrawn_at.is_not(None)
     )
@@ -199,7 +199,7 @@ def _sightings(
 
 
 def _voting(session: Session, sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Those of machines that are in the fleet and not out of service: one that is gone cannot agree any more."""
+    """Those of machines that are in the fleet and not out of service: a machine that is gone can no longer agree."""
     names = {each.node for each in sightings}
     rows = session.execute(select(NodeRow.name, NodeRow.state, NodeRow.machine).where(NodeRow.name.in_(names)))
     present = {(row.name, row.machine) for row in rows if State(row.state) not in NOT_PEERS}

@@ -1,8 +1,8 @@
 """Observations of nodes between tests: once for each check, part, boot and source, with the action that follows.
 
-What one source says changes nothing of what another saw: one that may cause little can neither end a state of the sweep
-nor add to its count. An observation is one machine's and one spell's in service (``HealthRow.spell``): when the node is
-back, repaired and tested, what is seen then is new, and what was seen or done before withdraws it no more.
+Sources are kept apart: one that may cause little can neither end a state that the sweep reported nor add to its count.
+An observation belongs to one machine and one spell in service (``HealthRow.spell``): once the node is back, repaired
+and tested, observations are new, and earlier ones no longer withdraw it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ LEAVE = [each for each in HealthAction if each.leaves]
 RECENT = datetime.timedelta(seconds=WITHIN_S_MAX)
 PRESENT = HealthRow.machine == NodeRow.machine
 THIS_SPELL = PRESENT & (HealthRow.spell == NodeRow.spell)
-"""Of a query that joins both: rows of the node's present machine, and of its spell in service, or since."""
+"""For a query that joins both tables: rows of the node's present machine and present spell."""
 
 
 def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.datetime | None = None) -> list[Observation]:
-    """Record reports, in one transaction. Returns the observations that are new, or of which more follows than before.
+    """Record reports in one transaction. Returns the observations that are new or now demand a graver action.
 
     Raises UnknownNode, and records nothing, if one of the nodes is not enrolled.
     """
@@ -73,7 +73,7 @@ def record(reports: Sequence[Report], policy: HealthPolicy, now: datetime.dateti
 
 
 def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str], str]:
-    """(node, boot id of a report) → boot id; a source that tells none means the boot of the node's last sweep."""
+    """{(node, boot id of a report): boot id}; a report without one gets the boot of the node's last sweep."""
     names = sorted({each.node for each in reports if not each.boot_id})
     swept = {row.node: row.boot_id for row in session.scalars(_sweeps(names))}
     return {(each.node, each.boot_id): each.boot_id or swept.get(each.node, "") for each in reports}
@@ -82,8 +82,8 @@ def _boots(session: Session, reports: Sequence[Report]) -> dict[tuple[str, str],
 def _known(
     session: Session, names: Collection[str], boots: Collection[str], since: datetime.datetime
 ) -> dict[str, Rows]:
-    """The rows of these boots, the states that are not over, and the events seen since; so the cost does not grow with
-    the node's age.
+    """The rows of these boots, the states that are not over, and the events seen since then. The cost does not grow
+    with the node's age.
     """
     states = HealthRow.bad.is_not(None) & ~HealthRow.over
     events = HealthRow.bad.is_(None) & (HealthRow.last_seen >= since)
@@ -123,7 +123,7 @@ def _observe(
         track = rules.step(_track(row) if row else None, seen.bad, at, policy, report.uptime_s, every_s)
     if row is None:
         if seen.bad is not None and track is None:
-            return None  # a state that is good, or of a node that still comes up
+            return None  # a good state, or one of a node that is still booting
         if not share.take(known):
             part, check = "node", f"{OTHERS}/{report.source}"
             row = next(iter(_others(session, node, known, check)), None)
@@ -143,7 +143,7 @@ def _observe(
 
 
 def _others(session: Session, node: NodeRow, known: Rows, check: str) -> list[HealthRow]:
-    """The row of a source for what is not kept apart, whatever the boot."""
+    """The row that counts what has no row of its own (``OTHERS``), whatever the boot."""
     if not known["node", check]:
         query = select(HealthRow).where(HealthRow.node == node.name, HealthRow.machine == node.machine)
         known["node", check] = list(session.scalars(query.where(HealthRow.check == check).limit(1)))
@@ -157,10 +157,10 @@ def _add(row: HealthRow, report: Report, seen: Reading, track: Track | None, at:
     times = min(seen.count, COUNT_MAX) if track is None else int(track.bad)
     if times:
         row.count = min(row.count + times, COUNT_MAX)
-        row.last_seen = at  # also where a clock ahead has written a later time
+        row.last_seen = at  # even if a clock that was ahead wrote a later time
         row.recent = [list(each) for each in rules.remember(_recent(row), row.last_seen.timestamp(), times)]
     if track is None:
-        row.state_at = min(seen.at, at) if seen.at else row.state_at  # a clock ahead hides no later event
+        row.state_at = min(seen.at, at) if seen.at else row.state_at  # a clock ahead must hide no later event
         return
     row.bad, row.state_since, row.state_at = track.bad, track.since, track.at
     row.down_s, row.flaps, row.over = track.down_s, track.flaps, track.over
@@ -170,10 +170,10 @@ def _decide(
     session: Session, node: NodeRow, row: HealthRow, policy: HealthPolicy, at: datetime.datetime, *,
     rate: float | None, fresh: bool, again: bool, share: Share,
 ) -> Observation | None:  # fmt: skip
-    """By this reading's ``rate``; the row keeps the highest.
+    """Set the action of the row; returns the observation if it is new or its action became graver, else None.
 
-    ``again``: whether it is an event, or a state that went bad again. What is good again causes nothing new, and
-    what is due stays due until it is over; what causes nothing by itself does not make it due once more.
+    ``rate``: of this reading; the row keeps the highest. ``again``: an event, or a state that went bad again. An action
+    stays due until the state is over; a reading that demands none does not make it due again.
     """
     before = HealthAction(row.action)
     if row.over:
@@ -225,7 +225,7 @@ def _to_observation(row: HealthRow, spell: int = 0) -> Observation:
 
 
 def of_node(node: str, limit: int | None = 100, *, lasting: bool = False) -> list[Observation]:
-    """What was observed of the node's machine, or of it what is not over, seen last first. Raises UnknownNode."""
+    """The observations of the node's machine, last seen first; only lasting ones if ``lasting``. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
         over = HealthRow.bad.is_not(None) & (HealthRow.over | (HealthRow.spell < row.spell))
@@ -235,14 +235,14 @@ def of_node(node: str, limit: int | None = 100, *, lasting: bool = False) -> lis
 
 
 def of_id(node: str, number: int) -> Observation | None:
-    """Returns what was observed of the node's present machine under this number. Raises UnknownNode."""
+    """Returns the observation of the node's present machine with this id, if any. Raises UnknownNode."""
     with reading() as session:
         row, found = access.node_row(session, node), session.get(HealthRow, number)
         return _to_observation(found) if found and (found.node, found.machine) == (node, row.machine) else None
 
 
 def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
-    """Returns what was observed of present machines and seen since then, of ``node`` alone if given, by time."""
+    """Returns the observations of present machines, or only of ``node``, that were seen since then, by time."""
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)
@@ -256,11 +256,11 @@ def recorded(since: datetime.datetime, node: str = "") -> list[Observation]:
 
 
 def open_in_service(since: datetime.datetime, node: str = "") -> list[Observation]:
-    """Returns what is not over of nodes in service, or of this one, seen since they entered it, by node and time.
+    """Returns the observations of this spell that are not over, of nodes in service or only ``node``, by node and time.
 
-    Of states that no sweep reads again and for which something was done, and of events from which nothing more
-    follows, those that were seen since then: a node that is busy for longer, or that the circuit breaker holds, leaves
-    for the others once it can. One in shadow mode never leaves.
+    States that were acted on and that no sweep reads again, and events that demand nothing more, count only if seen
+    since then. The others stay, so that a node that was busy, or that the circuit breaker holds, leaves service once
+    it can. A node in shadow mode never leaves.
     """
     unacted = HealthRow.acted == ""
     leaves = HealthRow.bad.is_(None) & HealthRow.action.in_(LEAVE) & unacted & ~NodeRow.shadow
@@ -278,7 +278,7 @@ def open_in_service(since: datetime.datetime, node: str = "") -> list[Observatio
 
 
 def urgent() -> dict[str, Urgent]:
-    """{node: what was observed of its present machine, and demands a test}."""
+    """{node: the latest observation of its present machine that demands a test}."""
     found: dict[str, Urgent] = {}
     query = (
         select(HealthRow)
@@ -294,10 +294,10 @@ def urgent() -> dict[str, Urgent]:
 
 
 def judged_until() -> dict[str, datetime.datetime]:
-    """{node in service: until when tests judged what its kernel said}.
+    """{node in service: the time up to which tests judged its kernel log}.
 
-    That is the end of the last stage before it entered service that read the kernel's log, or when that was recorded if
-    the node's clock is ahead. Without one, and of a node that was swept since, it is when the node entered service.
+    This is the end of the last stage before it entered service that read the kernel's log, or when that was recorded if
+    the node's clock is ahead. Without one, or if the node was swept since, it is when the node entered service.
     """
     entries = select(func.max(EventRow.id)).where(access.ENTERS).group_by(EventRow.node)
     read = select(MeasurementRow.id).where(MeasurementRow.stage == StageRow.id, MeasurementRow.metric == OLDEST)
@@ -316,7 +316,7 @@ def judged_until() -> dict[str, datetime.datetime]:
 
 
 def cursors(nodes: Iterable[str]) -> dict[str, Cursor]:
-    """{node: where its last sweep ended}; of a machine that was never swept, its beginning."""
+    """{node: where its last sweep ended}; an empty cursor for a machine that was never swept."""
     names = list(nodes)
     kept: dict[str, Cursor] = {}
     with reading() as session:
@@ -341,7 +341,7 @@ def _store_cursor(session: Session, cursor: Cursor, node: NodeRow) -> None:
 
 
 def withdraw(observation: Observation, why: str) -> Node:
-    """Move the node into quarantine for an observation, unless the circuit breaker holds that.
+    """Move the node into quarantine for an observation, unless the circuit breaker prevents it.
 
     Raises IllegalMove with ``Refusal.SHADOW`` for a node in shadow mode, ``Refusal.BREAKER`` if the breaker is open,
     ``Refusal.LEASED`` while a run holds the node, since its verdict comes; UnknownNode.
@@ -372,7 +372,7 @@ def note_acted(observation: Observation, acted: str) -> None:
 
 
 def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Counter[tuple[str, bool]]:
-    """Returns how many observations seen since then say that data was corrupted, by check and if it was simulated."""
+    """Returns {(check, whether simulated): how many observations seen since then say that data was corrupted}."""
     lately = HealthRow.last_seen >= since
     with reading() as session:
         checks = filter(policy.may_corrupt, session.scalars(select(HealthRow.check).where(lately).distinct()))
@@ -383,7 +383,7 @@ def corrupted(since: datetime.datetime, policy: HealthPolicy) -> collections.Cou
 
 
 def corrupting(node: str) -> Observation | None:
-    """Returns the observation for which the node left service at once the last time, None without one."""
+    """Returns the last observation of this spell for which the node was withdrawn at once, None without one."""
     query = (
         select(HealthRow)
         .join(NodeRow, NodeRow.name == HealthRow.node)

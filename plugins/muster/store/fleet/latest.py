@@ -1,4 +1,4 @@
-"""The latest conclusive results of every node, as their nodes sent them: for judging a whole fleet at once."""
+"""The latest conclusive results of every node, as the nodes sent them, for judging a whole fleet at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.store.testing.stages import CHASSIS, RESULT
 from muster_criteria.model import Verdict
 
 BATCH = 100
-"""Stages whose results are read at a time; a result has up to some hundred kilobytes."""
+"""Number of stages whose results are read at a time; a result has up to some hundred kilobytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,9 @@ def stages(sku: str, stage: str, level: str, *, simulated: bool) -> Iterator[Lat
 
 
 def conclusive(node: str = "") -> list[tuple[str, str, str, bool]]:
-    """(SKU, stage, level, whether simulated) of all that ``node``, or any, has a conclusive verdict on, in order.
+    """(SKU, stage, level, whether simulated) of all conclusive verdicts, or only those on ``node``, sorted.
 
-    A retired node's SKU file may be gone.
+    Without retired nodes, whose SKU file may be gone.
     """
     query = (
         select(NodeRow.sku, StageRow.stage, StageRow.level, NodeRow.simulated)

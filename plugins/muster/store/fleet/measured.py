@@ -1,8 +1,8 @@
 """Recorded measurements as readings (``fleet.series.readings`` of the criteria), of which peers and histories are made.
 
-Only what a conclusive test found on a machine that was not failed by it counts. What was measured at another level,
-with other parameters of the probe, or with other work and other warmth, is another quantity; real and simulated nodes
-are never put together.
+Only stages that ended conclusively and without FAIL count. Values measured at another level, with other parameters of
+the probe, or after other work and so at another temperature, are another quantity; real and simulated nodes are never
+mixed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ ZONE = "cooling_zone"
 """A node's label: nodes with the same value share cooling air. Nodes without it share one zone."""
 
 VISITS = 5
-"""Number of each node's latest visits in peer statistics. The last visit gives the usual values; all visits give how
-far a device differs from its own past, for which three visits of the past and two later readings are needed."""
+"""Number of each node's latest visits in peer statistics. The last visit gives the usual values; all visits show how
+far a device differs from its own past, which takes three past visits and two later readings."""
 
 
 def fleet_readings(
     sku: str, level: str, metrics: Iterable[str], work: Mapping[str, str], *, simulated: bool, visits: int = VISITS
 ) -> pd.DataFrame:
-    """What the latest ``visits`` of every node of that SKU, at that level, measured of these metrics.
+    """The readings of these metrics from the latest ``visits`` of every node of that SKU at that level.
 
-    ``work``: what the probes have to do (``work.work_of``); what one measured with other parameters is left out.
+    ``work``: what the probes have to do (``work.work_of``); readings with other parameters are left out.
     """
     fleet = (NodeRow.sku == sku, NodeRow.simulated == simulated)
     with reading() as session:
@@ -62,10 +62,10 @@ def node_readings(
     visits: int,
     before: datetime.datetime | None = None,
 ) -> pd.DataFrame:
-    """What the node's own latest ``visits`` at that level measured, without run ``run_id``, up to ``before`` (now).
+    """The readings of the node's own latest ``visits`` at that level, without run ``run_id``, up to ``before`` (now).
 
-    ``work``: as in ``fleet_readings``. Parts are followed by their serials: what was measured on another part in the
-    same slot is left out. Raises UnknownNode.
+    ``work``: as in ``fleet_readings``. Parts are followed by their serials: readings of another part in the same slot
+    are left out. Raises UnknownNode.
     """
     with reading() as session:
         access.node_row(session, node)
@@ -121,7 +121,7 @@ def _visits(
     latest_first = func.row_number().over(
         partition_by=(RunRow.node, StageRow.stage), order_by=(StageRow.origin.desc(), StageRow.id.desc())
     )
-    # Ids alone are ranked: kilobytes of each visit would be sorted with them.
+    # Rank only the ids: otherwise kilobytes of each visit would be sorted with them.
     ranked = (
         select(StageRow.id, latest_first.label("place"))
         .join(RunRow, StageRow.run == RunRow.id)
@@ -194,7 +194,7 @@ def _batch(
         cast(MeasurementRow.labels, Text).label("labels"),
     ).where(
         MeasurementRow.stage.in_(list(origin)), MeasurementRow.metric.in_(metrics), MeasurementRow.value.is_not(None),
-        MeasurementRow.probe != FLEET_PROBE,  # the judge's own words are no measurements
+        MeasurementRow.probe != FLEET_PROBE,  # the judge's own figures are no measurements
     ).order_by(MeasurementRow.id)  # fmt: skip
     named: dict[str, str] = {}
 
@@ -214,7 +214,7 @@ def _batch(
 def _parts_since(
     session: Session, nodes: Sequence[str], before: datetime.datetime | None
 ) -> dict[tuple[str, str], int]:
-    """{(node, slot): the node's last stage before the part came that sat there at ``before`` (now)}."""
+    """{(node, slot): the node's last stage before it got the part that sat there at ``before`` (now)}."""
     query = select(PlacementRow.node, PlacementRow.slot, PlacementRow.after)
     if before is None:
         query = query.where(PlacementRow.until.is_(None))

@@ -1,4 +1,4 @@
-"""Stages that ended well, held against the failures that followed."""
+"""Stages that ended with PASS or WARN, compared with the failures that followed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_nodes(nodes: Collection[str], moment: datetime.datetime) -> list[Pass]:
 def counts(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool
 ) -> dict[str, dict[tuple[str, str], int]]:
-    """Returns by node how often each (level, stage) ended so between these moments, of real or of simulated nodes."""
+    """Returns {node: {(level, stage): how often it ended with PASS or WARN between these moments}}."""
     what = select(RunRow.node, RunRow.level, StageRow.stage, func.count(StageRow.id))
     query = _passes(what, since).where(StageRow.recorded_at < until, NodeRow.simulated == simulated)
     found: dict[str, dict[tuple[str, str], int]] = {}
@@ -42,7 +42,7 @@ def counts(
 
 
 def missed(failed: Sequence[Failure]) -> list[Escape]:
-    """Returns the failures with the passes that had let them through."""
+    """Returns the failures with the passes that had missed them."""
     from muster.rules.idle.worth import visible  # brings numpy, which a DAG file may not load
 
     if not failed:

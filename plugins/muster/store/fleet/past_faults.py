@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def previous(result: StageResult, node: str, run_id: str, before: datetime.datetime | None = None) -> dict[str, int]:
     """{device: in how many runs its part failed}, without run ``run_id``, up to ``before`` (now).
 
-    The parts are those that ``result`` found, or, where it has no serials, those recorded for the node. What carries no
-    serial is followed by its name, since the machine has the node's name. Findings that several devices or nodes had in
-    common do not count. Raises UnknownNode.
+    The parts are those that ``result`` found or, where it has no serials, those recorded for the node. A device without
+    a serial is followed by its name on this machine. Findings that several devices or nodes had in common do not count.
+    Raises UnknownNode.
     """
     moment = before or access.now()
     reported = result.identity.get("serials")
@@ -57,7 +57,7 @@ def _failures(before: datetime.datetime) -> Select[str, str, int, int, int]:
 
 
 def _places(session: Session, serials: Mapping[str, str]) -> list[Any]:
-    """Wherever parts with these serials, by slot, have sat."""
+    """All placements of the parts with these serials, {slot: serial}."""
     if not serials:
         return []
     places = select(
@@ -68,7 +68,7 @@ def _places(session: Session, serials: Mapping[str, str]) -> list[Any]:
 
 
 def _of_parts(found: Sequence[Any], sat: Sequence[Any], serials: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """(device as it is called now, run) of each failure of a part with a serial, wherever it sat then."""
+    """(device by its present name, run) of each failure of a part with a serial, wherever it sat then."""
     now = {(kind_of(slot), serial): slot for slot, serial in serials.items()}
     for place in sat:
         for node, device, run, stage, _ in found:
@@ -78,7 +78,7 @@ def _of_parts(found: Sequence[Any], sat: Sequence[Any], serials: Mapping[str, st
 
 
 def _of_names(found: Sequence[Any], node: NodeRow, serials: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """(device, run) of each failure on this machine of what has no serial: the node itself, a disk, a CPU."""
+    """(device, run) of each failure on this machine of a device without a serial: the node itself, a disk, a CPU."""
     for name, device, run, _, machine in found:
         if (name, machine) == (node.name, node.machine) and device not in serials:
             yield device, run

@@ -1,4 +1,4 @@
-"""Peer snapshots as they are kept: one for each SKU and level, of real and of simulated nodes, numbered by content."""
+"""The stored peer snapshots, for each SKU and level, of real and of simulated nodes; versions follow the content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def keep(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSnapshot:
-    """Write a snapshot down; the same one again changes nothing."""
+    """Store a snapshot; storing the same one again changes nothing."""
     with writing() as session:
         row = session.scalar(_snapshots(sku, level, simulated).where(SnapshotRow.version == snapshot.version))
         if row is None:
@@ -31,7 +31,7 @@ def keep(snapshot: Snapshot, sku: str, level: str, *, simulated: bool) -> KeptSn
 
 
 def latest(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
-    """The last snapshot that was made, by which such a node is judged now, if there is one."""
+    """The newest snapshot, by which such nodes are judged now, if there is one."""
     newest = _snapshots(sku, level, simulated).order_by(SnapshotRow.id.desc())
     with reading() as session:
         row = session.scalar(newest.limit(1))
@@ -39,7 +39,7 @@ def latest(sku: str, level: str, *, simulated: bool) -> KeptSnapshot | None:
 
 
 def load(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
-    """The snapshot of that version. Raises UnknownSnapshot if there is none of such nodes, or it cannot be read."""
+    """The snapshot with that version. Raises UnknownSnapshot if there is none for such nodes, or it cannot be read."""
     from muster_criteria.fleet.peers.snapshot import Snapshot
 
     with reading() as session:
@@ -56,8 +56,8 @@ def load(version: str, sku: str, level: str, *, simulated: bool) -> Snapshot:
 
 
 def bands(version: str, sku: str, level: str, *, simulated: bool) -> dict[Key, Band]:
-    """What is usual among the peers by that snapshot; empty if it is not kept, or was made by another version of
-    Muster."""
+    """The usual range of each figure among the peers by that snapshot; empty if it is not kept, or cannot be read by
+    this version of Muster."""
     with reading() as session:
         data = session.scalar(_snapshots(sku, level, simulated, SnapshotRow.data).where(SnapshotRow.version == version))
     try:

@@ -32,15 +32,15 @@ TEXT_MAX = 500
 PROVED = "its repair is proved"
 ACTOR = "muster-repair"
 PROOF_BEGINS = datetime.timedelta(hours=6)
-"""How long a repaired node waits for its test, and keeps others from their repair: later, that one may not begin."""
+"""How long a repaired node whose test has not begun keeps others from their repair: it may never begin."""
 
 
 def open_incident(node: str, fault: Fault, why: str, prove: Sequence[str] = (), level: str = "") -> Incident:
     """Return the node's open incident of that fault, or open one. Raises UnknownNode.
 
-    One of a part that was replaced is closed: the fault of the new part is another. Of a fault that came back, evidence
-    is due again: what was taken shows another machine, or was taken before the node served again. ``prove``: the stages
-    that have to pass, at ``level`` at least, before a repair counts.
+    An incident of a part that was replaced is closed, since the new part's fault is another one. If a fault came back,
+    evidence that was taken on another machine, or before the node served again, is dropped and due again. ``prove``:
+    the stages that have to pass, at ``level`` at least, before a repair counts.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -78,8 +78,8 @@ def ask(incident: int, why: str) -> None:
 
 
 def wait(incident: int, why: str, *, asks: bool = False) -> None:
-    """Note why the next repair does not begin yet, and whether a person is asked about that. The node's history says it
-    once, when the waiting begins.
+    """Note why the next repair does not begin yet, and whether a person is asked. The node's history gets one remark,
+    when the waiting begins.
     """
     with writing() as session:
         row = _row(session, incident)
@@ -105,7 +105,7 @@ def keep_bundle(incident: int, bundle: Bundle) -> Incident:
 
 
 def close(incident: int, why: str, actor: str = ACTOR) -> None:
-    """Close an incident. Harmless if it is closed. Raises UnknownIncident."""
+    """Close an incident; does nothing if it is closed already. Raises UnknownIncident."""
     with writing() as session:
         row, node = _locked(session, incident)
         if row.closed_at is None:
@@ -113,7 +113,7 @@ def close(incident: int, why: str, actor: str = ACTOR) -> None:
 
 
 def get_incident(incident: int) -> Incident:
-    """Raises UnknownIncident."""
+    """The incident with this number. Raises UnknownIncident."""
     with reading() as session:
         return to_incident(_row(session, incident))
 
@@ -150,7 +150,7 @@ def history(incident: Incident) -> list[Attempt]:
 
 
 def foreseen(node: str, fault: Fault) -> tuple[Fault, list[Attempt]]:
-    """(the fault with its part, the attempts that count) as an incident of it would have them. Raises UnknownNode."""
+    """(the fault with its part, the attempts that count), as for an incident of the fault. Raises UnknownNode."""
     with reading() as session:
         row = access.node_row(session, node)
         found = (each.part for each in _open(session, row, fault) if not incidents.replaced_by(session, each))
@@ -172,9 +172,9 @@ def under_way(node: str) -> dict[str, dict[str, str]]:
 
 
 def _under_way(session: Session, node: NodeRow) -> dict[str, dict[str, str]]:
-    """Those whose attempt is not over, and those whose test that proves it is under way, or may begin soon.
+    """``under_way``: nodes whose attempt is not over, or whose proving test is under way or may begin soon.
 
-    One whose test gave no verdict, or did not begin in time, waits for a person, and keeps no other from its repair.
+    A node whose test gave no verdict, or did not begin in time, waits for a person and blocks no other repair.
     """
     here = (NodeRow.name == AttemptRow.node) & (NodeRow.machine == AttemptRow.machine)
     proving = (AttemptRow.outcome == Outcome.SUCCEEDED) & AttemptRow.proved.is_(None) & (NodeRow.inconclusive == 0)
@@ -234,8 +234,8 @@ def order(attempt: int, before: str, what: str) -> None:
 
 
 def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
-    """Record how an attempt ended, once. After one that succeeded the node is registered, to be tested; after any other
-    it is in quarantine again, for the next rung or a person.
+    """Record how an attempt ended, once. After a success the node becomes registered, to be tested; otherwise it
+    returns to quarantine, for the next rung or a person.
     """
     with writing() as session:
         row = session.get(AttemptRow, attempt)
@@ -258,7 +258,7 @@ def settle(attempt: int, outcome: Outcome, detail: str) -> Attempt:
 def settle_lost(node: str) -> list[Attempt]:
     """End the attempts on a node whose runs were lost: they may have been carried out, so they count.
 
-    Only for the run that holds the node.
+    To be called only for the run that holds the node.
     """
     with reading() as session:
         query = select(AttemptRow.id).where(AttemptRow.node == node, AttemptRow.ended_at.is_(None))
@@ -269,8 +269,8 @@ def settle_lost(node: str) -> list[Attempt]:
 def prove(node: str) -> list[int]:
     """Close the node's incidents that its tests prove to be repaired; returns their numbers. Raises UnknownNode.
 
-    A repair is disproved by a stage that can see the fault and found its part at fault again, and by nothing else. One
-    that did not succeed, or whose part was replaced since, is not what was proved.
+    Only a stage that can see the fault, and found its part at fault again, disproves a repair. An attempt that did not
+    succeed, or whose part was replaced since, is not marked as proved.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -303,7 +303,7 @@ def _move(session: Session, node: NodeRow, row: AttemptRow, to: State, text: str
 
 
 def _days_since(session: Session, row: AttemptRow) -> int:
-    """On how many days stages were recorded after it, by their numbers; ``WINDOW_DAYS_MAX`` at most."""
+    """The number of days with stages recorded after the attempt, by their ids; ``WINDOW_DAYS_MAX`` at most."""
     found, since = 0, row.ended_at or row.reserved_at
     while found < WINDOW_DAYS_MAX:
         later = select(StageRow.recorded_at).where(StageRow.id > row.after, StageRow.recorded_at >= since)
@@ -332,13 +332,13 @@ def _attempts(session: Session, node: str, machine: int, part: str) -> list[Atte
 
 
 def _open(session: Session, node: NodeRow, fault: Fault) -> list[IncidentRow]:
-    """The open incidents of that class and device of the node's machine, of another part each."""
+    """The open incidents of the node's machine with that fault class and device, each of another part."""
     same = (fault.fault_class, fault.device)
     return [each for each in incidents.open_now(session, node) if (each.fault_class, each.device) == same]
 
 
 def _outdated(session: Session, node: NodeRow, incident: IncidentRow) -> bool:
-    """Whether the incident's evidence was not taken of the node, or the node entered service since."""
+    """Whether the incident's evidence was not taken on this node, or the node entered service since."""
     here = EventRow.node == node.name
     taken = select(func.max(EventRow.id)).where(here, EventRow.evidence["bundle"].as_string() == incident.bundle)
     last = session.scalar(taken)
@@ -352,7 +352,7 @@ def _close(session: Session, node: NodeRow, row: IncidentRow, why: str, actor: s
 
 
 def _part(session: Session, node: str, fault: Fault) -> str:
-    """The fault's part; "" for one that is not known to be in the node, whatever its slot holds."""
+    """The fault's part; "" if it is not known to be in the node, even if its slot holds another."""
     serials = current_serials(session, node)
     if fault.part:
         return fault.part if fault.part in {subject_of(slot, serials) for slot in serials} else ""
@@ -367,7 +367,7 @@ def _row(session: Session, incident: int) -> IncidentRow:
 
 
 def _locked(session: Session, incident: int) -> tuple[IncidentRow, NodeRow]:
-    """The incident as it is once its node is locked, and that node."""
+    """The incident, read after its node is locked, and that node."""
     row = _row(session, incident)
     node = access.node_row(session, row.node, lock=True)
     session.refresh(row)

@@ -56,7 +56,7 @@ def work(sku: str, revision: str, level: str) -> dict[str, str]:
 
 
 def works(session: Session, cited: Collection[tuple[str, str]], level: str) -> dict[tuple[str, str], dict[str, str]]:
-    """{(SKU, revision): what the probes had to do (``work.work_of``)} of those cited that are kept."""
+    """{(SKU, revision): what the probes had to do (``work.work_of``)} for those of ``cited`` that are kept."""
     from muster_criteria.sku_files.work import work_of
 
     row = (RevisionRow.sku, RevisionRow.revision)
@@ -81,7 +81,7 @@ def keep_revision(session: Session, sku: str, revision: str) -> None:
 
 @functools.lru_cache(maxsize=32)
 def _content(sku: str, revision: str, folders: tuple[Path, ...]) -> str | None:
-    """The SKU's files as JSON; None, which is logged once a process, if they are not at that revision any more."""
+    """The SKU's files as JSON; None, logged once per process, if they are no longer at that revision."""
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import load_sku
 

@@ -1,4 +1,4 @@
-"""What the planner learned of the fleet's risk, once a day."""
+"""The model of the fleet's risk that the planner learns once a day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of_day(day: datetime.date) -> str | None:
 
 
 def keep(day: datetime.date, content: str) -> None:
-    """Write down what was learned on that day, in place of all that was kept before."""
+    """Store what was learned on that day, in place of everything stored before."""
     try:
         with writing() as session:
             session.execute(delete(RiskRow))

@@ -22,7 +22,7 @@ STAGE = "intake"
 def versions(
     sku: str, node: str, parts: Collection[str], *, simulated: bool, before: datetime.datetime | None = None
 ) -> Running:
-    """By part, the versions that the other nodes of the SKU run, and on how many; as recorded ``before`` (now)."""
+    """{part: {version: how many other nodes of the SKU run it}}, as recorded ``before`` (now)."""
     if not parts:
         return {}
     latest = (

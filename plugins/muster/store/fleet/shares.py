@@ -1,7 +1,7 @@
-"""How much of a machine's observations one source may fill, so that rows and cost are bounded over its life.
+"""How many observations of a machine one source may keep, so that rows and cost are bounded over its life.
 
 A reporter (a node's root through the sweep, a scheduler's users through its epilog, the holder of a token) can
-only push out what the same source reported, and of that only what nothing follows from any more.
+displace only observations of the same source, and only those that cause nothing any more.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from muster.store.database.models import EventRow, NodeRow
 from muster_criteria.health.policy import HealthAction
 
 ROWS_MAX = 500
-"""Observations that are kept of one machine from one source: for a new one, the oldest goes that nothing follows from
-any more; where there is none, the new one counts as ``OTHERS``."""
+"""How many observations of one machine are kept from one source. A new one replaces the oldest that causes nothing any
+more; if there is none, it counts as ``OTHERS``."""
 EVENTS_MAX = 50
-"""Remarks in a node's history about what one source observed, of a day; more is reported once, as ``MORE_TODAY``."""
+"""Remarks per day in a node's history about what one source observed; one more says ``MORE_TODAY``."""
 DAY = datetime.timedelta(days=1)
 OLD = datetime.timedelta(days=30)
-"""What was due of an event, and is older, holds no place any more."""
+"""An event that was last seen longer ago keeps no row, even if its action was never carried out."""
 OTHERS = "Others"
-"""No source can name a check so: what comes from outside begins with a small letter or a digit."""
+"""No source can use this name: checks from outside begin with a lower-case letter or a digit."""
 FULL = f"no more than {ROWS_MAX} observations of one source are kept apart; what else it reported counts here"
 MORE_TODAY = (
     f"{{source}} has observed more than {EVENTS_MAX} things in a day: what else it observes is no remark here; see "
@@ -38,9 +38,9 @@ MORE_TODAY = (
 
 
 class Share:
-    """What one source has of a machine: rows that are kept, and remarks of the last day in the node's history.
+    """One source's share of a machine: its rows, and its remarks of the last day in the node's history.
 
-    Each is asked of the database once for a report, and only if the report adds to it.
+    Each is read from the database once for a report, and only if the report adds to it.
     """
 
     def __init__(self, session: Session, node: NodeRow, source: str, at: datetime.datetime) -> None:
@@ -63,7 +63,7 @@ class Share:
         return list(self._session.scalars(query.order_by(HealthRow.id.desc())))
 
     def take(self, known: Mapping[tuple[str, str], list[HealthRow]]) -> bool:
-        """Make room for one more row; False if all that are kept are needed."""
+        """Make room for one more row; False if all rows are still needed."""
         if self._room > 0:
             self._room -= 1
             return True
@@ -78,7 +78,7 @@ class Share:
         return False
 
     def _settled(self, row: HealthRow) -> bool:
-        """Whether nothing follows from it any more."""
+        """Whether the row causes nothing any more."""
         done = row.action == HealthAction.NOTE or row.acted != "" or row.last_seen < self._at - OLD
         return row.over or row.spell < self._node.spell or (row.bad is None and done)
 
@@ -89,7 +89,7 @@ class Share:
         return len(self._session.scalars(query.limit(EVENTS_MAX + 1)).all())
 
     def tell(self, text: str, evidence: dict[str, Any]) -> None:
-        """Remark it in the node's history, if its day has room for it."""
+        """Add a remark to the node's history, unless the source has reached its daily limit."""
         if self._told > EVENTS_MAX:
             return
         if self._told == EVENTS_MAX:

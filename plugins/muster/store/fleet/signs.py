@@ -1,4 +1,4 @@
-"""What is known of nodes apart from failures: the last tests, refusals, ends of certificates."""
+"""What is known about nodes besides failures: their last tests, refusals, and ends of certificates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster_criteria.model import Verdict
 from muster_criteria.stages import STAGES
 
 REFUSED = "claim"
-"""The actor of the remark in a node's history that a test of it was refused before it began."""
+"""The actor of the remark in a node's history that says that a test was refused before it began."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """When the node's last test began and ended, and by stage the last one of it, tests that ended SKIPPED apart.
+    """When the node's last test began and ended, and {stage: the same of its last test}, without SKIPPED tests.
 
-    ``skipped``: by list of stages, those of its tests that ended SKIPPED since the last one that did not, of the same
-    stages or a whole one. A short test that is made says nothing of long ones, which users' jobs interrupt.
+    ``skipped``: {list of stages: its tests that ended SKIPPED since the last one of the same stages, or a whole one,
+    that did not}. A short test says nothing about long ones, which users' jobs interrupt.
     """
 
     began: datetime.datetime | None = None
@@ -50,7 +50,7 @@ class Tried:
 def last_tests() -> dict[str, Tried]:
     """{node: its last tests on the present machine}; those that ended SKIPPED count if they began in service.
 
-    One whose end is dated ahead, by a clock that was wrong, counts from then on.
+    A test whose end a wrong clock dated in the future counts from that time on.
     """
     began, ended = func.max(RunRow.started_at).label("began"), func.max(RunRow.ended_at).label("ended")
     stages = cast(RunRow.required_stages, Text)
@@ -82,7 +82,7 @@ def last_tests() -> dict[str, Tried]:
 
 
 def _tried(tests: Sequence[Any]) -> Tried:
-    """Of the last test of each list of stages: the last of all, and of each stage."""
+    """``tests``: the last one of each list of stages."""
     stages: dict[str, tuple[datetime.datetime, datetime.datetime]] = {}
     for test in sorted(tests, key=lambda each: each.ended):
         stages |= dict.fromkeys(_listed(test.stages), (test.began, test.ended))
@@ -91,7 +91,7 @@ def _tried(tests: Sequence[Any]) -> Tried:
 
 @functools.cache
 def _listed(stages: str) -> tuple[str, ...]:
-    """There are few lists, and many nodes."""
+    """The list of stages in JSON; cached, since many nodes share few lists."""
     return tuple(json.loads(stages))
 
 
@@ -108,9 +108,9 @@ def tests_since(node: str, moment: datetime.datetime) -> int:
 
 
 def certificate_ends() -> dict[str, tuple[datetime.datetime, int | None]]:
-    """{node: when the newest certificate of its present machine ended or ends, and after which stage of the node}.
+    """{node: (when the newest certificate of its present machine ended or ends, after which stage of the node)}.
 
-    Without nodes that have none. One that expires does so by the clock alone, after no stage (None).
+    Without nodes that have none. The stage is None for a certificate that expires by the clock alone.
     """
     row, own = CertificateRow, aliased(CertificateRow)
     newest = select(own.number).where(own.node == NodeRow.name, own.machine == NodeRow.machine)
@@ -124,7 +124,7 @@ def certificate_ends() -> dict[str, tuple[datetime.datetime, int | None]]:
 def note_refusal(node: str, why: str, *, busy: bool = False) -> None:
     """Note that a test of the node in service was refused before it began. Raises UnknownNode.
 
-    ``busy``: since somebody else has the node, which ends by itself.
+    ``busy``: because something else uses the node, which ends by itself.
     """
     with writing() as session:
         row = access.node_row(session, node)
@@ -132,7 +132,7 @@ def note_refusal(node: str, why: str, *, busy: bool = False) -> None:
 
 
 def refusals(since: datetime.datetime) -> dict[str, str]:
-    """{node: why its last test was refused} of the nodes of which one was since then."""
+    """{node: why its last refused test was refused}, for nodes with a refusal since then."""
     query = (
         select(EventRow.node, EventRow.reason)
         .where(EventRow.actor == REFUSED, EventRow.at.between(since, access.now()))

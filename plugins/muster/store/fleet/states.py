@@ -1,4 +1,4 @@
-"""Which row a reading of a source belongs to and goes on from, which states it ends, and which end by themselves.
+"""Which row a source's reading continues, which states it ends, and which states end by themselves.
 
 Internal to ``muster.store``.
 """
@@ -15,7 +15,7 @@ from muster.store.database.health import ENDED, HealthRow
 from muster_criteria.health.readings import Reading
 
 READ_AGAIN = (SWEEP, BMC)
-"""The sources that read each state again and again. Of others, a state ends that was not reported for ``SILENT``."""
+"""The sources that read each state again and again. A state of another source ends after ``SILENT`` without report."""
 SILENT = datetime.timedelta(days=1)
 
 Rows = dict[tuple[str, str], list[HealthRow]]
@@ -26,8 +26,8 @@ TEXT_MAX = 500
 
 
 def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Reading, str]]:
-    """Each reading, with its part, that a reading stands for. A good state whose check ends with "/" ends the check and
-    all below it, of its part; those of all parts if it is the node's. None for an event that was recorded before.
+    """The (reading, part) pairs that a reading stands for. A good state whose check ends with "/" stands for the check
+    and all below it, of its part, or of all parts if it is the node's. [] for an event that was recorded before.
     """
     if _is_repeated(seen, [each for each in known.get((part, seen.check), []) if each.source == source]):
         return []
@@ -42,7 +42,7 @@ def meant(seen: Reading, part: str, source: str, known: Rows) -> list[tuple[Read
 
 
 def end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
-    """End states of which their source has said nothing for long: its word that they are good again was lost."""
+    """End states that their source has not reported for long: its report that they are good again was lost."""
     for row in rows:
         silent = row.source not in READ_AGAIN and row.state_at is not None and row.state_at < at - SILENT
         if silent and row.bad is not None and not row.over:
@@ -51,14 +51,14 @@ def end_silent(rows: Sequence[HealthRow], at: datetime.datetime) -> None:
 
 
 def row_for(rows: Sequence[HealthRow], boot_id: str, seen: Reading) -> HealthRow | None:
-    """The row that a reading of its source goes on: a state's that is not over, whatever the boot; else the boot's."""
+    """The row that the reading continues: that of a state that is not over, in any boot, or else the boot's row."""
     if seen.bad is not None and (open_ := [each for each in rows if each.bad is not None and not each.over]):
         return open_[-1]
     return next((each for each in rows if each.boot_id == boot_id), None)
 
 
 def _is_repeated(seen: Reading, rows: Sequence[HealthRow]) -> bool:
-    """Whether an event is the last one of these rows, or was before it: a poller's windows overlap."""
+    """Whether an event is the last one of these rows or earlier: a poller's windows overlap."""
     if seen.bad is not None or seen.at is None:
         return False
     known = [(each.state_at, each.value) for each in rows if each.bad is None and each.state_at is not None]
@@ -66,8 +66,8 @@ def _is_repeated(seen: Reading, rows: Sequence[HealthRow]) -> bool:
 
 
 def recent_of(rows: Sequence[HealthRow], seen: Reading) -> list[Any]:
-    """When an event was seen in former boots, for a row that its first reading in this boot begins: a node that boots
-    again and again is counted too.
+    """When an event was seen in former boots, for the new row of this boot: otherwise a node that reboots often would
+    lose its count.
     """
     former = [each for each in rows if each.bad is None] if seen.bad is None else []
     return list(former[-1].recent or ()) if former else []

@@ -1,8 +1,8 @@
-"""Parts that corrupted data once. They stay suspects; no later test or reboot clears them, and only the end of the
-goldens from which they differed does.
+"""Parts that corrupted data once. No later test or reboot clears such a suspect, only the end of the goldens from which
+it differed.
 
-What a part is, and how it is followed to another slot or node, is as for waivers (``waivers.subject_of``). A suspect
-that is taken out is no longer this node's; one that stays needs a named person.
+Parts are identified, and followed to another slot or node, as for waivers (``waivers.subject_of``). A suspect that is
+taken out no longer concerns the node; for one that stays, a named person decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BY_GOLDENS = select(SuspectRow).where(SuspectRow.finding["rule"].as_string() ==
 def mark(session: Session, run: RunRow, judgement: Judgement, unsure: Collection[str] = ()) -> None:
     """Store each part that a finding of this judgement makes a suspect; known suspects stay unchanged.
 
-    In the slots ``unsure`` it is not known which part that is: there the slot of this machine is the suspect.
+    ``unsure``: slots whose part is not known; there the slot of this machine is the suspect.
     """
     suspicious = [finding for finding in judgement.findings if makes_suspect(finding)]
     if not suspicious:
@@ -83,16 +83,16 @@ def suspects_on(session: Session, node: NodeRow) -> list[OpenFinding]:
 
 
 def lock_machines(session: Session) -> None:
-    """Lock the nodes that ``end_with_goldens`` may ask about, all in one order."""
+    """Lock the nodes that ``end_with_goldens`` may have rechecked, all in one order."""
     names = {name for row in session.scalars(_BY_GOLDENS).all() for name in machines_of(session, row)}
     for name in sorted(names):
         access.node_row(session, name, lock=True)
 
 
 def end_with_goldens(session: Session, person: str, why: str) -> list[str]:
-    """End the suspicions that rest on goldens alone, where none that is in force cites or contradicts the part.
+    """End the suspicions that rest on a golden, unless it is in force or the part differs from one that is.
 
-    Returns the parts that are no suspects any more, each with its node.
+    Returns the parts that are no longer suspects, each with its node.
     """
     ended: list[str] = []
     current = GoldenRow.withdrawn_at.is_(None) & (GoldenRow.digest != "")
@@ -140,5 +140,5 @@ def _slot(row: SuspectRow, node: NodeRow, serials: Mapping[str, str], here: Mapp
 def _finding(row: SuspectRow, slot: str) -> Finding:
     stored = _FINDING.validate_python(row.finding)
     summary = f"{stored.summary.rstrip('.')} (a suspect since {row.since:%Y-%m-%d}, which no clean test ends)."
-    # No extent: that it corrupts is waived, however many bits they were then.
+    # No extent: a waiver covers that the part corrupts data, however many bits it was.
     return dataclasses.replace(stored, device=slot, summary=summary, id=row.finding_id, extent=None)

@@ -31,9 +31,9 @@ def adopt(
 ) -> dict[str, str]:
     """Take over machines that serve already: into production, unverified, in shadow mode; all of them or none.
 
-    ``enrol`` are enrolled first, as ``nodes.add_all`` does, and adopted with them. {name: "adopted" | "unchanged"}, the
-    latter for those that are in production already. Raises BadInventory with a sentence for each that is refused:
-    unknown, not registered, leased by a run, or failed in a test of ours.
+    ``enrol``: nodes to enrol first, as ``nodes.add_all`` does, and adopt with them. Returns {name: "adopted", or
+    "unchanged" if it is in production already}. Raises BadInventory with a sentence for each refused node: unknown, not
+    registered, leased by a run, or failed in one of Muster's tests.
     """
     outcome: dict[str, str] = {}
     problems: list[str] = []
@@ -58,8 +58,8 @@ def adopt(
 def verify(name: str, actor: str, reason: str, run: RunKey | None = None) -> str:
     """End a node's shadow mode by a person's decision: "verified", or "unchanged" if it is in none.
 
-    ``run``: that carries the decision out. Raises IllegalMove without a named person and a reason, or if the gate to
-    production refuses the node; NodeLeased, as its next stage would take the node out of production; UnknownNode.
+    ``run``: the run that carries out the decision. Raises NoPerson without a named person and a reason, IllegalMove if
+    the gate to production refuses the node, NodeLeased if another run holds it, UnknownNode.
     """
     evidence = Evidence(person=actor, reason=reason)
     with writing() as session:
@@ -87,7 +87,7 @@ def replace(
 ) -> Node:
     """Give the name to another machine, which starts as registered.
 
-    It has the BMC ``bmc``, {} for none; by default the old machine's, whose address often belongs to the place.
+    ``bmc``: its BMC, {} for none; by default the old machine's, since the address often belongs to the place.
     Earlier runs, verdicts, waivers and inconclusive runs stay with the serials and no longer count for this node.
     ``serials`` {slot: serial}: those of the new machine, where known. Raises NodeLeased, BadNode (malformed, or nothing
     differs), SameMachine (enrolled under another name), IllegalMove (no person, no reason), UnknownNode.
@@ -111,9 +111,9 @@ def replace(
 def rekey(name: str, actor: str, reason: str, *, host_key: str) -> Node:
     """Pin the new host key of a reinstalled machine; its history, serials and state stay.
 
-    A result with another chassis serial, or with no known one and none of its GPUs, is refused as another machine's
-    (``parts.place``). Raises NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has the key),
-    IllegalMove (no person, no reason, retired), UnknownNode.
+    A result with another chassis serial, or with no known chassis serial and no known GPU, is refused as another
+    machine's (``parts.place``). Raises NodeLeased, BadNode (malformed, or the same key), SameMachine (another node has
+    the key), IllegalMove (no person, no reason, retired), UnknownNode.
     """
     with writing() as session:
         access.take_turns(session, "enrol")

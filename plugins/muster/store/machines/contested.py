@@ -1,7 +1,7 @@
 """Serials that a node reports while the records have the part in another node: a person decides where it is.
 
-A serial is what the node reports, without proof. If a report alone moved parts, a node that reports another's serials
-would take parts out of that node, and its own faults would make them suspects.
+A node reports serials without proof. If a report alone moved parts, a node that reports another node's serials would
+take parts out of that node, and its own faults would make them suspects.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def unsure(known: Mapping[str, str], result: StageResult | None) -> frozenset[st
 def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = False) -> list[Placement]:
     """Move the part to the slot in which ``node`` reported it last, on a person's decision; returns its places.
 
-    ``board``: it is the main board, which no run needs to have reported, since a report with another board than is
-    known is refused as another machine's. What made that slot a suspect while the part was contested follows the part
-    from now on. Raises NoPerson without a named person and a reason, BadNode if the node's last run with serials did
-    not report it, UnknownNode.
+    ``board``: the part is the main board, which no run needs to have reported, since a report with an unknown board is
+    refused as another machine's. Suspicions of the slot from while the part was contested follow the part from now on.
+    Raises NoPerson without a named person and a reason, BadNode if the node's last run with serials did not report it,
+    UnknownNode.
     """
     check_decision(person, reason, f"{serial} is not moved")
     with writing() as session:
@@ -81,14 +81,14 @@ def confirm(node: str, serial: str, person: str, reason: str, *, board: bool = F
             access.remark(session, row, person, sentence, evidence)
         access.remark(session, row, person, f"{slot} of {node} has the part {serial}: {reason.strip()}", evidence)
         _follow(session, row, slot, serial, [run_id for run_id, serials in runs if serials.get(slot) == serial])
-        # A suspect may have come, or gone: what serves is asked about as after every other change of its evidence.
+        # A suspect may have come or gone: recheck both nodes, as after every other change of their evidence.
         for name in {node, before.node if before else node}:
             access.recheck(session, name, f"{person} confirmed that the part {serial} is in {node}")
     return history(serial)
 
 
 def _locked(session: Session, node: str, serial: str) -> NodeRow:
-    """The node's row, locked as is each node that has a part of that serial: neither may enter production meanwhile."""
+    """The node's row; locks it and each node with a part of that serial, so that none enters production meanwhile."""
     sits = select(PlacementRow.node).join(PartRow).where(PartRow.serial == serial, PlacementRow.until.is_(None))
     rows = {name: access.node_row(session, name, lock=True) for name in sorted({node, *session.scalars(sits)})}
     return rows[node]

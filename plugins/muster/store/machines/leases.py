@@ -26,7 +26,7 @@ from muster_criteria.model import Verdict
 from muster_node.contract import END_FENCED
 
 TOKEN_MAX = 2**40
-"""Far above any token, which counts seconds since 1970."""
+"""Far above any valid token: tokens follow the seconds since 1970."""
 
 
 def acquire(node: str, key: RunKey, *, decision: bool = False) -> Lease:
@@ -38,8 +38,8 @@ def acquire_all(nodes: Collection[str], key: RunKey, *, decision: bool = False) 
     """Take all the nodes of a block for a run, or none of them; returns the leases by node.
 
     Nodes that the run holds already keep their lease and token. ``decision``: the run carries out a person's decision
-    and tests nothing, so that a pause of the tests does not concern it. Raises NodeLeased naming every holder,
-    NodePaused naming every pause, UnknownNode.
+    and tests nothing, so it ignores a pause of the tests. Raises NodeLeased naming every holder, NodePaused naming
+    every pause, UnknownNode.
     """
     taken, refusals, paused = [], [], []
     with writing() as session:
@@ -70,16 +70,16 @@ def acquire_all(nodes: Collection[str], key: RunKey, *, decision: bool = False) 
 
 
 def _next_token(last: int) -> int:
-    """A token above ``last`` and above each that other records of this node could have given until now.
+    """A token above ``last`` and above any that other records could have given for this node until now.
 
-    Records that were restored, rebuilt or are kept by a second controller know of fewer tokens than the node has seen;
-    all of them know the time. Leases are further apart than seconds.
+    Records that were restored, rebuilt or belong to a second controller may not know all tokens that the node has seen,
+    but all of them know the time, and leases are more than a second apart.
     """
     return max(last + 1, int(access.now().timestamp()))
 
 
 def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
-    """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token until then.
+    """Make the node's next token higher than ``seen``, the highest that it has seen; returns the last token before.
 
     Raises NoPerson without a named person and a reason, BadNode for a token that no controller gives, UnknownNode.
     """
@@ -98,7 +98,7 @@ def raise_fence(node: str, seen: int, person: str, reason: str) -> int:
 
 
 def fenced_nodes() -> list[str]:
-    """The nodes that refused their latest job as older than one they have seen, with no newer lease in the records."""
+    """The nodes that refused their latest job as older than one they have seen, and were not leased since."""
     latest = select(func.max(StageRow.id)).group_by(StageRow.node)
     query = (
         select(NodeRow.name)
@@ -111,7 +111,7 @@ def fenced_nodes() -> list[str]:
 
 
 def lock(key: RunKey) -> list[str]:
-    """Keep other transactions from the nodes that the run holds, until the caller's ends; returns their names."""
+    """Lock the nodes that the run holds until the caller's transaction ends; returns their names."""
     with writing() as session:
         held = select(LeaseRow.node).where(
             LeaseRow.dag_id == key.dag_id, LeaseRow.run_id == key.run_id, LeaseRow.released_at.is_(None)
@@ -147,7 +147,7 @@ def release(key: RunKey, reason: str) -> list[str]:
 
 
 def of_another(key: RunKey, run_after: datetime.datetime | None) -> bool:
-    """Whether what the run holds is another's of its id, which another Airflow runs: ``run_after`` is that of ours."""
+    """Whether the recorded run of that id is another Airflow's run. ``run_after``: that of our Airflow's run."""
     with reading() as session:
         rows = session.scalars(select(RunRow).where(*access.of_run(key)))
         return any(access.is_another(row, run_after) for row in rows)
@@ -163,7 +163,7 @@ def live(run: RunKey | None = None) -> list[Lease]:
 
 
 def holding(nodes: Collection[str]) -> dict[str, Lease]:
-    """{node: the lease that holds it} of those of these nodes that a run holds."""
+    """{node: the lease that holds it}, for those of these nodes that a run holds."""
     query = select(LeaseRow).where(LeaseRow.released_at.is_(None))
     with reading() as session:
         rows = (row for some in batches(nodes) for row in session.scalars(query.where(LeaseRow.node.in_(some))))
@@ -171,7 +171,7 @@ def holding(nodes: Collection[str]) -> dict[str, Lease]:
 
 
 def queued() -> set[str]:
-    """The new nodes that a run holds which has begun no job, as it waits for a slot."""
+    """The new nodes whose run has begun no job yet, because it waits for a slot."""
     held = select(LeaseRow.node).where(LeaseRow.released_at.is_(None), under_way_since().is_(None))
     with reading() as session:
         return set(session.scalars(held))
@@ -195,7 +195,7 @@ def get(node: str) -> Lease | None:
 
 
 def _free(session: Session, name: str, key: RunKey, reason: str) -> None:
-    # The node is locked first, as everywhere: two transactions that lock in one order cannot deadlock.
+    # Lock the node first, as everywhere: transactions that lock in the same order cannot deadlock.
     node = access.node_row(session, name, lock=True)
     lease = access.live_lease(session, name)
     if lease is None or RunKey.of(lease) != key:

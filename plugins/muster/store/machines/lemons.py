@@ -1,4 +1,4 @@
-"""Lemons: nodes that a person marked as failing again and again. One enters production by a person's decision alone."""
+"""Lemons: nodes that a person marked as failing again and again. Only a person's decision lets one into production."""
 
 from __future__ import annotations
 

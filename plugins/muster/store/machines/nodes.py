@@ -42,18 +42,18 @@ from muster.store.testing.runs import attested
 _DESCRIPTION = ("host", "port", "user", "sku", "launch", "work_dir", "rack", "pool", "labels", "bmc")
 _MAPPINGS = ("launch", "labels", "bmc")
 _OF_RUN = frozenset({"host", "port", "user", "launch", "work_dir", "sku"})
-"""That by which a run's job is reached, stopped and read, and its node judged."""
+"""The fields by which a run's job is reached, stopped and read, and its node judged."""
 LEFT_OUT = "left out"
 
 
 def add(node: NewNode) -> str:
     """Enrol a machine, or update a known one's description: "added", "unchanged" or "updated: host a → b".
 
-    Raises DifferentMachine if the name is known with another host key or other serials, or as simulated and the machine
-    is real, or the other way round; SameMachine if the host key is known under another name, BadNode if the description
-    is malformed, NodeLeased if a run holds the node and its job would not be found any more, or its SKU would change,
-    IllegalMove if the node is retired, or the SKU of a tested node or a rack that is held would change; then nothing is
-    changed.
+    Changes nothing if it raises: DifferentMachine if the name is known with another host key or other serials, or one
+    of the two machines is simulated and the other real; SameMachine if the host key is known under another name;
+    BadNode if the description is malformed; NodeLeased if a run holds the node and its job could no longer be found, or
+    its SKU would change; IllegalMove if the node is retired, or the SKU of a tested node or a rack that is held would
+    change.
     """
     with writing() as session:
         access.take_turns(session, "enrol")
@@ -63,8 +63,8 @@ def add(node: NewNode) -> str:
 def add_all(nodes: Iterable[tuple[str, NewNode]], actor: str = "muster", *, change: bool = True) -> dict[str, str]:
     """Enrol many at once, or none: {name: "added", "unchanged" or "updated: host a → b"}.
 
-    Each comes with its place ("fleet.yaml:12"). One that would raise NodeLeased alone stays as it is ("left out: why"):
-    of a fleet in operation some are always tested. Without ``change`` a known node with another description is refused.
+    Each comes with its place ("fleet.yaml:12"). One that would raise NodeLeased stays as it is ("left out: why"), as a
+    fleet in operation always has nodes under test. Without ``change``, a new description of a known node is refused.
     Raises BadInventory with one sentence for each refused node.
     """
     with writing() as session:
@@ -98,17 +98,17 @@ def enrolled_since() -> datetime.datetime | None:
 
 
 def named(names: Collection[str]) -> dict[str, Node]:
-    """{name: node} of those of these nodes that are enrolled."""
+    """{name: node}, for those of these names that are enrolled."""
     with reading() as session:
         found = (session.scalars(select(NodeRow).where(NodeRow.name.in_(some))) for some in batches(names))
         return {row.name: access.to_node(row) for rows in found for row in rows}
 
 
 def lacking(labels: Mapping[str, str]) -> set[str]:
-    """The names of the nodes that do not have all of these labels, and in lower case what else a text may call them.
+    """The names of the nodes that lack any of these labels, and in lower case what else a text may call them.
 
-    That is name, host and address for other nodes, and the part of each before the first dot; not what a node that has
-    the labels may be called.
+    Those are their name, host and address for other nodes, and the part of each before the first dot, except what also
+    names a node that has the labels.
     """
     names, theirs, ours = set[str](), set[str](), set[str]()
     with reading() as session:
@@ -126,8 +126,8 @@ def lacking(labels: Mapping[str, str]) -> set[str]:
 def meant(names: Collection[str]) -> dict[str, str]:
     """{name: the node that another program means by it}.
 
-    That is the node of this name, else the one with this host, else the one that has the part before the first dot as
-    its name or host. A name by which several nodes could be meant, or none, stays as it is.
+    That is the node with this name, else the one with this host, else the one whose name or host is the part before the
+    first dot. A name that fits several nodes, or none, stays as it is.
     """
     hosts = set(filter(is_host, names))
     first = {name: part for name in hosts if is_host(part := name.partition(".")[0])}  # not of an address
@@ -138,7 +138,7 @@ def meant(names: Collection[str]) -> dict[str, str]:
         for some in batches(hosts | set(first.values())):
             for node, host, state in session.execute(query.where(or_(NodeRow.name.in_(some), NodeRow.host.in_(some)))):
                 known.add(node)
-                if state != State.RETIRED:  # what answers there now is another machine
+                if state != State.RETIRED:  # another machine may answer there now
                     having[node].add(node)
                     having[host].add(node)
     found = {name: {name} if name in known else having[name] or having[first.get(name, "")] for name in names}
@@ -151,9 +151,9 @@ def move(name: str, to: State, actor: str, reason: str, evidence: Evidence | Non
     Without ``evidence`` it is ``actor``'s own decision, for ``reason``, and each of ``transitions.steps`` is an event.
     What the evidence claims about a run (that it holds the node, its verdict, its coverage) is replaced by what is
     recorded. A move into production needs the gate: a node that it refuses does not enter, and one that it does not
-    admit enters by a person's decision only. None enters or comes back to registered by one while a run holds it that
-    is not the evidence's: it would serve under the test's load, or pass by what the run measured before the repair.
-    Raises IllegalMove, NodeLeased, SameMachine (it comes back, and its machine has another name now), UnknownNode.
+    admit enters only by a person's decision. While a run other than the evidence's holds the node, no person moves it
+    into production or registered: it would serve under the test's load, or pass by measurements from before its repair.
+    Raises IllegalMove, NodeLeased, SameMachine (a retired node's machine has another name now), UnknownNode.
     """
     with writing() as session:
         row = access.node_row(session, name, lock=True)
@@ -252,7 +252,7 @@ def enrol(session: Session, new: NewNode, actor: str, *, change: bool = True) ->
 
 
 def bearer(session: Session, host_key: str, but: str) -> str | None:
-    """The node other than ``but`` that has this host key. A retired one has it no more: its machine may be another."""
+    """The node other than ``but`` with this host key, unless it is retired: its machine may now have another name."""
     query = select(NodeRow.name).where(NodeRow.host_key == host_key, NodeRow.name != but)
     return session.scalar(query.where(NodeRow.state != State.RETIRED))
 
@@ -317,7 +317,7 @@ def _describe(session: Session, row: NodeRow, new: NewNode, actor: str, *, chang
     place(session, new.name, new.serials)
     if not changed:
         return "unchanged"
-    # The history and the receivers of the audit stream show it for good: without what launch settings hand to a job.
+    # The history and the audit stream's receivers keep it for good: redact what launch settings hand to a job.
     before = {name: redaction.of_value(value) for name, value in before.items()}
     after = {name: redaction.of_value(getattr(row, name)) for name in changed}
     what = "; ".join(f"{name} {_shown(before[name])} → {_shown(after[name])}" for name in changed)

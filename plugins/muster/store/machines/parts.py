@@ -23,27 +23,27 @@ from muster_criteria.context.waivers import subject_of
 from muster_criteria.devices import kind_of
 
 LATELY = datetime.timedelta(days=30)
-"""How long a part that was seen in a node counts as there, whatever another node reports; longer than nodes wait
-between two tests. A node that serves has its parts whatever the time, and one that is retired has none."""
+"""How long a part counts as in a node after it was seen there, whatever another node reports; longer than nodes wait
+between two tests. A serving node keeps its parts for any time, and a retired one has none."""
 
 PLACED_MAX = 2000
-"""Parts that reports may put into one machine in its life: a hundred slots, each with a new part twenty times."""
+"""How many parts reports may put into one machine in its life: twenty in each of a hundred slots."""
 
 REMARKS_MAX = 100
-"""Contradictions to other nodes' parts that are remarked of one machine in its life."""
+"""How many contradictions to other nodes' parts are remarked for one machine in its life."""
 
 TOLD_MAX = 20
-"""Swapped parts of one report that are reported one by one."""
+"""How many swapped parts of one report are listed one by one."""
 
 
 def history(serial: str) -> list[Placement]:
-    """Every place the part with this serial sat in, or each GPU on the board with it, oldest first."""
+    """Every place where the part with this serial, or each GPU on the board with it, sat, oldest first."""
     query = select(PlacementRow, PartRow).join(PartRow).where(_with_serial(serial))
     return _placements(query.order_by(PlacementRow.id))
 
 
 def of_node(node: str, limit: int | None = None) -> list[Placement]:
-    """The parts that sit in the node, and the last that sat there, ``limit`` of both, by slot and order."""
+    """The parts that sit in the node, and the last that sat there, ``limit`` in all; by slot, former parts first."""
     query = select(PlacementRow, PartRow).join(PartRow).where(PlacementRow.node == node)
     query = query.order_by(PlacementRow.until.is_not(None), PlacementRow.id.desc()).limit(limit)
     found = list(reversed(_placements(query)))
@@ -57,9 +57,7 @@ def system_serial(node: str) -> str:
 
 
 def runs_of(serial: str) -> list[Run]:
-    """Every run in which the part with this serial, or a GPU on the board with it, was tested, on whatever node, latest
-    first.
-    """
+    """Every run, on any node, that tested the part with this serial or a GPU on the board with it, latest first."""
     ids = (
         select(StageRow.run)
         .join(PlacementRow, PlacementRow.node == StageRow.node)
@@ -74,7 +72,7 @@ def runs_of(serial: str) -> list[Run]:
 
 
 def _with_serial(serial: str) -> ColumnElement[bool]:
-    """GPUs that share their board's serial have it before a "/"."""
+    """Parts with this serial; GPUs that share their board's serial have it before a "/"."""
     return or_(PartRow.serial == serial, PartRow.serial.startswith(f"{serial}/", autoescape=True))
 
 
@@ -100,11 +98,11 @@ def place(session: Session, node: str, serials: Mapping[str, str]) -> list[str]:
     """Note which parts sit in ``node`` now, {slot: serial}; returns a sentence for each part that was swapped or moved,
     the first ``TOLD_MAX`` and how many more.
 
-    A slot that is not reported keeps its part, and so does one whose reported part was seen in another node lately:
-    both nodes' histories get a remark, once. The serial of a chassis of several machines is no part's
-    (``without_chassis``). A part that several slots report stays where it is. A machine that reported more than
-    ``PLACED_MAX`` parts in its life is taken at its word no more: its history says so once. Raises DifferentMachine if
-    the machine is another one (``another_machine``).
+    A slot that is not reported keeps its part, and so does one whose reported part was lately seen in another node:
+    both nodes' histories get a remark, once. The serial of a chassis that several machines share is ignored
+    (``without_chassis``). A part that several slots report stays where it is. After ``PLACED_MAX`` parts in a machine's
+    life its reports place no more: its history says so once. Raises DifferentMachine if the machine is another one
+    (``another_machine``).
     """
     row = access.node_row(session, node)
     known = current_serials(session, node)
@@ -157,18 +155,18 @@ def _tell_once(session: Session, node: NodeRow, text: str) -> None:
 
 
 def move_part(session: Session, node: str, slot: str, serial: str) -> list[str]:
-    """Note that the part sits there now, whatever is known of it; returns a sentence for each change."""
+    """Note that the part sits there now, wherever it was recorded before; returns a sentence for each change."""
     return _place_one(session, node, slot, serial, current_serials(session, node).get(slot))
 
 
 def without_chassis(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, str]:
-    """The serials without a system's that another node has as well, with another main board.
+    """The serials, without a system serial that another node with another main board also has.
 
-    It is the serial of the chassis in which both sit, as of a server of two nodes, and distinguishes no machine.
+    That is the serial of the chassis in which both sit, as in a server of two nodes, and identifies no machine.
     """
     if not {*CHASSIS} <= serials.keys():
         return dict(serials)
-    # Of all that ever sat there and did not leave: a machine on the shelf is none that gave its serial away.
+    # Of all placements that did not end, however old: a machine on the shelf keeps its serial.
     sits = select(PlacementRow.node).join(PartRow, PlacementRow.part_id == PartRow.id)
     sits = sits.where(PartRow.kind == kind_of(SYSTEM), PartRow.serial == serials[SYSTEM])
     others = session.scalars(sits.where(PlacementRow.until.is_(None), PlacementRow.node != node))
@@ -178,7 +176,7 @@ def without_chassis(session: Session, node: str, serials: Mapping[str, str]) -> 
 
 
 def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[str, Placement]:
-    """{slot: where the part is that ``node`` reports there} for each that another node has, or had lately."""
+    """{slot: where the part that ``node`` reports there is}, for each part that another node has, or had lately."""
     seen = access.now() - LATELY
     query = select(PartRow, PlacementRow, NodeRow.state).join(PlacementRow, PlacementRow.part_id == PartRow.id)
     query = query.join(NodeRow, PlacementRow.node == NodeRow.name)
@@ -196,7 +194,7 @@ def elsewhere(session: Session, node: str, serials: Mapping[str, str]) -> dict[s
 
 
 def _remark(session: Session, node: NodeRow, slot: str, sits: Placement) -> None:
-    """Add the contradiction to both nodes' histories, unless it is there, or there were too many."""
+    """Add the contradiction to both nodes' histories, unless it is there already or there were too many."""
     text = f"{slot} of {node.name} reports the serial {sits.serial} of {sits.slot} of {sits.node}: nothing was moved"
     if node.remarked >= REMARKS_MAX:
         _tell_once(session, node, MANY_REMARKS)
@@ -236,7 +234,7 @@ def came_at(session: Session, node: str, part: str) -> datetime.datetime | None:
 
 
 def serials_of_stage(session: Session, node: str, stage: int) -> dict[str, str]:
-    """{slot: serial} of the parts that sat in the node when that stage of it (``StageRow.origin``) was recorded."""
+    """{slot: serial} of the parts that sat in the node when its stage ``stage`` (``StageRow.origin``) was recorded."""
     query = select(PlacementRow.slot, PartRow.serial).join(PartRow).where(PlacementRow.node == node)
     query = query.where(tested_in(stage)).order_by(PlacementRow.id)
     return {row.slot: row.serial for row in session.execute(query)}
@@ -290,11 +288,11 @@ def _place_one(session: Session, node: str, slot: str, serial: str, previous: st
 
 
 _PLACE = tuple_(IncidentRow.node, IncidentRow.machine, IncidentRow.fault_class, IncidentRow.device, IncidentRow.part)
-"""Of these at most one incident is open."""
+"""At most one incident with the same values is open."""
 
 
 def _follow(session: Session, node: NodeRow, slot: str, part: str, last: int) -> None:
-    """An open incident goes with its part: the tests of the machine in which it sits now have to prove its repair."""
+    """Move open incidents with their part: the tests of the machine where it sits now have to prove its repair."""
     another = or_(IncidentRow.node != node.name, IncidentRow.machine != node.machine)
     query = select(IncidentRow).where(IncidentRow.part == part, IncidentRow.closed_at.is_(None), another)
     for found in session.scalars(query.order_by(IncidentRow.id)).all():
@@ -320,7 +318,7 @@ def _placements(query: Select[PlacementRow, PartRow]) -> list[Placement]:
 
 
 def _take_out(session: Session, row: PlacementRow, part: PartRow, moment: datetime.datetime) -> None:
-    """Note that the part sits there no more. Its states there end, as no reading of the node shows them again."""
+    """Note that the part no longer sits there. Its states there end, since no reading of the node will show them."""
     row.until, row.until_after = moment, access.last_stage(session, access.node_row(session, row.node))
     states = HealthRow.node == row.node, HealthRow.part == f"{part.kind} {part.serial}", HealthRow.bad.is_not(None)
     session.execute(update(HealthRow).where(*states).values(**ENDED))

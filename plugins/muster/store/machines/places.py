@@ -1,6 +1,6 @@
 """Places in the fabric that one block loads at a time: the uplinks of a leaf, the way out of a pod.
 
-Two blocks that send over the same uplinks at once would each measure the other, and find parts slow that are not.
+Two blocks that send over the same uplinks at once would slow each other, and find parts slow that are not.
 """
 
 from __future__ import annotations

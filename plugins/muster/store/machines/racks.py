@@ -19,7 +19,7 @@ from muster.store.database.fabric import RackRow
 def hold(
     key: RunKey, rack: str, codes: Sequence[str], why: str, nodes: Sequence[str], *, simulated: bool = False
 ) -> bool:
-    """Hold a rack. Returns False, changing nothing, if it is held already: it is decided once."""
+    """Hold a rack. Returns False, and changes nothing, if it is held already."""
     with writing() as session:
         try:
             with session.begin_nested():

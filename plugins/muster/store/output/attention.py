@@ -1,4 +1,4 @@
-"""What does not serve and who acts next (``muster.rules.attention``), from the records."""
+"""The nodes that do not serve, and who acts next (``muster.rules.attention``), from the records."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from muster.store.testing import runs
 from muster_criteria.model import Verdict
 
 REFUSED_FOR = datetime.timedelta(days=7)
-"""A refusal to test is the reason why a node is out of service for so long, unless a test ends."""
+"""How long a refusal to test counts as the reason why a node is out of service, unless a test ends."""
 OPEN_MAX = 10_000
-"""Open incidents that are looked at."""
+"""The most open incidents that are read."""
 
 
 def collect(
     rows: Sequence[FleetRow] | None = None, leaving: Mapping[str, Observation] | None = None
 ) -> list[Attention]:
-    """Every node that does not serve or about which somebody decides, what waits for a person first.
+    """Every node that does not serve or needs a decision; those that wait for a person come first.
 
-    ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as of ``muster.rules.attention.Known``.
+    ``rows``: those of ``overview.rows``, if the caller has them. ``leaving``: as in ``muster.rules.attention.Known``.
     """
     leaving = leaving or {}
     kinds = {name: str(chosen.get("kind", "")) for name, chosen in settings().schedulers.items()}
@@ -69,7 +69,7 @@ def collect(
     held_by = {each.node: each for each in leases.live()}
     incidents = [
         each for each in repairs.find(limit=OPEN_MAX, still_open=True)
-        if each.node not in broken  # of a broken node, others say nothing, and ``out_for`` costs queries
+        if each.node not in broken  # of a broken node, only those it is out for matter; ``out_for`` costs queries
         or ((each.asks or each.waits or each.node in held_by) and repairs.out_for(each))
     ]  # fmt: skip
     known = attention.Known(
@@ -85,13 +85,13 @@ def collect(
 
 
 def _failing() -> dict[str, str]:
-    """{node in shadow mode: a verdict on it that is a FAIL by what is known now, and why}, without what is waived."""
+    """{node in shadow mode: which stage failed, and why}, for FAILs that nothing supersedes and no waivers cover."""
     failed = NodeRow.shadow, StageRow.current, StageRow.verdict == Verdict.FAIL, ~superseded(StageRow)
     query = select(StageRow.node, StageRow.stage, StageRow.reason).join(NodeRow, PRESENT).where(*failed)
     in_force = select(WaiverRow.node).where(WaiverRow.until > access.now(), WaiverRow.revoked_at.is_(None))
     with reading() as session:
         found = {row.node: f"{row.stage} failed: {row.reason}" for row in session.execute(query.order_by(StageRow.id))}
-        waived = found.keys() & set(session.scalars(in_force))  # of a whole fleet, the gate would take seconds
+        waived = found.keys() & set(session.scalars(in_force))  # for a whole fleet, the gate would take seconds
     accepted = {name for name in waived if not isinstance(admission.decision(name), Refuse)}
     return {name: why for name, why in found.items() if name not in accepted}
 
@@ -106,7 +106,7 @@ def _members() -> dict[tuple[str, bool], int]:
 
 
 def _uncompared(rows: Sequence[FleetRow]) -> frozenset[str]:
-    """The SKUs of nodes that are not judged wholly, and that no peers will judge."""
+    """The SKUs of nodes with a PROVISIONAL verdict that no comparison with peers will complete."""
     from muster_criteria.sku_files.model import SkuError
     from muster_criteria.sku_files.skus import current_sku
 
@@ -120,7 +120,7 @@ def _uncompared(rows: Sequence[FleetRow]) -> frozenset[str]:
 
 
 def _refused() -> ColumnElement[bool]:
-    """Refusals of the last days whose cause was not that someone else used the node."""
+    """Condition: refusals within ``REFUSED_FOR``, except those because the node was in use."""
     lately = and_(EventRow.actor == signs.REFUSED, EventRow.at >= access.now() - REFUSED_FOR)
     return and_(lately, EventRow.evidence["busy"].as_boolean().is_not(True))
 

@@ -1,7 +1,7 @@
-"""All of the fleet records in one file, and records made from it again.
+"""Saves all fleet records to one file, and restores them from it.
 
-The file is an SQLite database with the same tables, whatever the records are on, so that it also takes records from
-SQLite to PostgreSQL. A back-up of an older schema is restored as it is, then upgraded.
+The file is an SQLite database with the same tables, whatever database the records use, so it can also move records
+from SQLite to PostgreSQL. A back-up of an older schema is restored as it is, then upgraded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from muster.store.decisions import signing
 from muster.store.queues import schedulers
 
 ROWS, FILES = 2000, 20
-"""Rows in memory at once; of a table that has bytes (telemetry: up to 64 MiB each), fewer."""
+"""Rows in memory at once: of most tables, and of those with bytes (telemetry: up to 64 MiB a row)."""
 
 _ABOUT = "backup"
 _ASIDE = {_ABOUT, "alembic_version", "sqlite_sequence"}
@@ -56,9 +56,9 @@ _ASIDE = {_ABOUT, "alembic_version", "sqlite_sequence"}
 
 @dataclasses.dataclass(frozen=True)
 class Backup:
-    """What a file holds: its Muster's version, its schema, when it was made, and how many rows and nodes.
+    """What a file holds: the version of Muster, the schema, when it was made, and how many rows and nodes.
 
-    ``held``: how many nodes no scheduler opens, once they are restored, before it is known that it may.
+    ``held``: how many restored nodes are held, so that no scheduler opens them until it is known that it may.
     """
 
     version: str
@@ -84,10 +84,10 @@ class _JsonText(UserDefinedType[str]):
 
 
 def save(file: Path) -> Backup:
-    """Write all records as of one moment, and the key of the certificates, into ``file``, which only its owner reads.
+    """Write all records as of one moment, and the signing key, into ``file``, which only its owner can read.
 
-    Raises BadBackup if the file exists or cannot be written, ControllerFault without the key of certificates that were
-    issued, DatabaseNotReady.
+    Raises BadBackup if the file exists or cannot be written, ControllerFault if certificates were issued and their key
+    is missing, DatabaseNotReady.
     """
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -125,9 +125,9 @@ def save(file: Path) -> Backup:
 
 
 def restore(file: Path) -> Backup:
-    """Make the records, and the key of the certificates, from ``file``, all of it or nothing; then upgrade them.
+    """Restore the records and the signing key from ``file``, all or nothing; then upgrade them.
 
-    They are older than the fleet: a node that serves by them may have failed since, so they alone open none.
+    A node that serves according to the file may have failed since, so nodes in service or close to it are held.
 
     Raises BadBackup if it cannot be read or comes from a newer Muster, or if there are records already, ControllerFault
     if another key is there already, DatabaseNotReady.
@@ -155,7 +155,7 @@ def restore(file: Path) -> Backup:
 
 
 def restored() -> int:
-    """Hold every node, as ``restore`` does, in records that came back otherwise, as by pg_restore; returns how many.
+    """Hold nodes, as ``restore`` does, after records were restored in another way, as by pg_restore; returns how many.
 
     Raises DatabaseNotReady.
     """
@@ -168,7 +168,7 @@ def restored() -> int:
 
 @contextlib.contextmanager
 def _file(path: Path) -> Iterator[Any]:
-    """An engine for a new file. It keeps no journal next to it, so that the file is all there is."""
+    """An engine for a new file. It leaves no journal next to the file."""
     made = create_engine("sqlite://", poolclass=NullPool, creator=lambda: sqlite3.connect(path))
     try:
         yield made
@@ -248,7 +248,7 @@ def _tables(connection: Connection) -> MetaData:
 
 
 def _last_number(source: Connection, table: str) -> int | None:
-    """The last number that was given to a row of the table; those of deleted rows are not given again."""
+    """The last id that a row of the table was given; ids of deleted rows are not reused."""
     if source.dialect.name == engine.SQLITE:
         query = f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"
     else:
@@ -258,7 +258,7 @@ def _last_number(source: Connection, table: str) -> int | None:
 
 
 def _go_on(into: Connection, table: str, last: int | None) -> None:
-    """Number the table's next row after ``last``."""
+    """Let the ids of the table's next rows follow ``last``."""
     if last is None:
         return
     if into.dialect.name == engine.SQLITE:

@@ -30,16 +30,16 @@ CHARTED = {
 """The series that are charted, with the unit of each."""
 
 POINTS = 300
-"""Points a series keeps: about as many as a chart in a mail has pixels to tell apart."""
+"""Points that a series keeps: about as many as a chart in a mail can show."""
 
 DEVICES = 16
-"""Devices per series that a chart can still show; of more, the outliers are kept."""
+"""Devices per series that a chart can show; if there are more, only the outliers are kept."""
 
 TRACKS = 2048
 """Largest number of series that are read; the same as ``muster_node.agent.telemetry.SERIES_MAX``."""
 
 BYTES = 1280 * 1024**2
-"""Largest number of unpacked bytes that are read of a node's file; a file of the largest size has 0.9 GB."""
+"""Largest number of unpacked bytes that are read of a node's file; the largest valid file has 0.9 GB."""
 
 SPARE_BYTES, PACKED_TIMES = 64 * 1024**2, 100
 """Unpacked bytes are also limited to ``SPARE_BYTES`` plus ``PACKED_TIMES`` times the packed size: real files unpack to
@@ -71,7 +71,7 @@ class _Bucket(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[_Bucket]) -> _Bucket:
-        """Several as one; each has as many samples as the others."""
+        """Merge several buckets of equal numbers of samples into one."""
         seconds, least, means, greatest = zip(*parts, strict=True)
         return cls(statistics.fmean(seconds), min(least), statistics.fmean(means), max(greatest))
 
@@ -117,8 +117,8 @@ class _Track:
 def chart_series(packed: bytes) -> list[Series]:
     """The charted series of a telemetry file (gzip of JSON lines, see ``muster_node.contract.TelemetryFile``).
 
-    Seconds count from the file's first sample. A file that breaks off or has lines that make no sense yields what can
-    be read of it: charts illustrate, no verdict rests on them.
+    Seconds count from the first charted sample. Of a truncated or partly invalid file, what can be read is charted: no
+    verdict rests on charts.
     """
     tracks: dict[tuple[str, str], _Track] = {}
     origin: float | None = None
@@ -152,14 +152,14 @@ def from_json(charts: list[dict[str, Any]]) -> tuple[Series, ...]:
 
 
 def telemetry_rows(packed: bytes) -> Iterator[Row]:
-    """The rows of a telemetry file that make sense, one by one; it stops where the file breaks off or is a bomb."""
+    """Yields the valid rows of a telemetry file; stops where the file breaks off or exceeds the limits."""
     left = min(BYTES, SPARE_BYTES + PACKED_TIMES * len(packed))
     names: dict[tuple[Any, Any], bool] = {}
     try:
         with gzip.open(io.BytesIO(packed)) as lines:
             while (line := lines.readline(LINE_BYTES)) and (left := left - len(line)) >= 0:
                 if len(line) == LINE_BYTES and not line.endswith(b"\n"):
-                    continue  # a part of a longer line: nesting this deep takes long to refuse
+                    continue  # a part of a longer line, whose nesting could take long to refuse
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def telemetry_rows(packed: bytes) -> Iterator[Row]:
 
 
 def _checked(row: dict[str, Any], names: dict[tuple[Any, Any], bool]) -> Row | None:
-    """The row, None if it makes no sense. ``names``: which pairs of series and device do, as found until now."""
+    """The row, None if it is invalid. ``names``: {(series, device): whether it is valid}, as found so far."""
     second, series, device = _number(row.get("t")), row.get("series"), row.get("device")
     if second is None or not isinstance(series, str) or not isinstance(device, str):
         return None

@@ -28,8 +28,8 @@ def run(key: RunKey, folder: Path, *, node: str = "") -> list[Path]:
     """Write the run (of ``node``, if it tests several) into ``folder``, new or empty, and return the files.
 
     ``run.json`` (the report, with the node's events and, by stage, the hash that the agent gave of itself),
-    ``measurements.parquet`` (a row for each figure: its stage and ``FIGURES``), and for each stage what is still kept
-    of what the node sent: ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
+    ``measurements.parquet`` (a row for each figure: its stage and ``FIGURES``), and for each stage the files from the
+    node that are still kept: ``{stage}.result.json`` and ``{stage}.telemetry.jsonl.gz``.
     Raises UnknownRun, and MusterError if the folder is not empty or cannot be written.
     """
     report = json.loads(reporting.run(key, node=node).result_json)
@@ -79,7 +79,7 @@ def _write_table(session: Session, stages: list[StageRow], path: Path) -> Path:
             columns["stage"].append(stage.stage)
             for name, value in row._asdict().items():
                 columns[name].append(json.dumps(value) if name == "labels" else value)
-    # Not by the values: a column without any would have no type, and files of several runs would not go together.
+    # Types are fixed, since a column without values would have none, and files of several runs could not be combined.
     kinds = {"value": pa.float64(), "samples": pa.int64(), "spread": pa.float64(), "floor": pa.float64(),
              "ceiling": pa.float64(), "ok": pa.bool_()}  # fmt: skip
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
@@ -89,7 +89,7 @@ def _write_table(session: Session, stages: list[StageRow], path: Path) -> Path:
 
 
 def _raw(session: Session, stages: list[StageRow], kind: str, folder: Path, suffix: str) -> list[Path]:
-    """Write one kind of what the node sent, a stage at a time: some are large."""
+    """Write one kind of the files that the node sent, a stage at a time, since some are large."""
     written = []
     for stage in stages:
         data = session.scalar(select(ArtifactRow.data).where(ArtifactRow.stage == stage.id, ArtifactRow.kind == kind))

@@ -40,9 +40,9 @@ WINDOW = datetime.timedelta(hours=24)
 
 
 def fleet(policy: HealthPolicy) -> FleetFigures:
-    """What the metrics show of the records, the breakers by whether the nodes are simulated.
+    """The figures that the metrics show; ``breakers`` by whether the nodes are simulated.
 
-    ``policy``: says which reports are of corrupted data.
+    ``policy``: decides which observations report corrupted data.
     """
     now = access.now()
     recent = now - WINDOW
@@ -111,8 +111,8 @@ def fleet(policy: HealthPolicy) -> FleetFigures:
 def _corrupting(
     session: Session, recorded: ColumnElement[bool], reported: collections.Counter[tuple[str, bool]]
 ) -> dict[tuple[str, ...], int]:
-    """{(metric or check, whether simulated): number} of critical findings of corrupted data and of what was
-    ``reported`` of it.
+    """{(metric or check, whether simulated): number} of critical findings of corrupted data, plus the ``reported``
+    observations of it.
     """
     found = select(FindingRow.metric, RunRow.simulated, func.count()).join(Stage, FindingRow.stage == Stage.id)
     found = found.join(RunRow, RunRow.id == Stage.run).where(
@@ -146,7 +146,7 @@ def _untested_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[str,
 
 
 def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[bool, datetime.datetime]:
-    """{whether simulated: since when the longest of the nodes that count as uncertified has no valid certificate}."""
+    """{whether simulated: since when the longest uncertified of the nodes has had no valid certificate}."""
     kinds = {each.name: each.simulated for each in nodes if each.uncertified}
     row, since = CertificateRow, dict[bool, datetime.datetime]()
     ended = case((row.revoked_at < row.expires_at, row.revoked_at), else_=row.expires_at)
@@ -161,9 +161,9 @@ def _uncertified_since(session: Session, nodes: Sequence[NodeFigures]) -> dict[b
 
 
 def _unswept_since(session: Session, now: datetime.datetime) -> dict[bool, datetime.datetime]:
-    """{whether simulated: since when the sweep has not read the node in service that it did not read for longest}.
+    """{whether simulated: since when the sweep has not read the node in service that has waited longest}.
 
-    Of nodes that no run holds and whose tests are not paused: since it was read, or since it could be again.
+    Counts nodes that no run holds and whose tests are not paused, each since it was read or could be read again.
     """
     row, sweep = NodeRow, SweepRow
     held = select(LeaseRow.id).where(LeaseRow.node == row.name, LeaseRow.released_at.is_(None))
@@ -193,7 +193,7 @@ def _entered(session: Session, nodes: Sequence[str]) -> dict[str, datetime.datet
 
 
 def _differs_since() -> ColumnElement[Any]:
-    """Since when a scheduler shows a node otherwise: what was confirmed there later ended an earlier difference."""
+    """Since when a scheduler shows a node otherwise; a later confirmation there ended any earlier difference."""
     row = PlaceRow
     known = func.coalesce(row.shown_since, row.done_at, row.wanted_at)
     return case((row.done_at > row.shown_since, row.done_at), else_=known)
@@ -218,8 +218,8 @@ def _waiting(
 
 
 def _pools(session: Session) -> dict[tuple[str, ...], datetime.datetime]:
-    """{(pool in which new nodes wait for their first job, whether they are simulated): when a new node began one there
-    last, or since they wait}.
+    """{(pool in which new nodes wait for their first job, whether they are simulated): when a new node last began one
+    there, or since when they wait}.
     """
     of = case((NodeRow.pool == "", BURN_POOL), else_=NodeRow.pool), NodeRow.simulated
     held = select(*of, func.min(LeaseRow.acquired_at)).join(NodeRow, NodeRow.name == LeaseRow.node).group_by(*of)
@@ -227,7 +227,7 @@ def _pools(session: Session) -> dict[tuple[str, ...], datetime.datetime]:
     waiting = {_labels(row[:2]): row[2] for row in session.execute(queued)}
     if not waiting:
         return {}
-    # A run that had ended before they came began no job since then.
+    # Runs that ended before the nodes began to wait have begun no job since.
     lately = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= min(waiting.values()))
     jobs = select(*of, func.max(JobRow.started_at)).join(RunRow, RunRow.id == JobRow.run)
     begun = jobs.join(NodeRow, NodeRow.name == RunRow.node).where(RunRow.dag_id == NODE_QUALIFICATION, lately)
@@ -243,10 +243,10 @@ def _spread(
     where: ColumnElement[bool],
     *labels: ColumnElement[Any] | Any,
 ) -> tuple[Spread, ...]:
-    """How long took what ``where`` selects, counted by the database: rows of a large fleet would take seconds."""
+    """The durations of the rows that ``where`` selects, counted in the database: reading them would take seconds."""
     took = extract("epoch", ended) - extract("epoch", began)
     rows = select(*labels, took.label("seconds")).where(where, began.is_not(None), ended.is_not(None))
-    # Materialised, or PostgreSQL would compute the seconds again for each limit.
+    # Materialised: otherwise PostgreSQL would compute the seconds again for each limit.
     each = rows.cte("each_one").prefix_with("MATERIALIZED")
     *names_of, seconds = each.c
     bucket = case(*((seconds <= limit, place) for place, limit in enumerate(limits)), else_=len(limits)).label("bucket")

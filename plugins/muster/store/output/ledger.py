@@ -31,10 +31,10 @@ from muster_reports.digest import facts
 def fleet(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool = False, labels: dict[str, str] | None = None
 ) -> facts.Facts:
-    """The facts of the nodes that have all of ``labels``, real or simulated ones.
+    """The facts about the real or simulated nodes that have all of ``labels``.
 
-    The vendor of a node is its label ``vendor``, else who made the machine, as its firmware says. Faults, and moves to
-    RMA, have the vendor and the firmware that the node reported last by then.
+    The vendor of a node is its label ``vendor``, else the machine's maker according to its firmware. Faults, and moves
+    to RMA, have the vendor and the firmware that the node had last reported by then.
     """
     found, failed, own = _lives(since, until, simulated=simulated, labels=labels or {})
     with reading() as session:
@@ -48,15 +48,15 @@ def fleet(
 
 
 def lives(since: datetime.datetime, until: datetime.datetime, *, simulated: bool) -> facts.Facts:
-    """What the fleet's numbers need of ``fleet``: states, moves, repairs, escapes and spares; without runs and what
-    they reported."""
+    """The part of ``fleet`` that the fleet's numbers need: states, moves, repairs, escapes and spares, without runs and
+    their faults."""
     return _lives(since, until, simulated=simulated, labels={})[0]
 
 
 def _lives(
     since: datetime.datetime, until: datetime.datetime, *, simulated: bool, labels: dict[str, str]
 ) -> tuple[facts.Facts, list[Failure], list[Node]]:
-    """As ``lives``; the failures in service of a year of all present machines; and these nodes."""
+    """(``lives``, a year's failures in service of all present machines, the nodes of ``lives``)."""
     scope = [*(["--simulated"] if simulated else []), *(f"--label={name}={text}" for name, text in labels.items())]
     query = select(NodeRow).where(NodeRow.simulated == simulated, NodeRow.added_at < until).order_by(NodeRow.name)
     with reading() as session:
@@ -94,12 +94,12 @@ def _lives(
 
 
 def _by(until: datetime.datetime, *moments: datetime.datetime | None) -> list[datetime.datetime | None]:
-    """The moments, without those that were not known yet."""
+    """The moments, with None for those not before ``until``."""
     return [at if at is not None and at < until else None for at in moments]
 
 
 def _adopted(nodes: Collection[str]) -> set[str]:
-    """Those that served before Muster knew them: their way into production says nothing of a delivery."""
+    """Those that served before Muster knew them: their entry into production says nothing about a delivery."""
     query = select(EventRow.node).where(EventRow.from_state != EventRow.to_state)
     query = query.where(EventRow.evidence["adopted"].as_boolean())
     with reading() as session:
@@ -109,7 +109,7 @@ def _adopted(nodes: Collection[str]) -> set[str]:
 
 
 def _states_at(session: Session, until: datetime.datetime) -> dict[str, str]:
-    """{node: its state then} of the nodes that were moved since."""
+    """{node: its state at ``until``}, for nodes that were moved since."""
     moved = (EventRow.at >= until, EventRow.from_state != EventRow.to_state, EventRow.node.is_not(None))
     first = select(func.min(EventRow.id)).where(*moved).group_by(EventRow.node)
     return {
@@ -148,7 +148,7 @@ def _moves(session: Session, since: datetime.datetime, until: datetime.datetime)
 
 
 def _suspected(session: Session, move: Any) -> str:
-    """The class of the last critical finding of the machine that moved, since it entered service last."""
+    """The fault class of the moved machine's last critical finding since it last entered service."""
     row = EventRow
     came = select(func.coalesce(func.max(row.after), 0)).where(row.node == move.node, row.id < move.id, access.ENTERS)
     replaced = select(func.count(row.id)).where(
@@ -213,7 +213,7 @@ def _escaped(of: escapes.Escape) -> tuple[str, ...]:
 def _escapes(
     until: datetime.datetime, chosen: Collection[str], found: Sequence[escapes.Escape], *, simulated: bool
 ) -> list[facts.Escapes]:
-    """What tests of these nodes had let pass that failed in the same year; its first failures had passed before it."""
+    """How often tests passed nodes that failed in that year; passes from shortly before the year count too."""
     counts = passes.counts(until - spares.PERIOD - escapes.WITHIN, until, simulated=simulated)
     of = escapes.summed(count for node, count in counts.items() if node in chosen)
     return escapes.rates(found, of)
@@ -223,7 +223,7 @@ def _needs(
     nodes: Sequence[Node], served: Mapping[str, datetime.datetime], failed: Sequence[Failure],
     until: datetime.datetime, *, simulated: bool,
 ) -> tuple[list[facts.Pool], list[facts.Jobs]]:  # fmt: skip
-    """The spares of nodes as they are now, and what jobs on them get."""
+    """The pools of the nodes with their present spares, and the inputs for forecasting jobs on them."""
     found = spares.pools(nodes, served, replacing.fell(), failed, until, spares.JOB_DAYS)
     return [pool for pool, _ in found], [
         facts.Jobs(pool.sku, pool.service, trainings.inputs(pool.sku, rates, until, simulated=simulated))
@@ -240,11 +240,11 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 Past = list[tuple[datetime.datetime, Mapping[str, Any]]]
-"""When each run of a node began that measured intake, and what it reported."""
+"""(when it began, the environment that it reported) for each run of a node that measured intake."""
 
 
 def _past(session: Session, nodes: Collection[str], until: datetime.datetime) -> dict[str, Past]:
-    """What was reported under these names, of earlier machines too."""
+    """{node: its ``Past`` before ``until``}, also from earlier machines with the name."""
     query = (
         select(RunRow.node, RunRow.started_at, StageRow.environment)
         .join(StageRow, StageRow.run == RunRow.id)

@@ -1,4 +1,4 @@
-"""One figure of all nodes, as their latest stages measured it, and over one node's life: for the Fleet page."""
+"""One figure for all nodes, as their latest stages measured it, or over one node's life; for the Fleet page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from muster.store.decisions.current import PRESENT
 from muster_criteria.labels import Key
 
 RECENT = datetime.timedelta(days=90)
-"""Older stages are not looked at: each node is tested at least weekly."""
+"""Older stages are not read: each node is tested at least weekly."""
 SAMPLED = 200
-"""Stages, the latest, whose metrics can be chosen."""
+"""How many of the latest stages give the metrics that can be chosen."""
 POINTS_MAX = 4000
 _LABELS = cast(MeasurementRow.labels, Text)
 
@@ -36,7 +36,7 @@ def figures(key: Key) -> dict[str, NodeFigure]:
         .subquery()
     )
     row = MeasurementRow
-    # What must be an exact number has that number as floor and ceiling: more than 0 mismatches are the worst.
+    # An exact limit has the same floor and ceiling (0 mismatches): there the greatest value is the worst.
     floors = func.count().filter(row.floor.is_not(None), or_(row.ceiling.is_(None), row.ceiling != row.floor))
     query = (
         select(
@@ -65,14 +65,14 @@ def _worst(devices: Sequence[Any], unit: str) -> NodeFigure:
 
 
 def judged() -> list[Key]:
-    """What has a limit in the latest ``SAMPLED`` stages, in order."""
+    """The figures that have a limit in the latest ``SAMPLED`` stages, sorted."""
     latest = select(StageRow.id).order_by(StageRow.id.desc()).limit(SAMPLED).scalar_subquery()
     query = _keys().where(MeasurementRow.stage.in_(latest), MeasurementRow.value.is_not(None))
     return _read(query.where(or_(MeasurementRow.floor.is_not(None), MeasurementRow.ceiling.is_not(None))))
 
 
 def of_node(node: str, runs: int = 30) -> list[Key]:
-    """What has values in the latest ``runs`` runs of the node's present machine, in order."""
+    """The figures that have values in the latest ``runs`` runs of the node's present machine, sorted."""
     latest = (
         select(RunRow.id)
         .join(NodeRow, NodeRow.name == RunRow.node)
@@ -108,7 +108,7 @@ def life(node: str, key: Key) -> list[Point]:
 
 
 def _about(key: Key) -> ColumnElement[bool]:
-    """The rows of this figure that have a value, and perhaps others: of more labels, of kinds that begin alike."""
+    """A condition for rows of this figure with a value; may also match more labels, or kinds with the same prefix."""
     row = MeasurementRow
     labels = [row.labels[name].as_string() == text for name, text in key.labels]
     alike = row.metric == key.metric, row.unit == key.unit, row.device.startswith(key.kind, autoescape=True)

@@ -21,8 +21,8 @@ _TEXT = TypeAdapter(FleetNumbers)
 
 
 def make(now: datetime.datetime | None = None) -> list[FleetNumbers]:
-    """Count the last ``PERIOD``, of real and of simulated nodes where there are any, and keep that in place of what was
-    kept before."""
+    """Compute the numbers of the last ``PERIOD``, for real and for simulated nodes if any, and store them in place of
+    the former ones."""
     until = now or access.now()
     with reading() as session:
         kinds = sorted(session.scalars(select(NodeRow.simulated).distinct()))
@@ -37,14 +37,14 @@ def make(now: datetime.datetime | None = None) -> list[FleetNumbers]:
 
 
 def kept() -> list[FleetNumbers]:
-    """The numbers as they were made last, those of real nodes first."""
+    """The numbers as they were last made, those of real nodes first."""
     with reading() as session:
         return of_session(session)
 
 
 def of_session(session: Session) -> list[FleetNumbers]:
-    """``kept``, within a transaction. What another version of Muster wrote and this one cannot read is left out: the
-    next hour replaces it."""
+    """``kept``, within the caller's transaction. Numbers of another version of Muster that this one cannot read are
+    left out: the next hour replaces them."""
     found = []
     for row in session.scalars(select(NumbersRow).order_by(NumbersRow.simulated)):
         try:

@@ -1,4 +1,4 @@
-"""The fleet at a glance, one row a node, for pages and metrics: a few statements each, whatever the fleet's size."""
+"""The fleet at a glance, one row per node, for pages and metrics, in a few statements whatever the fleet's size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def version() -> str:
 
 
 def rows(where: ColumnElement[bool] | None = None) -> list[FleetRow]:
-    """All nodes by name, or those of which ``where`` holds."""
+    """All nodes by name, or those for which ``where`` holds."""
     moved = aliased(EventRow)
     last_move = select(func.max(moved.id)).where(moved.node == NodeRow.name, moved.from_state != moved.to_state)
     held = aliased(RunRow)
@@ -100,8 +100,8 @@ def _to_row(found: Any) -> FleetRow:
 
 
 def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | None = None) -> tuple[list[Event], int]:
-    """The latest ``limit`` changes of state since then, latest first, and how many there are; of ``nodes`` alone if
-    given. A test under way is no change, and neither is one between two states of a node in service.
+    """The latest ``limit`` changes of state since then, latest first, and how many there are in all; only of ``nodes``
+    if given. The start of a test does not count, nor does a move between two states in service.
     """
     query = (
         select(EventRow.id, EventRow.node)
@@ -118,8 +118,8 @@ def moves_since(since: datetime.datetime, limit: int, nodes: Collection[str] | N
 def runs_under_way(
     limit: int, nodes: Collection[str] | None = None
 ) -> tuple[list[tuple[Run, datetime.datetime | None]], int]:
-    """The oldest ``limit`` runs that have not ended, oldest first, each with the begin of its first job (None while it
-    waits for one), and how many there are; of ``nodes`` alone if given.
+    """The oldest ``limit`` runs that have not ended, oldest first, each with the start of its first job (None while it
+    waits for one), and how many there are in all; only of ``nodes`` if given.
     """
     query = select(RunRow.id, RunRow.node).where(RunRow.ended_at.is_(None)).order_by(RunRow.id)
     with reading() as session:
@@ -129,19 +129,19 @@ def runs_under_way(
 
 
 def _ids(session: Session, query: Select[int, str], nodes: Collection[str] | None) -> list[int]:
-    """The ids of an (id, node) query; of ``nodes`` alone if given, which may be too many for an SQL list."""
+    """The ids of an (id, node) query; only of ``nodes`` if given, which may be too many for an SQL list."""
     return [number for number, node in session.execute(query) if nodes is None or node in nodes]
 
 
 _DRIVER_ERROR = re.compile(r"(?:(?P<kind>[a-z][a-z0-9-]{0,15}?)[ /]?)?(?P<code>\d{1,5})")
-"""What a person enters to find a driver's error: "79", "xid 79", "xid79", "sxid/20034"."""
+"""How a person may write a driver's error code in a search: "79", "xid 79", "xid79", "sxid/20034"."""
 
 
 def nodes_with(text: str) -> set[str]:
-    """Names of nodes with that serial, a current finding of these words, or a driver's error of that code.
+    """Names of nodes with that serial, a current finding that contains the text, or a driver's error with that code.
 
-    A serial is found by its beginning; a number or "xid 79" by the drivers' errors of current verdicts. Current: of the
-    present machine, and not superseded (``muster.rules.lifecycle.current``).
+    The beginning of a serial suffices; a number, or "xid 79", also finds drivers' errors of current verdicts. Current:
+    of the present machine, and not superseded (``muster.rules.lifecycle.current``).
     """
     text = text.strip()
     if not text:

@@ -1,4 +1,4 @@
-"""What the ranks of the latest blocks spent their time on, for metrics."""
+"""How the ranks of the latest blocks spent their time, for metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLLECTIVE = "collective_time"
 
 
 def of_session(session: Session, since: datetime.datetime) -> tuple[RankTime, ...]:
-    """Of each node its latest block judged ``since``: its ranks' steps, and its collectives of the largest size."""
+    """For each node's latest block judged ``since``: its ranks' steps, and its collectives of the largest size."""
     latest = (
         select(func.max(StageRow.id))
         .where(StageRow.stage == STAGE, StageRow.current, StageRow.recorded_at >= since).group_by(StageRow.node)
@@ -42,7 +42,7 @@ def of_session(session: Session, since: datetime.datetime) -> tuple[RankTime, ..
         labels = dict(access.to_labels(row.labels))
         part = PARTS.get(row.metric) or labels.get("op", "")
         size = int(labels["bytes"]) if labels.get("bytes", "").isdigit() else 0
-        # Where all devices of a node are slow the finding is on the node, and marks each of its ranks.
+        # If all devices of a node are slow, the finding is on the node and marks each of its ranks.
         straggler = (row.stage, row.device) in slow or (row.stage, "node") in slow
         key, made = (node, row.device, part), RankTime(node, row.device, part, row.value or 0.0, straggler)
         if key not in found or size >= found[key][0]:

@@ -41,7 +41,7 @@ class StageAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class JudgedAttempt(StageAttempt):
-    """With the SKU and its revision that judged it. ``replanned``: it was measured with other parameters than these."""
+    """An attempt with the SKU revision that judged it. ``replanned``: measured with other parameters than those."""
 
     sku: str
     sku_version: str
@@ -49,7 +49,7 @@ class JudgedAttempt(StageAttempt):
 
 
 def bmc_readings(node: str, limit: int) -> list[BmcReading]:
-    """The last ``limit`` readings of the node's BMC that are kept, the newest first."""
+    """The last ``limit`` stored readings of the node's BMC, newest first."""
     query = (
         select(ArtifactRow.created_at, StageRow.stage, RunRow.dag_id, RunRow.run_id, ArtifactRow.data)
         .join(StageRow, ArtifactRow.stage == StageRow.id)

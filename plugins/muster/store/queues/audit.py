@@ -16,17 +16,17 @@ from muster.store.database.models import EventRow
 from muster.store.database.outgoing import AuditCursorRow
 
 LOCK_TIMEOUT_MS = 5000
-"""Writers of events wait behind the lock that waits: then it gives up, and housekeeping tries again."""
+"""How long to wait for the lock on events, behind which all writers wait; later, housekeeping tries again."""
 
 
 def command(what: str, evidence: Mapping[str, Any]) -> None:
-    """Record what the person of the settings did by hand that concerns no node. ``what``: as a clause."""
+    """Record a manual action of the person in the settings that concerns no node. ``what``: the action, as a clause."""
     with writing() as session:
         access.write_remark(session, settings().who, what, evidence)
 
 
 def batch(sink: str, limit: int) -> list[AuditEvent]:
-    """The next events for the receiver, oldest first; a new receiver gets all that there are."""
+    """The next events for the receiver, at most ``limit``, oldest first; a new receiver starts with the first event."""
     with writing() as session:
         if session.get_bind().dialect.name == "postgresql":
             # An id is given when a row is inserted and seen when that transaction ends: a lower id may appear after a

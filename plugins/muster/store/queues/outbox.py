@@ -25,22 +25,22 @@ RETRY_FIRST = datetime.timedelta(minutes=4)
 RETRY_MAX = datetime.timedelta(hours=6)
 
 CLAIMED = datetime.timedelta(minutes=4)
-"""For how long no other process sends what one has begun to send, which may have died."""
+"""How long a mail is left to the process that has begun to send it; that process may have died."""
 
 NOTIFICATION = "notify/"
 """Begins the key of each notification in the outbox; the rest are mails."""
 LIST = "flood/"
-"""Begins the key of each list of mails; in that of a list of notifications it stands behind the rule."""
+"""Begins the key of each list of mails; in the key of a list of notifications it follows the rule."""
 NOTIFICATION_AGE = datetime.timedelta(hours=24)
-"""How long one is tried: a later one would report what is over."""
+"""How long a notification is tried: later, what it reports would be over."""
 
 
 def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
     """Put a mail in the outbox: "added", or "replaced" if one of that key was still waiting, or "sent already".
 
     ``key`` names what the mail is about ("node_qualification/gpu-0001__new"), so that a retry does not mail twice.
-    ``due``: it is not sent before. One that some recipients have goes to the others alone, by its new header. One that
-    is being sent at this moment is not sent again before that has ended.
+    ``due``: when to send it at the earliest. A mail that some recipients have already got goes only to the others in
+    its new header. One that is being sent at this moment is not sent again before that has ended.
     """
     with writing() as session:
         row, new = _put(session, key, message, due)
@@ -60,7 +60,7 @@ def add(key: str, message: bytes, due: datetime.datetime | None = None) -> str:
 
 
 def _put(session: Session, key: str, message: bytes, due: datetime.datetime | None) -> tuple[OutboxRow, bool]:
-    """The row of that key, locked, and whether it is a new one, of this message."""
+    """(the row with that key, locked; whether it was made now, with this message)."""
     found = select(OutboxRow).where(OutboxRow.key == key).with_for_update()
     if (row := session.scalar(found)) is not None:
         return row, False
@@ -74,7 +74,7 @@ def _put(session: Session, key: str, message: bytes, due: datetime.datetime | No
 
 
 def _left(row: OutboxRow, message: bytes) -> list[str]:
-    """Whom a message has to go to of whose earlier version all have got but the row's recipients."""
+    """The mailboxes that still need ``message``: all but the row's ``recipients`` got its earlier version."""
     refused = {each.lower() for each in row.recipients.split(",")}
     had = {each.lower() for each in _mailboxes(row.message)} - refused
     return sorted(each for each in _mailboxes(message) if each.lower() not in had)
@@ -93,9 +93,9 @@ def _made(key: str, message: bytes, due: datetime.datetime | None) -> OutboxRow:
 
 
 def gather(key: str, about: str, line: str, made: Callable[[Sequence[str]], bytes], due: datetime.datetime) -> bool:
-    """Add the line ``about`` something, once, to the list that waits as ``key``; False if that was sent without it.
+    """Add a line about ``about``, once, to the list that waits under ``key``; False if that was sent without it.
 
-    ``made``: the message of all lines. ``due``: it is not sent before.
+    ``made``: makes the message of all lines. ``due``: when to send it at the earliest.
     """
     with writing() as session:
         row, _ = _put(session, key, b"", due)
@@ -107,9 +107,9 @@ def gather(key: str, about: str, line: str, made: Callable[[Sequence[str]], byte
 
 
 def notify(rule: str, about: str, known: Mapping[str, object], due: datetime.datetime | None = None) -> str:
-    """Put in the outbox what the notifier of ``rule`` sends ``about`` something, once; returns its key.
+    """Put a notification of ``rule`` about ``about`` in the outbox, once; returns its key.
 
-    ``known``: what its templates know. ``due``: it is not sent before.
+    ``known``: the values for its templates. ``due``: when to send it at the earliest.
     """
     key = f"{NOTIFICATION}{rule}/{about}"
     add(key, notification(known, due or access.now()), due)
@@ -117,7 +117,7 @@ def notify(rule: str, about: str, known: Mapping[str, object], due: datetime.dat
 
 
 def notification(known: Mapping[str, object], begins: datetime.datetime) -> bytes:
-    """What the outbox keeps of a notification; ``begins``: when it is sent first."""
+    """A notification as the outbox stores it. ``begins``: when it is first tried."""
     return json.dumps({"known": known, "last": (begins + NOTIFICATION_AGE).isoformat()}).encode()
 
 
@@ -163,10 +163,10 @@ def pending(
     notifications: bool | None = None,
     but_of: Collection[str] = (),
 ) -> list[OutboxMessage]:
-    """What waits to be sent, mails before notifications, oldest first, without bytes: a hundred mails are 600 MB.
+    """The unsent mails, then notifications, oldest first, without their bytes: a hundred mails may have 600 MB.
 
-    With ``due`` those alone that may be tried now, with ``key`` the one of that key; with ``notifications`` these
-    alone, or mails alone if false. ``but_of``: rules whose notifications are left out.
+    ``due``: only those that may be tried now. ``key``: only the one with that key. ``notifications``: only
+    notifications if true, only mails if false. ``but_of``: rules whose notifications are left out.
     """
     columns = (
         OutboxRow.id,
@@ -191,7 +191,7 @@ def pending(
 
 
 def message(message_id: int) -> bytes:
-    """The bytes of one mail in the outbox; b"" if it waits no longer, sent by another process or dropped."""
+    """The bytes of one mail in the outbox; b"" if another process has sent it or it was dropped."""
     unsent = select(OutboxRow.message).where(OutboxRow.id == message_id, OutboxRow.sent_at.is_(None))
     with reading() as session:
         return session.scalars(unsent).one_or_none() or b""
@@ -207,12 +207,12 @@ def parked() -> list[ParkedMail]:
 
 
 def tried() -> ColumnElement[bool]:
-    """Whether a mail was due already: it was tried, or is not delayed until a later time."""
+    """Condition: the mail has been due, that is, it was tried or may be tried now."""
     return or_(OutboxRow.attempts > 0, _may_be_tried())
 
 
 def _may_be_tried() -> ColumnElement[bool]:
-    """Whether a mail need not wait: for its time, or for one that a clock which was ahead has set."""
+    """Condition: the mail need not wait. A time that was set by a clock that was ahead does not count."""
     now = access.now()
     ahead = or_(OutboxRow.attempts > 0, OutboxRow.created_at > now) & (OutboxRow.retry_at > now + RETRY_MAX)
     return or_(OutboxRow.retry_at.is_(None), OutboxRow.retry_at <= now, ahead)
@@ -237,8 +237,8 @@ def added(prefix: str, since: datetime.datetime) -> int:
 
 
 def due_in(prefix: str, begin: datetime.datetime, span: datetime.timedelta, other_than: str) -> int:
-    """How many mails whose keys begin with ``prefix`` were or are to be sent first in the ``span`` from ``begin`` on,
-    without lists and the one of key ``other_than``.
+    """How many mails whose keys begin with ``prefix`` are first due within ``span`` from ``begin`` on, without lists
+    and without the one with key ``other_than``.
     """
     within = OutboxRow.due_at >= begin, OutboxRow.due_at < begin + span
     single = OutboxRow.key != other_than, ~OutboxRow.key.startswith(prefix + LIST, autoescape=True)
@@ -252,7 +252,7 @@ def _count(prefix: str, *which: ColumnElement[bool]) -> int:
 
 
 def newest(prefix: str) -> str:
-    """The key that begins with ``prefix`` of the mail that was added last, "" if there is none."""
+    """The key of the last mail whose key begins with ``prefix``, "" if there is none."""
     query = select(OutboxRow.key).where(OutboxRow.key.startswith(prefix, autoescape=True))
     with reading() as session:
         return session.scalar(query.order_by(OutboxRow.id.desc()).limit(1)) or ""
@@ -261,7 +261,7 @@ def newest(prefix: str) -> str:
 def take(seen: OutboxMessage) -> bool:
     """Claim a message for sending, for ``CLAIMED`` at most; False if it is claimed, or changed since it was ``seen``.
 
-    A sender that was held up finds by it what another has sent meanwhile, or sends at this moment.
+    This tells a delayed sender that another has sent the message meanwhile, or is sending it.
     """
     with writing() as session:
         row = session.scalar(select(OutboxRow).where(OutboxRow.id == seen.id).with_for_update())
@@ -278,15 +278,15 @@ def take(seen: OutboxMessage) -> bool:
 
 
 def _claimed(row: OutboxRow) -> bool:
-    """Whether a process sends it at this moment. No claim of a clock that was ahead lasts longer than ``CLAIMED``."""
+    """Whether a process is sending it. A claim that ends later than ``CLAIMED`` from now, by a wrong clock, is void."""
     left = row.claimed_until - access.now() if row.claimed_until else datetime.timedelta()
     return datetime.timedelta() < left <= CLAIMED
 
 
 @contextlib.contextmanager
 def _tried(message_id: int, message: bytes) -> Iterator[OutboxRow]:
-    """The row of what was tried as ``message``, claimed no more; one that is not stored if the attempt says nothing of
-    what waits: a person has dropped it, or it says something else by now.
+    """The row of the mail that was tried as ``message``, its claim released. If it was dropped, or says something else
+    by now, a row that is not stored, so that the attempt has no effect.
     """
     with writing() as session:
         row = session.get(OutboxRow, message_id, with_for_update=True)
@@ -297,7 +297,7 @@ def _tried(message_id: int, message: bytes) -> Iterator[OutboxRow]:
 
 
 def _same(key: str, one: bytes, other: bytes) -> bool:
-    """Whether two messages say the same: made again, one has another date, other boundaries, or ends later."""
+    """Whether two messages have the same content: one that is made again has another date, boundaries or end."""
     return one == other or _content(key, one) == _content(key, other)
 
 
@@ -310,10 +310,10 @@ def _content(key: str, message: bytes) -> object:
 
 
 def sent(message_id: int, message: bytes) -> None:
-    """Mark the mail as accepted by the mail server; its bytes, which are not read again, go.
+    """Mark the mail as accepted by the mail server, and delete its bytes.
 
-    One whose ``message`` was replaced while it was sent by one that says something else, or got a line, waits: it is
-    sent as it is now.
+    If its content was replaced while ``message`` was being sent, or a line was added, it stays unsent, so that the new
+    content is sent.
     """
     with _tried(message_id, message) as row:
         row.sent_at, row.attempts, row.last_error = access.now(), row.attempts + 1, ""
@@ -321,9 +321,9 @@ def sent(message_id: int, message: bytes) -> None:
 
 
 def unreachable(message_id: int, error: str) -> None:
-    """Record that the mail server could not be reached: the mail is due at the next delivery again.
+    """Record that the mail server could not be reached: the mail is due again at the next delivery.
 
-    Not of one that another process, which has reached it, sends at this moment.
+    Does nothing if another process, which reached the server, is sending the mail.
     """
     with writing() as session:
         row = session.get(OutboxRow, message_id, with_for_update=True)
@@ -336,7 +336,7 @@ def failed(
 ) -> None:
     """Record that the server refused the mail, and why: it waits twice as long as before, or is parked.
 
-    ``message``: as of ``sent``. ``recipients``: those that were refused, where the others were accepted; only they are
+    ``message``: as in ``sent``. ``recipients``: those that were refused while the others were accepted; only they are
     tried from now on.
     """
     with _tried(message_id, message) as row:

@@ -32,8 +32,8 @@ from muster.store.queues import users_jobs
 AGAIN = datetime.timedelta(days=1)
 """A second lost drain within this time is a question to a person."""
 CLAIM = 20
-"""So many times MUSTER_SCHEDULER_TIMEOUT_S a process that carries out a change keeps the others from it. A change takes
-up to seven commands, and over SSH each has one such limit for the login and one for the command.
+"""How many times MUSTER_SCHEDULER_TIMEOUT_S a process has a change for itself. A change takes up to seven commands, and
+over SSH each has one such limit for the login and one for the command.
 """
 
 
@@ -105,8 +105,8 @@ def place(node: str) -> Place | None:
 
 
 def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -> list[Place]:
-    """Every node's place, by node. ``waiting``: those with a change to carry out: withdrawals first, then what was not
-    tried for longest, so that no change waits behind those that fail each time, then the oldest.
+    """Every node's place, by node. ``waiting``: only those with a change to carry out, withdrawals first, then by the
+    last try, so that no change waits behind those that always fail, then by age.
     """
     tried = PlaceRow.claimed_until
     order = (PlaceRow.wanted == ADMITTED, tried.is_not(None), tried, PlaceRow.wanted_at) if waiting else ()
@@ -116,16 +116,16 @@ def places(*, waiting: bool = False, where: ColumnElement[bool] | None = None) -
 
 
 def places_of(nodes: Collection[str]) -> dict[str, Place]:
-    """{node: its place} of those of these nodes that have one."""
+    """{node: its place}, for those of these nodes that have one."""
     with reading() as session:
         found = (each for some in batches(nodes) for each in _places(session, PlaceRow.node.in_(some)))
         return {each.node: each for each in found}
 
 
 def named(cluster: str, names: Iterable[str]) -> dict[str, str]:
-    """{name in the cluster: node} of those among ``names`` that a node has there."""
+    """{name in the cluster: node}, for those of ``names`` that a node has there."""
     query = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
-    possible = (name for name in names if name.isprintable())  # others PostgreSQL does not take
+    possible = (name for name in names if name.isprintable())  # PostgreSQL does not take others
     with reading() as session:
         return {
             name: node
@@ -135,9 +135,9 @@ def named(cluster: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def withdraw_for_test(node: str, why: str, *, again: bool = False) -> None:
-    """Queue the withdrawal of a node in service that a run is about to test; its release takes it back.
+    """Queue the withdrawal of a node in service that a run is about to test; the run's release of the node reverts it.
 
-    ``again``: also if it is confirmed already. Nothing for a node in shadow mode.
+    ``again``: even if it is confirmed already. Does nothing for a node in shadow mode.
     """
     with writing() as session:
         row = access.node_row(session, node, lock=True)
@@ -152,14 +152,14 @@ def restore(node: str, why: str) -> None:
 
 
 def claim(node: str) -> Place | None:
-    """The change of the node that waits, for the caller alone for ``CLAIM``; None if there is none, or another has it.
+    """Claim the node's waiting change for the caller, for ``CLAIM``; None if there is none, or another has claimed it.
 
-    From here until it is confirmed, what the scheduler does with the node is unknown, whatever was confirmed before.
+    Until the change is confirmed, the node's state in the scheduler is unknown, whatever was confirmed before.
     """
     moment = access.now()
     length = CLAIM * datetime.timedelta(seconds=settings().scheduler_timeout_s)
     until, claimed = moment + length, PlaceRow.claimed_until
-    # A claim that ends far beyond this one is by a clock that has been set back since.
+    # A claim that ends far beyond this one was made by a clock that has been set back since.
     free = or_(claimed.is_(None), claimed <= moment, claimed > until + length)
     with writing() as session:
         mine = update(PlaceRow).where(PlaceRow.node == node, PlaceRow.wanted != PlaceRow.done)
@@ -200,10 +200,10 @@ def note_seen(
     *,
     worked_on: str = "",
 ) -> None:
-    """Store how the scheduler shows the node, what the records do not, and a person's drain that requests a test.
+    """Store how the scheduler shows the node, where that differs, and a person's drain that requests a test.
 
-    Another request, or none, ends the question about the request before. What others than Muster did to the node there
-    (a drain, a reboot, its end) stands in its history. ``worked_on``: as ``Seen.worked_on``.
+    Another request, or none, ends the question about the former request. What others than Muster did to the node there
+    (a drain, a reboot, its end) goes into its history. ``worked_on``: as ``Seen.worked_on``.
     """
     with writing() as session:
         row = session.get(PlaceRow, node)
@@ -223,7 +223,7 @@ def note_seen(
 
 
 def ask_about_request(node: str, question: str) -> bool:
-    """Ask a person about the drain by which one requests a test. Returns False, and changes nothing, if it is gone."""
+    """Ask about a person's drain that requests a test. Returns False, and changes nothing, if the drain is gone."""
     with writing() as session:
         row = session.get(PlaceRow, node, with_for_update=True)
         if row is None or not row.verify:
@@ -233,7 +233,7 @@ def ask_about_request(node: str, question: str) -> bool:
 
 
 def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
-    """Store the name of the job as which the node is tested, and whether it was preempted."""
+    """Store the name of the job that tests the node, and whether it was preempted."""
     with writing() as session:
         row = session.get(PlaceRow, node, with_for_update=True)
         if row is None:
@@ -242,7 +242,7 @@ def note_test_job(node: str, job: str, *, preempted: bool = False) -> None:
 
 
 def forget_test_job(node: str, job: str) -> None:
-    """Note that we ended this test job; another that a run has noted meanwhile stays."""
+    """Note that Muster ended this test job; another one that a run has noted meanwhile stays."""
     query = update(PlaceRow).where(PlaceRow.node == node, PlaceRow.test_job == job)
     with writing() as session:
         session.execute(query.values(test_job="", preempted=False))
@@ -257,9 +257,9 @@ def note_ended_job(node: str, sentence: str) -> None:
 def drain_again(node: str) -> str | None:
     """Queue the withdrawal of a node that Muster has withdrawn, and that its scheduler shows without a drain.
 
-    Returns the question that a person is asked about it, "" without: about a broken node, and about any other that
-    loses its drain for the second time within ``AGAIN``. None, and nothing is changed, if another end is wanted by now,
-    or a run tests a node in service: that ends its test, and closes no node under a job of a user.
+    Returns the question that a person is asked, "" if none: about a broken node, and about any other that loses its
+    drain for the second time within ``AGAIN``. Returns None, and changes nothing, if something else is wanted by now,
+    or if a run tests a node in service: the end of the test then settles it, and no user's job loses its node.
     """
     what = "drained again: somebody lifted its drain, or its scheduler lost it"
     with writing() as session:
@@ -285,7 +285,7 @@ def drain_again(node: str) -> str | None:
 def hold_all(connection: Connection) -> int:
     """Hold every node that is in service or about to be, within the caller's transaction; returns how many.
 
-    What their schedulers did with them since is unknown: an admission that was confirmed has to be seen again.
+    What their schedulers have done since is unknown: a confirmed admission has to be confirmed again.
     """
     near = select(NodeRow.name).where(NodeRow.state.in_((State.QUALIFIED, State.CLUSTER_VALIDATION, *SERVING)))
     theirs = or_(PlaceRow.wanted == ADMITTED, PlaceRow.node.in_(near))
@@ -298,7 +298,7 @@ def hold_all(connection: Connection) -> int:
 
 
 def let_open(node: str, person: str = "", reason: str = "") -> Node:
-    """Let a node's admission be carried out that is held: by a person, or because its scheduler shows it open.
+    """Release a node's held admission: by a person's decision, or because its scheduler shows the node open.
 
     Raises IllegalMove if nothing holds it, NoPerson for a person without a reason, UnknownNode.
     """
@@ -320,7 +320,7 @@ def let_open(node: str, person: str = "", reason: str = "") -> Node:
 
 
 def mark_again(node: str) -> None:
-    """Queue the confirmed admission of a node once more; nothing if another end is wanted by now, or it still waits."""
+    """Queue a node's confirmed admission once more, unless something else is wanted by now or it still waits."""
     with writing() as session:
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is not None and place.wanted == place.done == ADMITTED:
@@ -329,7 +329,7 @@ def mark_again(node: str) -> None:
 
 
 def renew_reason(node: str) -> None:
-    """Queue the confirmed withdrawal of a node once more, for its new reason; nothing if another end is wanted."""
+    """Queue a node's confirmed withdrawal once more if its reason changed, unless something else is wanted."""
     with writing() as session:
         place = session.get(PlaceRow, node, with_for_update=True)
         if place is not None and place.wanted == place.done == WITHDRAWN and place.done_why != place.why:
@@ -337,7 +337,7 @@ def renew_reason(node: str) -> None:
 
 
 def _queue_again(place: PlaceRow) -> None:
-    """As a change of its own, since now: a receiver of webhooks ignores what it has seen, and all that is earlier."""
+    """Queue it with a new time: a receiver of webhooks ignores changes that it has seen, and all earlier ones."""
     place.done, place.wanted_at = "", later(place.wanted_at)
 
 
@@ -351,7 +351,7 @@ def _places(session: Session, *where: ColumnElement[bool], order: Iterable[Any] 
 
 
 def _value(row: PlaceRow, state: str) -> Place:
-    # By name: of two texts that change places mypy would say nothing.
+    # By keyword: mypy would not notice two strings in the wrong order.
     return Place(
         node=row.node, cluster=row.cluster, name=row.name, state=State(state), wanted=row.wanted, why=row.why,
         wanted_at=row.wanted_at, done=row.done, attempts=row.attempts, last_error=row.last_error,

@@ -1,4 +1,4 @@
-"""The users' jobs on each node, as its scheduler listed them: from when to when, the latest of each node."""
+"""The latest users' jobs on each node, as its scheduler listed them, with their start and end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.store.database.engine import reading, writing
 from muster.store.database.outgoing import PlaceRow, UsersJobRow
 
 KEPT = 100
-"""So many jobs of a node are kept, those that run before those that ended: users start as many as they like."""
+"""How many jobs of a node are kept, running ones before ended ones: users may start any number."""
 
 
 def of_node(node: str) -> list[UsersJob]:
@@ -44,8 +44,8 @@ def since(moments: Mapping[str, datetime.datetime]) -> dict[str, list[UsersJob]]
 def note(cluster: str, listed: Iterable[UsersJob]) -> None:
     """Store the users' jobs that a scheduler lists on all of its nodes, by their names there.
 
-    One that is not listed any more ended now: errors of its last minutes came under its load. After a longer
-    absence of Muster it ended when it was listed last. Of nodes without a place in it nothing is stored.
+    A job that is no longer listed ended now, so that errors of its last minutes count as under its load; if Muster was
+    away for longer, it ended when it was last listed. Jobs on nodes without a place in the cluster are ignored.
     """
     with writing() as session:
         here = select(PlaceRow.name, PlaceRow.node).where(PlaceRow.cluster == cluster)
@@ -85,7 +85,7 @@ def _add(
     nodes: Collection[str],
     moment: datetime.datetime,
 ) -> None:
-    """Store jobs of these nodes, but for those that are kept; one that ended, and runs all the same, is open again."""
+    """Store the new jobs of these nodes; one that is stored as ended but still runs is opened again."""
     kept = {_key(row): row for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node.in_(nodes)))}
     for (node, what, since), until in jobs.items():
         row = kept.get((node, what, since))
@@ -102,6 +102,6 @@ def _add(
 
 
 def close(session: Session, node: str) -> None:
-    """In the caller's transaction: end the jobs on a node that leaves its scheduler, which lists them no longer."""
+    """End the jobs on a node that leaves its scheduler, which no longer lists them, in the caller's transaction."""
     for row in session.scalars(select(UsersJobRow).where(UsersJobRow.node == node, UsersJobRow.until.is_(None))):
         row.until = _end(row, access.now())

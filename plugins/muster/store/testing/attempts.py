@@ -1,7 +1,7 @@
-"""What the tasks of one run tell one another apart from verdicts: faults of the controller, attempts spent, how a block
+"""What the tasks of one run pass to each other besides verdicts: faults of the controller, attempts spent, how a block
 meets.
 
-Kept here and not in Airflow's XComs, which anyone who may start a run may write, and anyone who may see it may read.
+Kept here and not in Airflow's XComs, which anyone who may start a run can write, and anyone who may see it can read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def note_fault(key: RunKey, stage: str, why: str, *, node: str = "") -> None:
 
 
 def forget_fault(key: RunKey, stage: str, *, node: str = "") -> None:
-    """Forget the fault of an earlier attempt, as another begins. Raises UnknownRun."""
+    """Forget the fault of an earlier attempt when another begins. Raises UnknownRun."""
     with reading() as session:
         if stage not in access.run_row(session, key, node).faults:
             return
@@ -35,16 +35,16 @@ def forget_fault(key: RunKey, stage: str, *, node: str = "") -> None:
 
 
 def spent(key: RunKey, stage: str, tries: int, *, node: str = "") -> int:
-    """Attempts at the stage that ended without a verdict. Raises UnknownRun.
+    """The number of attempts at the stage that ended without a verdict. Raises UnknownRun.
 
-    ``tries``: the task's ``max_tries``, which a user's Clear raises: the count then begins again.
+    ``tries``: the task's ``max_tries``, which a user's Clear raises: the count then starts again.
     """
     with reading() as session:
         return _spent(access.run_row(session, key, node), stage, tries)
 
 
 def spend(key: RunKey, stage: str, tries: int, *, node: str = "") -> int:
-    """Count one more, and return how many there are now. Raises UnknownRun."""
+    """Count one more attempt as in ``spent``, and return their number. Raises UnknownRun."""
     with writing() as session:
         run = access.run_row(session, key, node)
         count = _spent(run, stage, tries) + 1
@@ -58,7 +58,7 @@ def _spent(run: RunRow, stage: str, tries: int) -> int:
 
 
 def faults_of(key: RunKey) -> dict[str, str]:
-    """{node: why the controller could not test it} of the run's nodes that it could not."""
+    """{node: why the controller could not test it}, for the run's nodes with such a fault."""
     with reading() as session:
         rows = session.scalars(select(RunRow).where(*access.of_run(key)).order_by(RunRow.id))
         return {row.node: "; ".join(dict.fromkeys(row.faults.values())) for row in rows if row.faults}

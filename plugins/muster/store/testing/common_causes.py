@@ -1,4 +1,4 @@
-"""What other nodes failed in lately: the input for telling a common cause from a fault of one node."""
+"""Recent failures of other nodes: the input for telling a common cause from a fault of one node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def findings_of_run(session: Session, run: RunRow) -> list[tuple[str, Finding]]:
 def note_shared_cause(session: Session, run: RunRow, found: Sequence[tuple[str, Finding]]) -> None:
     """Add a remark to the history of each quarantined node that failed earlier with the same cause.
 
-    Only a person takes a node out of quarantine; the remark keeps its parts from being returned.
+    Only a person takes a node out of quarantine; the remark prevents that sound parts are returned to the vendor.
     """
     node, moment = access.node_row(session, run.node), access.now()
     others = {stage: _neighbours(session, node, stage, moment) for stage in {stage for stage, _ in found}}

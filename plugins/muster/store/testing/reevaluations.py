@@ -1,4 +1,4 @@
-"""PROVISIONAL verdicts, and their replacement once peers can be compared with."""
+"""PROVISIONAL verdicts, and their replacement once there are peers to compare with."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def provisional() -> dict[str, list[StageVerdict]]:
-    """{node: its current PROVISIONAL verdicts} of the nodes whose verdicts may be re-evaluated now.
+    """{node: its current PROVISIONAL verdicts}, for nodes whose verdicts may be re-evaluated now.
 
-    Those are the nodes that are qualified or serve, and that no run holds.
+    These are the nodes that are qualified or serve, and that no run holds.
     """
     provisional = select(StageRow.node).where(StageRow.current, StageRow.verdict == Verdict.PROVISIONAL)
     nodes = select(NodeRow).where(NodeRow.state.in_(reevaluation.STATES), NodeRow.name.in_(provisional))
@@ -83,7 +83,7 @@ def record(run: Run, judged: Sequence[Replacement], verdict: Verdict, headline: 
             held, inconclusive = node.held_run, node.inconclusive
             proof = close(session, row, node, verdict)
             if State(node.state) is State.PRODUCTION:
-                # What later runs of a node that serves found stands.
+                # Keep what later runs of a node in service found.
                 node.held_run, node.inconclusive = node.held_run or held, inconclusive
                 left = {each.verdict for _, each in current_verdicts(session, node)} - {Verdict.PASS}
                 if proof.full_coverage and not (node.held_run or left):

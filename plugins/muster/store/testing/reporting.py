@@ -1,4 +1,4 @@
-"""Loading what a run's report shows, and which runs were reported."""
+"""Loads the contents of a run's report, and keeps which runs were reported."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from muster_criteria.model import Coverage, Finding, Gap, Judgement, Lack, Obser
 from muster_reports.model import RunReport, StageReport
 
 REPORT_WITHIN = datetime.timedelta(days=7)
-"""How long after its end a run is reported that was not: an outage may last a weekend, and a later one is useless."""
+"""How long after a run's end a missing report is made up for: an outage may last a weekend; later it is useless."""
 
 
 def run(
     key: RunKey, *, run_url: str | None = None, node: str = "", attached: bool = True, fabric: Fabric | None = None,
     training: Training | None = None,
 ) -> RunReport:  # fmt: skip
-    """Everything a report of the run shows, of ``node`` if it tests several; ``attached``: its JSON too.
+    """Everything a report of the run shows, for ``node`` if it tests several. ``attached``: with its JSON.
 
-    ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, which all members of a block share. Raises
+    ``fabric``, ``training``: from ``store.rounds`` and ``store.trainings``; all members of a block share them. Raises
     UnknownRun.
     """
     with reading() as session:
@@ -78,9 +78,8 @@ def _why_left(session: Session, run: RunRow) -> str:
 
 
 def reported(key: RunKey, *, node: str = "") -> None:
-    """Note that a report of the run is queued, of ``node`` if it tests several: of its verdict once it has ended.
-
-    Raises UnknownRun.
+    """Note that the report of the run's verdict is queued, for ``node`` if it tests several. A run that has not ended
+    stays unreported. Raises UnknownRun.
     """
     with writing() as session:
         run = access.run_row(session, key, node)
@@ -88,7 +87,7 @@ def reported(key: RunKey, *, node: str = "") -> None:
 
 
 def unreported() -> list[RunKey]:
-    """The runs that ended within ``REPORT_WITHIN`` with a verdict of which no report is queued, in order."""
+    """The runs that ended within ``REPORT_WITHIN`` and whose verdict has no report queued, sorted."""
     recent = RunRow.ended_at >= access.now() - REPORT_WITHIN
     query = select(RunRow.dag_id, RunRow.run_id).where(recent, RunRow.reported_at.is_(None)).distinct()
     with reading() as session:

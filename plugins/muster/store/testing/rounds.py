@@ -22,7 +22,7 @@ _PARTS = TypeAdapter(tuple[FaultyPart, ...])
 
 
 def plan(key: RunKey, planned: PlannedRound) -> None:
-    """Keep a round before it runs; one of this number that is kept already stays. Raises UnknownRun."""
+    """Store a round before it runs, unless one with this number is stored already. Raises UnknownRun."""
     with writing() as session:
         run = access.first_of_run(session, key)
         if session.scalar(select(RoundRow).where(RoundRow.run == run.id, RoundRow.number == planned.number)) is None:
@@ -44,7 +44,7 @@ def planned(key: RunKey) -> list[PlannedRound]:
 
 
 def record(key: RunKey, number: int, side: Side) -> None:
-    """Keep what one node returned. What it measured is never superseded by nothing, nor a side with evidence by a
+    """Store what one node returned. Measured figures are never replaced, and a side with evidence is not replaced by a
     fault of the controller. Evidence stays when the pair is measured again. Raises UnknownRun.
     """
     with writing() as session:
@@ -61,7 +61,7 @@ def record(key: RunKey, number: int, side: Side) -> None:
 
 
 def sides(key: RunKey, number: int | None = None) -> dict[int, dict[str, Side]]:
-    """By round, what each node returned; of one round, if ``number`` is given."""
+    """{round: {node: what it returned}}; only of round ``number`` if it is given."""
     query = select(RoundSideRow, RunRow.node).join(RunRow, RoundSideRow.run == RunRow.id).order_by(RoundSideRow.id)
     query = query.where(*access.of_run(key))
     if number is not None:
@@ -84,7 +84,7 @@ def broken_since(key: RunKey) -> list[str]:
 
 
 def held_since(key: RunKey) -> list[str]:
-    """The run's nodes that another run has leased since the first of its rounds that are kept was planned."""
+    """The run's nodes that another run has leased since the run's first stored round was planned."""
     others = (LeaseRow.dag_id != key.dag_id) | (LeaseRow.run_id != key.run_id)
     mine = LeaseRow.node.in_(_nodes_of(key))
     query = select(LeaseRow.node).where(mine, LeaseRow.acquired_at >= _first_planned(key), others)
@@ -102,7 +102,7 @@ def _first_planned(key: RunKey) -> ScalarSelect[datetime.datetime]:
 
 
 def forget(key: RunKey) -> None:
-    """Forget the rounds of a run, since they say nothing of its nodes any more."""
+    """Delete the rounds of a run, because they no longer say anything about its nodes."""
     runs = select(RunRow.id).where(*access.of_run(key))
     with writing() as session:
         for table in (RoundSideRow, RoundRow):
@@ -110,9 +110,9 @@ def forget(key: RunKey) -> None:
 
 
 def reopen(key: RunKey, node: str = "") -> None:
-    """Forget that nodes, or this one, could not be measured, so that they are in the next round again.
+    """Forget that nodes, or only ``node``, could not be measured, so that they are in the next round again.
 
-    In the latest round both sides of such a pair are forgotten, since one alone cannot be measured. Evidence stays.
+    In the latest round both sides of such a pair are deleted, since one alone cannot be measured. Evidence stays.
     """
     made = planned(key)
     known = sides(key)
@@ -146,7 +146,7 @@ def fabric(key: RunKey) -> Fabric | None:
         block = access.block_of(session, key)
     if "topology" not in block or not (made := planned(key)):
         return None
-    # numpy, which DAG files that import this module do without.
+    # Imported here since it brings numpy, which DAG files that import this module must not load.
     from muster_criteria.cluster.fabric.judging.matrix import matrices
     from muster_criteria.cluster.fabric.topology import from_records
 

@@ -30,9 +30,9 @@ from muster.store.testing import common_causes
 from muster_criteria.model import Severity, Verdict
 
 RECENT = 20
-"""Number of latest runs that the typical duration is the median of."""
+"""Number of latest runs whose median is the typical duration."""
 READ = 10 * RECENT
-"""Number of latest runs among which those of the same stages are looked for."""
+"""Number of latest runs that are searched for those with the same stages."""
 
 
 def begin(
@@ -46,19 +46,19 @@ def begin(
     required_stages: Sequence[str] = STAGES,
     run_after: datetime.datetime | None = None,
 ) -> Run:
-    """Record that a run begins on a node; the same run again is the same record, without what it measured before a
-    repair.
+    """Record that a run begins on a node. If it was recorded already, that record is used again, without what it
+    measured before a repair.
 
     A DAG run that tests several nodes begins once for each of them. ``forced`` is the person's reason to overrule the
-    in-use guard, ``started_by`` the login that started the run. ``required_stages`` are those without which the run is
-    no full-coverage pass. ``run_after``: Airflow's, of its run. Raises as ``check_same``, and IllegalMove if the node
-    is where no test may take it.
+    in-use guard, ``started_by`` the login that started the run. ``required_stages``: those that a full-coverage pass
+    needs. ``run_after``: that of Airflow's run. Raises as ``check_same``, and IllegalMove if the node is in a state
+    from which no test may take it.
     """
     with writing() as session:
         row = access.node_row(session, node)
         state = State(row.state)
         run = _begun(session, key, row, run_after)
-        if state in (*BROKEN, State.RETIRED):  # a run that was cleared would lose there what it passed with
+        if state in (*BROKEN, State.RETIRED):  # a cleared run would lose its passes there
             when = "if it comes back" if state is State.RETIRED else "after a repair"
             raise IllegalMove(
                 f"{node} is in {state} and is not tested there; {when}, "
@@ -81,9 +81,9 @@ def begin(
 
 
 def check_same(key: RunKey, node: str, run_after: datetime.datetime | None) -> None:
-    """Raise IllegalMove if another run of that id is recorded, or the run tested another machine of that name.
+    """Raise IllegalMove if another run with that id is recorded, or the run tested another machine of that name.
 
-    What is recorded would end the run before it has measured anything. Raises UnknownNode.
+    Otherwise the recorded run would end this one before it has measured anything. Raises UnknownNode.
     """
     with reading() as session:
         _begun(session, key, access.node_row(session, node), run_after)
@@ -105,11 +105,11 @@ def _begun(session: Session, key: RunKey, node: NodeRow, run_after: datetime.dat
 
 
 def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
-    """Move the run's node into the state in which ``stage`` runs, and return it; harmless when it is there already.
+    """Move the run's node into the state in which ``stage`` runs, if it is not there yet, and return it.
 
-    A node in shadow mode stays where it serves. ``node`` names it where the run tests several. A run that is cleared
-    and repeated after its end is open again from here. Raises LeaseLost if the run does not hold the node, IllegalMove
-    if the stage cannot follow the node's state (quarantined since, earlier stages missing).
+    A node in shadow mode stays in service. ``node``: which one, if the run tests several. This reopens a run that was
+    cleared after its end. Raises LeaseLost if the run does not hold the node, IllegalMove if the stage cannot follow
+    the node's state (quarantined since, earlier stages missing).
     """
     with writing() as session:
         run = access.run_row(session, key, node)
@@ -118,7 +118,7 @@ def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
         done = frozenset(summary.stage for summary in _stages(session, run))
         evidence = Evidence(run=key)
         if run.ended_at is not None:
-            run.state_before = row.state  # a test that is not made returns the node there, no further
+            run.state_before = row.state  # a test that is not made returns the node to this state
         for state in lifecycle.path_to_stage(stage, State(row.state), done, shadow=row.shadow):
             access.move(session, row, state, "muster", f"stage {stage} of run {key.run_id}", evidence)
         run.ended_at, run.verdict, run.headline, run.state_after, run.why_held = None, None, "", None, ""
@@ -129,13 +129,13 @@ def begin_stage(key: RunKey, stage: str, *, node: str = "") -> Node:
 def finish(key: RunKey, verdict: Verdict, headline: str, *, node: str = "") -> Run:
     """Close a run with its verdict, and move its node accordingly, in one transaction.
 
-    The moves are ``transitions.closing``'s: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL, back to
-    registered on INCONCLUSIVE, and triage on the third of these in a row; a node that serves goes on serving then,
-    unless the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a
-    full-coverage PASS of every stage, at the level that admission asks for, ends its shadow. While the circuit
-    breaker is open, a verdict that would take the node out of service is held: it goes on serving, marked. So is a
-    FAIL for what nodes of its rack or image have in common; one that does not serve is registered again. All this only
-    if the run holds the node. The same verdict again changes nothing. ``node``: of several. Raises UnknownRun.
+    The moves are those of ``transitions.closing``: qualified on PASS, WARN or PROVISIONAL, quarantine on FAIL,
+    registered on INCONCLUSIVE, and triage on the third of these in a row; a node in service then stays there, unless
+    the run found something (``ending.RunFacts.nothing_new``). A node in shadow mode stays, and a full-coverage PASS of
+    every stage, at the level that admission asks for, ends its shadow mode. While the circuit breaker is open, a
+    verdict that would take the node out of service is held: the node keeps serving, marked. So is a FAIL for a cause
+    common to nodes of its rack or image; a node out of service becomes registered again. The node moves only if the run
+    holds it. The same verdict again changes nothing. ``node``: if the run tests several. Raises UnknownRun.
     """
     with writing() as session:
         run = access.run_row(session, key, node)
@@ -160,7 +160,7 @@ def get(key: RunKey, *, node: str = "") -> Run:
 
 
 def by_id(run_id: str, *, node: str = "") -> Run:
-    """The run of that id, or of ``DAG/RUN``, of ``node`` if it tests several. Raises UnknownRun."""
+    """The run with that id, or ``DAG/RUN``, for ``node`` if it tests several. Raises UnknownRun."""
     with reading() as session:
         return access.to_run(access.run_row(session, access.key_of(session, run_id), node))
 
@@ -185,9 +185,9 @@ def find(
 
 
 def last_run_id() -> ScalarSelect[int]:
-    """The id of the last run of each ``Node`` of the enclosing query: of its present machine, ended, and not SKIPPED.
+    """The id of the last run of each ``NodeRow`` in the enclosing query: of its present machine, ended, not SKIPPED.
 
-    What was skipped measured nothing, so it hides no earlier verdict.
+    A skipped run measured nothing, so it hides no earlier verdict.
     """
     found = aliased(RunRow)
     return (
@@ -216,8 +216,8 @@ def last(node: str) -> Run | None:
 def typical_duration_s(
     sku: str, level: str, dag_id: str, *, simulated: bool, stages: Sequence[str] = ()
 ) -> float | None:
-    """Median time (s) of the latest such runs, of just these required stages (empty: all of the DAG's), that went
-    through all of them, each from its first job on. None if there is none.
+    """Median time (s) from the first job to the end of the latest such runs with exactly these required stages (empty:
+    all of the DAG's), if their verdict is PASS, WARN or PROVISIONAL. None if there is none.
     """
     ended = select(access.first_job_at().label("began"), RunRow.ended_at, RunRow.required_stages).where(
         RunRow.sku == sku,
@@ -243,7 +243,7 @@ def stages(key: RunKey, *, node: str = "") -> list[StageVerdict]:
 def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
     """Store a job or its new state, keyed by run, stage and attempt. Raises UnknownRun.
 
-    ``only_from``: raises Overtaken if the job stands in none of these states any more.
+    ``only_from``: raises Overtaken if the job is no longer in one of these states.
     """
     with writing() as session:
         run = access.run_row(session, job.key, job.node)
@@ -259,7 +259,7 @@ def record_job(job: Job, *, only_from: Collection[str] = ()) -> None:
 
 
 def change_job(job: Job, **columns: object) -> None:
-    """Change only these columns of a job, whose state may be another since it was read. Raises UnknownRun."""
+    """Change only these columns of a job, whose state may have changed since it was read. Raises UnknownRun."""
     with writing() as session:
         row = _job(session, access.run_row(session, job.key, job.node), job.stage, job.attempt_key)
         for name, value in columns.items() if row is not None else ():
@@ -283,7 +283,7 @@ def find_jobs(key: RunKey | None, states: Collection[str], *, node: str = "") ->
 
 
 def obstacles() -> dict[str, str]:
-    """{node: why the last attempt of the run that holds it could not reach it}, without those that have reached it."""
+    """{node: why the last attempt of the run that holds it could not reach it}, without nodes that were reached."""
     latest = select(func.max(JobRow.id)).join(RunRow, JobRow.run == RunRow.id)
     latest = latest.join(LeaseRow, (LeaseRow.dag_id == RunRow.dag_id) & (LeaseRow.run_id == RunRow.run_id))
     latest = latest.where(LeaseRow.released_at.is_(None), LeaseRow.node == RunRow.node).group_by(RunRow.id)
@@ -319,9 +319,9 @@ def attested(session: Session, node: NodeRow, claimed: Evidence) -> Evidence:
 
 
 def close(session: Session, run: RunRow, node: NodeRow, verdict: Verdict) -> Evidence:
-    """Move the node as the end of the run decides (``rules.ending``). Returns on what evidence.
+    """Move the node as the end of the run decides (``rules.ending``); returns the evidence for it.
 
-    The caller has locked the node.
+    The caller must have locked the node.
     """
     facts = _facts(session, run, node)
     current = facts.node.state

@@ -40,7 +40,7 @@ _Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What an attempt at a stage brought.
+    """What the node sent for an attempt at a stage.
 
     ``result``: None if the node returned none. ``raw``, ``telemetry``: its bytes, as the node sent them. ``chassis``:
     the readings of its BMC. ``attempts``: how often the stage was tried. ``refused``: as another machine's.
@@ -55,7 +55,7 @@ class Sent:
 
 
 class Recording:
-    """A stage that is being stored. Read ``standing`` last before the verdict, then ``write`` it."""
+    """A stage that is being stored. Call ``standing`` just before the verdict is made, then ``write`` it."""
 
     def __init__(self, key: RunKey, sent: Sent, node: str, stack: contextlib.ExitStack) -> None:
         self._key, self._sent, self._node, self._stack = key, sent, node, stack
@@ -66,14 +66,14 @@ class Recording:
     def standing(self) -> Standing:
         """Begin the transaction, and store which machine sent the result.
 
-        Returns the waivers that hold for it, and will until the transaction ends.
+        Returns the waivers that hold for the machine; they cannot change until the transaction ends.
         """
         self._session = session = self._stack.enter_context(writing())
         self._run = run = access.run_row(session, self._key, self._node)
         self._row = row = access.node_row(session, run.node, lock=True)
         require_lease(session, run)
         self.swapped = tuple(_observe(session, run, row, self._sent.result)) if self._sent.result is not None else ()
-        # Only now is it known which parts sit in the node, and so which waivers are about it.
+        # Which waivers apply depends on the parts that the node reported just now.
         serials = current_serials(session, row.name)
         self._unsure = unsure(serials, self._sent.result)
         return waivers.standing(session, row, self._sent.result, serials)
@@ -99,11 +99,11 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(key: RunKey, sent: Sent, node: str = "") -> Iterator[Recording]:
-    """Store a stage whose verdict is made within the block. ``node`` names it where the run tests several.
+    """Store a stage whose verdict is made within the block. ``node``: which one, if the run tests several.
 
     The same raw result again (a retried task) replaces itself; any other supersedes the stage's former verdict, which
-    is kept. Raises LeaseLost if the run does not hold the node, DifferentMachine if the result comes from one with
-    another chassis serial, UnknownRun; then nothing is stored.
+    is kept. Stores nothing if it raises: LeaseLost if the run does not hold the node, DifferentMachine if the result
+    comes from another machine, UnknownRun.
     """
     with contextlib.ExitStack() as stack:
         yield Recording(key, sent, node, stack)
@@ -114,7 +114,7 @@ def supersede(
 ) -> None:
     """Make ``judgement`` the stage's current verdict instead of ``former``, which is kept.
 
-    ``result``: what both rest on. Times of measurement, stored bytes and charts are taken over.
+    ``result``: the result behind both. Times of measurement, stored bytes and charts are taken over.
     """
     keep_revision(session, judgement.sku, judgement.sku_version)
     former.current = False
@@ -171,7 +171,7 @@ def _stage_row(run: RunRow, sent: Sent, judgement: Judgement) -> StageRow:
 
 
 def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
-    """The columns of a stage's row that hold its verdict, and what it was judged by."""
+    """The columns of a stage's row that hold its verdict, and the SKU and peers that it was judged by."""
     coverage = judgement.coverage
     return {
         "verdict": str(judgement.verdict), "reason": judgement.reason, "notes": list(judgement.notes),
@@ -183,9 +183,9 @@ def _verdict_columns(judgement: Judgement) -> dict[str, Any]:
 
 
 def supersede_pass(key: RunKey, stage: str, *, node: str = "") -> None:
-    """Keep a verdict with which the stage passed as superseded, before another one is recorded.
+    """Supersede the stage's current verdict if it passed, before another one is recorded; the row is kept.
 
-    ``node`` names it where the run tests several. Raises LeaseLost if the run does not hold the node, UnknownRun.
+    ``node``: which one, if the run tests several. Raises LeaseLost if the run does not hold the node, UnknownRun.
     """
     with writing() as session:
         run = access.run_row(session, key, node)
@@ -206,7 +206,7 @@ def _supersede(session: Session, run: RunRow, stage: StageRow) -> None:
 def _store_rows(session: Session, stage: StageRow, node: str, result: StageResult | None, judgement: Judgement) -> None:
     measurements = list(_measurement_rows(stage.id, result, judgement.observations))
     if measurements:
-        # One statement for all rows: by default a column without a value makes another one of its row's.
+        # One statement for all rows: by default, rows with NULLs in other columns would get another one.
         session.execute(insert(MeasurementRow).execution_options(render_nulls=True), measurements)
     findings = [
         {
@@ -226,7 +226,7 @@ def _store_rows(session: Session, stage: StageRow, node: str, result: StageResul
 def _measurement_rows(
     stage: int, result: StageResult | None, observations: Iterable[Observation]
 ) -> Iterable[dict[str, Any]]:
-    """A row for each measurement, with its limits where it was judged, and one for each observation derived from it."""
+    """A row for each measurement, with its limits if it was judged, and one for each derived observation."""
     judged: dict[_Key, tuple[int, Observation]] = {}
     extra: list[tuple[int, Observation]] = []
     for place_, each in enumerate(observations):

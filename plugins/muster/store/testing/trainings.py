@@ -1,4 +1,4 @@
-"""The training of a block, as its report and page show it, and what its figures are compared with."""
+"""The training of a block, as its report and page show it, and the earlier figures that it is compared with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster_criteria.cluster.model import SAVED, SLOWED, STAGE, TRAINING, Earlie
 from muster_criteria.model import Observation
 
 SHOWN = ("throttle_time",)
-"""Metrics of other probes that tell why a rank is slow."""
+"""Metrics of other probes that may explain why a rank is slow."""
 DEVICES, RESTART = "training_devices", "fault_restart"
 COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "scaling": ("scaling", {}), "step_p95_to_p50": ("step_p95_to_p50", {}), RESTART: (RESTART, {}),
@@ -37,15 +37,15 @@ COMPARED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "checkpoint_save p95": ("checkpoint_save", {"stat": "p95"}),
     "checkpoint_load": ("checkpoint_load", {"stat": "p50"}),
 }  # fmt: skip
-"""Figures of earlier blocks that are compared: by name, the metric and the labels that it has."""
+"""{figure of earlier blocks that is compared: (its metric, the labels that it must have)}."""
 BLOCKS = 10
-"""Earlier blocks that are compared, the latest."""
+"""How many of the latest earlier blocks are compared."""
 GPUS_A_NODE = 8
-"""Of the jobs that are forecast, where nodes have no GPUs or their SKU cannot be read."""
+"""GPUs per node assumed in forecasts of jobs if nodes have no GPUs or their SKU cannot be read."""
 
 
 def training(key: RunKey) -> Training | None:
-    """The block's training; None for a run without any. With what ``comparisons`` found when it was judged."""
+    """The block's training, with the ``comparisons`` from when it was judged; None for a run without any."""
     with reading() as session:
         members, block = _members(session, key), access.block_of(session, key)
     if not members:
@@ -55,15 +55,15 @@ def training(key: RunKey) -> Training | None:
 
 
 def differences(key: RunKey) -> tuple[str, ...]:
-    """A sentence for each version in which the members of the block differ; known before it trains."""
+    """A sentence for each version in which the members of the block differ, as found before it trains."""
     with reading() as session:
         return tuple(access.block_of(session, key).get("differences", ()))
 
 
 def comparisons(key: RunKey) -> dict[str, Any]:
-    """What to compare the figures of a block with that is judged now, as JSON for its row. Raises UnknownRun.
+    """The comparisons for the figures of a block that is judged now, as JSON for its row. Raises UnknownRun.
 
-    The rate of failures is that of `muster spares`, of nodes of the SKU of its first member.
+    The rate of failures is that of `muster spares`, for the SKU of its first member.
     """
     now = access.now()
     with reading() as session:
@@ -77,7 +77,7 @@ def comparisons(key: RunKey) -> dict[str, Any]:
         devices = _figures_of(session, key).get(DEVICES, 0.0)
         alike = (session, run.sku, run.simulated, run.started_at, recipe or "", devices)
         earlier = _earlier(*alike, slow=False)
-        if RESTART in (every := _earlier(*alike)):  # of which jobs are forecast, and no block is held to it
+        if RESTART in (every := _earlier(*alike)):  # only for forecasts of jobs: no block is judged by it
             earlier[RESTART] = every[RESTART]
         same = select(NodeRow).where(NodeRow.sku == run.sku, NodeRow.simulated == run.simulated)
         nodes = [access.to_node(row) for row in session.scalars(same)]
@@ -87,7 +87,7 @@ def comparisons(key: RunKey) -> dict[str, Any]:
 
 
 def earlier(run: Run, recipe: str, devices: float) -> Earlier | None:
-    """What earlier blocks of its SKU reached with this recipe; None without any. Saves: on so many devices."""
+    """What earlier blocks of the run's SKU reached with this recipe, None without any. Saves: with ``devices`` only."""
     if not recipe:
         return None
     with reading() as session:
@@ -98,7 +98,7 @@ def earlier(run: Run, recipe: str, devices: float) -> Earlier | None:
 
 
 def rate_of(rates: spares.Rates, *, simulated: bool) -> Input:
-    """The rate of failures of `muster spares` as an input of a forecast; without a failure of its own it is assumed."""
+    """The failure rate of `muster spares` as an input of a forecast; it is assumed if the SKU has had no failure."""
     low, high = rates.limits
     record = "a public record of 400 servers of 8 GPUs (InfiniteHBD-Trace)"
     source = f"assumed as in {record}: no node of this SKU has failed in service within a year"
@@ -133,7 +133,7 @@ def _read(kept: Mapping[str, Any]) -> Comparisons:
 
 
 def _members(session: Session, key: RunKey) -> list[Member]:
-    """The members of which this stage is judged, with what they measured, in order of name."""
+    """The members whose training stage is judged, with what they measured, sorted by name."""
     stages = session.execute(
         select(StageRow.id, StageRow.simulated, RunRow.node, RunRow.sku)
         .join(RunRow, StageRow.run == RunRow.id)
@@ -158,7 +158,7 @@ def _members(session: Session, key: RunKey) -> list[Member]:
 
 
 def inputs(sku: str, rates: spares.Rates, until: datetime.datetime, *, simulated: bool) -> Inputs:
-    """What the forecast of a job on nodes of this SKU is made from: saves and restarts of its latest sound blocks."""
+    """The inputs of a forecast for a job on nodes of this SKU: saves and restarts of its latest sound blocks."""
     with reading() as session:
         earlier = _earlier(session, sku, simulated, until)
     return inputs_of(Figures([]), _read(_kept(sku, rate_of(rates, simulated=simulated), earlier)))
@@ -168,11 +168,11 @@ def _earlier(
     session: Session, sku: str, simulated: bool, before: datetime.datetime, recipe: str = "", devices: float = 0.0,
     *, slow: bool = True,
 ) -> dict[str, tuple[float, int]]:  # fmt: skip
-    """By figure, the median of sound blocks of this SKU before, and how many they are.
+    """{figure: (its median over sound blocks of this SKU before then, the number of blocks)}.
 
-    Where these are named: with this recipe, and figures of checkpoints with so many devices. Not ``slow``: without
-    those in which any member was found slow, else a slowdown that lasts would become what later blocks are held to. A
-    finding that a person has waived keeps none out.
+    ``recipe``: only blocks with it. ``devices``: figures of checkpoints only from blocks with so many. ``slow`` false:
+    without blocks in which a member was found slow (and that was not waived): otherwise a lasting slowdown would become
+    the standard for later blocks.
     """
     latest, block = func.max(RunRow.started_at), tuple_(RunRow.dag_id, RunRow.run_id)
     alike = [MeasurementRow.text == recipe] if recipe else []

@@ -21,13 +21,13 @@ branch_labels = None
 depends_on = None
 
 RELEASED = False
-"""Whether 1.0.0 is released, whose tables never change again."""
+"""Whether 1.0.0 is released: from then on its tables never change."""
 
 APPEND_ONLY = "events are append-only"
 
 
 def statements(dialect: str) -> list[str]:
-    """What makes the tables of 1.0.0 on "sqlite" or "postgresql"."""
+    """The SQL statements that create the tables of 1.0.0 on "sqlite" or "postgresql"."""
     return Path(__file__).with_name(f"{revision}.{dialect}.sql").read_text().rstrip(";\n").split(";\n")
 
 
