@@ -1,4 +1,4 @@
-"""Importing this module stores a node's whole run, and undoes it, before task processes are forked.
+"""Importing this module stores a node's whole run and undoes it, before task processes are forked.
 
 SQLAlchemy compiles each statement at its first use and keeps it with the engine, which forks inherit. All of it is one
 transaction, which is rolled back.
@@ -36,7 +36,7 @@ def rehearse() -> None:
     """Store a run and undo it. Raises MusterError where the records are away, or have another schema."""
     engine = store.engine
     try:
-        # Waits its turn: workers that start at once all store the same node.
+        # Waits for other workers: those that start together all store the same node.
         with engine.rehearsal(), engine.transaction(), engine.reading() as session:
             for _ in _tasks():
                 session.expunge_all()  # each task reads for itself
@@ -45,7 +45,7 @@ def rehearse() -> None:
 
 
 def _tasks() -> Iterator[None]:
-    """What the run's tasks ask of the records. Yields after each task."""
+    """Does what the run's tasks do with the records. Yields after each task."""
     store.nodes.add(NewNode(NODE, "localhost", HOST_KEY, SKU))
     store.leases.acquire_all([NODE], KEY)
     store.runs.begin(KEY, NODE, LEVEL, "")
