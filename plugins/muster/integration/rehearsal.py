@@ -36,7 +36,7 @@ def rehearse() -> None:
     """Store a run and undo it. Raises MusterError where the records are away, or have another schema."""
     engine = store.engine
     try:
-        # Waits for other workers: those that start together all store the same node.
+        # Waits its turn: workers that start at once all store the same node.
         with engine.rehearsal(), engine.transaction(), engine.reading() as session:
             for _ in _tasks():
                 session.expunge_all()  # each task reads for itself
