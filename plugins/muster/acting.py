@@ -1,4 +1,4 @@
-"""Under which authenticated login the records are changed; each event has it with the name that a person gives.
+"""The authenticated login under which the records are changed; each event has it next to the name a person gives.
 
 A name may be typed (``--as``, MUSTER_PERSON); a login is what the operating system or Airflow has checked.
 """
@@ -41,10 +41,10 @@ def by_command() -> bool:
 
 
 def os_login() -> str:
-    """Returns the login of this process's user, or of the one who started it by sudo; behind root, of the session.
+    """Returns the login of this process's user, or of the one who started it by sudo; for root, of the session.
 
-    All by their ids: LOGNAME and USER are texts that anyone may set. SUDO_UID is what sudo sets, whatever its caller
-    has set; without sudo, the user of this process may set it, who may write the records by other means too.
+    All are found by id, since anyone may set LOGNAME and USER. sudo always sets SUDO_UID itself; without sudo, the user
+    of this process may set it, who can write the records by other means too.
     """
     caller = os.environ.get("SUDO_UID", "")
     uid = int(caller) if caller.isdecimal() else os.getuid()
@@ -57,7 +57,7 @@ def os_login() -> str:
 
 
 def _session() -> int:
-    """The user who logged in: sudo does not change it; root's id where that is not known. For root alone: while it is
+    """The id of the user who logged in, which sudo does not change; root's if unknown. Used for root alone: while it is
     not set, any process may set its own.
     """
     try:

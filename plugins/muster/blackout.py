@@ -30,7 +30,7 @@ def closed(windows: str, now: datetime.datetime) -> str:
 
 
 def closed_until(windows: str, now: datetime.datetime) -> datetime.datetime | None:
-    """Returns the end of the windows that hold ``now``, those that follow without a gap included; None outside of all.
+    """Returns the end of the windows that hold ``now``, including those that follow without a gap; None outside all.
 
     Raises ValueError as ``closed``.
     """

@@ -47,12 +47,12 @@ class DatabaseNotReady(ControllerFault):
 
 
 def first_line(error: Exception) -> str:
-    """Returns what an error says, without what follows its first line."""
+    """Returns the first line of an error, at most 200 characters."""
     return one_line(next(iter(str(error).splitlines()), type(error).__name__))[:200]
 
 
 def first_refused(error: pydantic.ValidationError, whole: str = "") -> str:
-    """Returns what was refused first, as "field.field: why"; of no one field, "``whole``: why", or "why".
+    """Returns what was refused first, as "field.field: why"; if no field, "``whole``: why", or "why".
 
     What was given is left out: it may hold a secret.
     """
@@ -64,7 +64,7 @@ def first_refused(error: pydantic.ValidationError, whole: str = "") -> str:
 
 @contextlib.contextmanager
 def of_sku_files() -> Iterator[None]:
-    """What is wrong with a SKU file is the user's to resolve: raises MusterError for SkuError."""
+    """Raise MusterError for SkuError: the user can correct a SKU file."""
     from muster_criteria.sku_files.model import SkuError
 
     try:
@@ -75,10 +75,10 @@ def of_sku_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def apart(what: str, failed: list[str]) -> Iterator[None]:
-    """One of many (a node, a run, a receiver): whatever it raises becomes a sentence in ``failed``, and stops no other.
+    """Handle one of many (a node, a run, a receiver): any error becomes a sentence in ``failed``, and stops no other.
 
-    Not by a list of types: what is odd about one of many is not known beforehand. Records that cannot be read or
-    written concern all of them: that DatabaseNotReady is raised.
+    All types of errors are caught, since those of one odd case cannot be foreseen. Only DatabaseNotReady is raised:
+    records that cannot be read or written concern all.
     """
     try:
         yield
@@ -270,5 +270,5 @@ class AlreadyTriggered(MusterError):
 
 
 def at(where: str, sentence: object) -> str:
-    """A sentence with where it belongs in front ("fleet.yaml:12"), if it belongs anywhere."""
+    """Returns a sentence, after the place that it is about ("fleet.yaml:12") if there is one."""
     return f"{where}: {sentence}" if where else str(sentence)

@@ -1,4 +1,4 @@
-"""Whose the controller's files are: the owner's of MUSTER_HOME, also if root makes them; who may read its secrets;
+"""Who owns the controller's files (the owner of MUSTER_HOME, even if root makes them), who may read its secrets, and
 how a new file gets its name.
 """
 
@@ -13,7 +13,7 @@ from muster.errors import MusterError
 from muster.settings import settings
 
 STDIN = "-"
-"""What a person names to have standard input read."""
+"""The file name that stands for standard input."""
 
 
 def folder(path: Path) -> None:
@@ -53,7 +53,7 @@ def give_name(draft: Path, file: Path) -> None:
 
 
 def foreign() -> str:
-    """Returns the name of the controller's user where this process could make no file for it, else "".
+    """Returns the name of the controller's user if this process cannot make files for it, else "".
 
     A folder of root's, such as a volume that a group may write, names no user.
     """
@@ -65,7 +65,7 @@ def foreign() -> str:
 
 
 def me() -> str:
-    """The user that this process runs as: with the documented command not the one who called it."""
+    """The user that this process runs as; with the documented command, not the one who called it."""
     return _called(os.geteuid())
 
 
@@ -93,9 +93,9 @@ def _called(uid: int) -> str:
 
 
 def closing(secret: Path) -> str:
-    """Returns what closes a secret's file to others, "" where it is closed. Raises OSError.
+    """Returns what closes a secret's file to others, "" if it is closed. Raises OSError.
 
-    As PostgreSQL has it for its server's key: the group may read what is another user's, as of a mounted secret.
+    As PostgreSQL does for its server's key, the group may read a file of another user, such as a mounted secret.
     """
     found = secret.stat()
     if found.st_uid == os.geteuid():

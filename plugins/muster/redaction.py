@@ -1,8 +1,8 @@
-"""What is shown of a text that may hold a secret: one rule for settings, errors, history and the audit stream.
+"""Redacts texts that may hold a secret, by one rule for settings, errors, history and the audit stream.
 
 An address keeps its scheme, host and port, and loses its login, path and query: receivers such as chat webhooks have
-their secret there. A value under a name that stands for a secret, or of an environment, is masked; so is what an item
-of a list gives a variable or an option of such a name, as the options of a container's runtime do.
+their secret there. A value under a name of a secret or an environment is masked, and so is one that an item of a list
+gives to a variable or option of such a name, as in the options of a container's runtime.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _place(scheme: str, rest: str) -> str:
     """Host and port of an address, and "/…" if there is more of it."""
     host, more = _halves(rest)
     if "@" in more and ("@" in host or ":" in host):
-        # A password with one of these signs in it, or a path with an "@": of a web address, whose path may be the
+        # A password with one of these signs, or a path with an "@". For a web address, whose path may be the
         # secret, nothing is shown.
         if scheme.lower().startswith("http"):
             return "…"

@@ -364,7 +364,7 @@ class Settings(
 
 def settings() -> Settings:
     """The settings of the environment. Raises BadSettings, which names the variable and what is wrong."""
-    # Asked for by every session with the records: of the other variables not even the values are decoded.
+    # Called by every session with the records: the values of other variables are not even decoded.
     ours = (name for name in os.environb if name.upper().startswith(b"MUSTER_"))
     return _settings(tuple((name, os.environb[name]) for name in ours))
 

@@ -29,7 +29,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 AGES_S = tuple(hours * 3600.0 for hours in (1, 4, 12, 24, 48, 7 * 24, 14 * 24, 30 * 24, 90 * 24))
 ASKED = (Cause.QUESTION, Cause.HELD)
 KINDS = (False, True)
-"""Whether nodes are simulated: both are always shown."""
+"""The values of the label ``simulated``: both are always shown."""
 WINDOW_TEXT = "in the last 24 hours"
 COUNTED = "in the last 30 days"
 ZERO, NUMBERS_LAST = datetime.timedelta(), datetime.timedelta(days=1)
@@ -49,7 +49,7 @@ class Fleet:
         self.figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric but that of single nodes; a queue that is empty is 0, not absent."""
+        """Yields every metric except that of single nodes; an empty queue is 0, not absent."""
         yield from self._nodes()
         yield from self._tests()
         yield from self._queues()
@@ -97,7 +97,7 @@ class Fleet:
         )  # fmt: skip
 
     def _rests(self, node: NodeFigures) -> bool:
-        """Whether each stage of it was tested, and the last test so lately that none is due."""
+        """Whether each stage of the node was tested, and recently enough that no test is due."""
         after = self.figures.due_after.get((node.sku, node.simulated), ZERO)
         last = node.looked_at if after < self.figures.whole_after else node.tested_at  # no part of a whole test fits
         return node.tested_at is not None and last is not None and self.figures.at - last < after
@@ -108,7 +108,7 @@ class Fleet:
         return since is not None and self.figures.at - since >= after
 
     def _attention(self) -> Iterable[Metric]:
-        """Nodes that do not serve by whose turn it is: a node counts once, as a person's before all others'."""
+        """Nodes that do not serve, by who acts next: a node counts once, for a person if that is one of them."""
         seen = self.figures.attention
         out = {each.node: each for each in reversed(seen) if not each.serving}.values()
         counts = collections.Counter[tuple[str, ...]]((each.turn, _flag(each.simulated)) for each in out)
@@ -196,7 +196,7 @@ class Fleet:
         )  # fmt: skip
 
     def _numbers(self) -> Iterable[Metric]:
-        """What the page Numbers shows, as counted once an hour: a scrape only reads it. Not those of long ago."""
+        """What the page Numbers shows, counted once an hour: a scrape only reads it. Old numbers are left out."""
         seen = self.figures
         kept = [(each, _flag(each.simulated)) for each in seen.numbers if seen.at - each.until < NUMBERS_LAST]
         of = {(each.sku, kind): each for one, kind in kept for each in one.skus if each.sku}

@@ -1,7 +1,7 @@
 """``POST /v1/repairs``: the answer of an outside system that repairs nodes, by a token of MUSTER_REPORT_SOURCES.
 
-It moves a node out of service, whose label ``repair_owner`` names that system, to repair, to rma, or back to
-``registered``: a named person's decision like any other. Tests prove the repair; nothing here lets a node serve.
+It moves a node that is out of service, and whose label ``repair_owner`` names that system, to repair, to rma, or back
+to ``registered``: a named person's decision like any other. Tests prove the repair; nothing here lets a node serve.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _move(name: str, source: Source, answer: Answer) -> Moved:
 
 
 def _is_owner(source: Source, node: str) -> bool:
-    """Whether the source may answer for the node; an unknown node is answered as one that is not its own."""
+    """Whether the source may answer for the node; False for an unknown node, so that both look alike."""
     if not source.repairs or not source.may_report(node):
         return False
     try:

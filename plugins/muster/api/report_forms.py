@@ -24,11 +24,11 @@ from muster_criteria.text import one_line
 
 NODES_MAX = 20_000
 UNISOLATED = "unisolated"
-"""A failure of a job that lies in one of a few nodes, which could not be distinguished in time."""
+"""A check: one of a few nodes failed a job, and it was not found out in time which."""
 SUSPECTS_MAX = 8
-"""Suspects of one such failure: more would cost more tests than the search for the one that is meant."""
+"""The most suspects of such a failure: testing more would cost more than narrowing them down."""
 PROBLEM_MAX = 300
-"""Characters of the answer about a report that cannot be used: its keys are the sender's."""
+"""The most characters of the answer about an unusable report, which quotes the sender's keys."""
 PART_MAX = 200
 _SINCE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _NODE_LABELS = ("node", "nodename", "hostname", "Hostname", "instance")
@@ -36,9 +36,9 @@ _NO_PART = ("alertname", "severity")
 _OF_GPUD = {"fatal": "ISOLATE", "critical": "RESET", "warning": "MONITOR"}
 _GRAVEST_FIRST = tuple(_OF_GPUD.values())
 _OF_ALERTS = {"critical": "ISOLATE", "error": "RESET", "warning": "MONITOR", "info": None, "none": None, "": None}
-"""By the label ``severity``. Any other value, such as "page", is a fleet's own word: it is not taken for harmless."""
+"""By the label ``severity``. Any other value, such as "page", is a fleet's own and is not assumed harmless."""
 _DRIVER_ERROR = re.compile(r"S?X[Ii][Dd]|(?<![a-z])s?xid")
-"""In the name of a check: SysLogsXIDError is of XIDs, SysLogsSXIDError of SXIDs."""
+"""Matches in a check's name: SysLogsXIDError is about XIDs, SysLogsSXIDError about SXIDs."""
 _NAME_MAX = 70
 _OTHER = re.compile(r"[^A-Za-z0-9_.:/-]+")
 
@@ -125,7 +125,7 @@ def _of(value: Any, *names: str) -> Any:
 
 
 def _named(kind: str, name: Any) -> str:
-    # With "/" at its end, a name would stand for all that begin so.
+    # A name that ends in "/" would stand for all names that begin with it.
     return f"{kind}/{_OTHER.sub('-', str(name))[:_NAME_MAX]}".rstrip("/")
 
 
@@ -133,7 +133,7 @@ def _alert(alert: Any) -> dict[str, Any]:
     labels, notes = _of(alert, "labels"), _of(alert, "annotations")
     severity = _OF_ALERTS.get(str(_of(labels, "severity")).strip().lower(), "RESET")
     known = labels if isinstance(labels, dict) else {}
-    # What else tells alerts of one name and node apart: one that ends must not end another one.
+    # Other labels tell alerts of one name and node apart: one that ends must not end another.
     part = " ".join(f"{key} {known[key]}" for key in sorted(known, key=str) if key not in (*_NODE_LABELS, *_NO_PART))
     return {
         "check": _named("alert", _of(labels, "alertname")),
@@ -147,7 +147,7 @@ def _alert(alert: Any) -> dict[str, Any]:
 
 def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
     """A report for each of its codes: an XID or SXID is an event, any other code a state of its own, which goes on when
-    another one of the same check and part ends. One that is healthy without a code ends them all.
+    another one of the same check and part ends. A healthy event without a code ends them all.
     """
     name = str(_of(event, "checkName", "check_name"))
     codes = _of(event, "errorCode", "error_code")
@@ -173,8 +173,8 @@ def _sentinel(event: Any) -> Iterator[dict[str, Any]]:
 
 
 def _apart(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The events in order; those of one check and moment as one, since a later window has them so again: their times
-    are whole seconds, and the errors of several GPUs have one name.
+    """Yields the events in order, with those of one check and moment merged: times are whole seconds and errors of
+    several GPUs share a name, so that a later window would repeat them.
     """
     in_order = sorted(events, key=lambda event: (event["at"] or _SINCE, event["check"]))
     for (at, _), same in itertools.groupby(in_order, key=lambda event: (event["at"], event["check"])):

@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 1024 * 1024
 REPORTS_MAX = 5000
-"""Reports of one node each that one body may hold, those among them that cannot be used."""
+"""The most reports, of one node each, in one body, including unusable ones."""
 ALERTS_BODY_MAX = 16 * BODY_MAX
-"""Bytes of Alertmanager, which sends a whole group at once, and not again if it is refused: ``REPORTS_MAX`` alerts of
-3 kB."""
+"""The most bytes from Alertmanager, which sends a whole group at once, and not again if it is refused: ``REPORTS_MAX``
+alerts of 3 kB."""
 _unpacking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reports")
 """JSON takes up to 26 times the memory of its text, so one body is unpacked at a time, until its reports are read. The
 others wait in no thread, since all routes share those."""
@@ -54,7 +54,7 @@ class Accepted(pydantic.BaseModel):
 
 
 class Rates:
-    """How many reports each source has left in this process: filled evenly, to what it may send in a minute."""
+    """How many reports each source may still send to this process: refilled evenly, up to its limit for a minute."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}
@@ -63,7 +63,7 @@ class Rates:
     def take(self, name: str, per_minute: int, count: int, *, taken: int = 0) -> float:
         """Takes ``count`` reports. Returns 0, or after how many seconds to try again: then nothing was taken.
 
-        ``taken``: how many of the same body were taken before, and will be once more when it is sent again.
+        ``taken``: how many of the same body were taken before, which will be taken again when it is resent.
         """
         now = time.monotonic()
         with self._lock:
@@ -96,8 +96,8 @@ async def receive(
 
 
 def source_of(authorization: str) -> tuple[str, Source]:
-    """Returns the source with this token. Raises HTTPException: 401 for none, 503 where there are no sources, or where
-    it may be that of an entry that cannot be used.
+    """Returns the source with this token. Raises HTTPException: 401 if no source has it, 503 if there are no sources or
+    it may belong to an entry that cannot be used.
     """
     try:
         known, wrong = report_sources.sources()
@@ -151,11 +151,11 @@ def _record(name: str, source: Source, reported: list[tuple[Reported, str]], pro
 
 
 def _admitted(name: str, source: Source, body: bytes, node: str, problems: list[str]) -> list[tuple[Reported, str]]:
-    """Returns each report with each node that it names. Of more than ``REPORTS_MAX`` the first ones, if Alertmanager
-    sent them, which cannot divide a body. Raises HTTPException: 400 for no JSON, 413 for more of any other, 429 beyond
-    the rate.
+    """Returns each report with each node that it names. Of more than ``REPORTS_MAX``, the first ones if Alertmanager
+    sent them, since it cannot divide a body. Raises HTTPException: 400 for no JSON, 413 for more of any other, 429
+    beyond the rate.
 
-    One that cannot be used counts as any other: to find that out is the work.
+    An unusable one counts like any other, since checking it is the work.
     """
     read = list(itertools.islice(_reported(source, body, node), REPORTS_MAX + 1))
     if len(read) > 1 and (wait := rates.take(name, source.per_minute, len(read) - 1, taken=1)):

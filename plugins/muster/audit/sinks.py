@@ -27,9 +27,9 @@ from muster.remote.connection import http_request
 from muster.settings import AbsolutePath
 
 TIMEOUT_S = 20.0
-"""For one batch."""
+"""The limit (s) for one batch."""
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Of an answer, which is not used."""
+"""The limit for an answer, which is not used."""
 PRIORITY = 13 * 8 + 5  # facility "log audit", severity "notice"
 SYSLOG_TLS_PORT = 6514
 
@@ -65,8 +65,8 @@ class FileSink(_Sink):
 class SyslogSink(_Sink):
     """RFC 5424 messages over TLS, each with its length before it.
 
-    Syslog confirms nothing. So the connection is closed as RFC 5425 4.4 demands, and the receiver's own close_notify
-    shows that it has read everything before ours. ``confirm=false``: for a receiver that never sends one.
+    Syslog confirms nothing. Therefore the connection is closed as RFC 5425 4.4 demands, and the receiver's own
+    close_notify shows that it has read everything before ours. ``confirm=false``: for a receiver that never sends one.
     """
 
     kind: Literal["syslog"]
@@ -148,8 +148,8 @@ def sink(name: str, configured: Mapping[str, Any]) -> Sink:
 def as_json(event: AuditEvent) -> str:
     """The event as one line of ASCII, which no line break or escape sequence of a reason can break.
 
-    ``uid`` is the event's own: after records were restored, another event may have the same ``id``, and a receiver that
-    knew events by it alone would drop the other.
+    ``uid`` is unique: after records were restored, another event may have the same ``id``, and a receiver that went by
+    ``id`` alone would drop it.
     """
     content = dataclasses.asdict(event)
     return json.dumps({"uid": f"{event.id}-{_digest(json.dumps(content, default=str))}", **content}, default=str)
@@ -173,7 +173,7 @@ def _left(until: float) -> float:
 
 
 def _context(ca_file: Path | None) -> ssl.SSLContext:
-    """Verifies the receiver's name, by ``ca_file`` or the system's authorities."""
+    """Returns the context that verifies the receiver by ``ca_file`` or the system's authorities."""
     context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 BATCH = 500
 BATCH_BYTES = 256 * 1024
-"""JSON of several events that is sent at once: proxies refuse bodies of more than 1 MiB."""
+"""The most JSON of several events sent at once: proxies refuse bodies of more than 1 MiB."""
 LIMIT_S = 60.0
-"""After this no further batch is begun for a receiver in one call: one that is slow, or was away for weeks, keeps the
-others waiting no longer.
+"""After this time no further batch is begun for a receiver in one call, so that one that is slow, or was away for
+weeks, does not delay the others.
 """
 
 

@@ -30,7 +30,7 @@ _ABOVE = re.compile(r"\s*(#|sep=.$|$)", re.IGNORECASE)
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 NOTHING = frozenset({"none", "null", "nil", "nan", "undefined"})
-"""What other systems' templates write where a device has no name or rack (NetBox's devices need none)."""
+"""What other systems' templates write for a device without a name or rack (NetBox requires neither)."""
 
 SCANS = 32
 """Host keys scanned at a time; few enough not to trigger a firewall."""
@@ -146,8 +146,8 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
     """Returns the nodes of an inventory, each with its place ("fleet.yaml:12").
 
     ``*.csv`` is CSV with a header line; anything else YAML with a list ``nodes``. ``known_skus``, if given, are those
-    that may be named. "-" is standard input, CSV where its first line has a delimiter and no colon. Raises BadInventory
-    with one sentence per bad line, and MusterError if the file cannot be read.
+    that may be named. "-" is standard input, read as CSV if its first line has a delimiter and no colon. Raises
+    BadInventory with one sentence per bad line, and MusterError if the file cannot be read.
     """
     content = ownership.read(path, BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
@@ -171,7 +171,7 @@ def load(path: Path, known_skus: Collection[str] | None = None) -> list[tuple[st
 
 
 def one(cells: Mapping[str, Any], known_skus: Collection[str] | None = None) -> list[tuple[str, InventoryNode]]:
-    """Returns a single node from the command line; like ``load``. Cells as in CSV, but None: not given, empty: none."""
+    """Returns a single node from the command line; like ``load``. Cells as in CSV; None: not given; "": none."""
     return _checked([("", {key: _cell(key, value) for key, value in cells.items() if value is not None})], known_skus)
 
 
@@ -263,9 +263,9 @@ def _from_yaml(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _keep_as_written(node: yaml.Node) -> None:
-    """Have what YAML 1.1 reads as another value than it shows read as text, in maps too.
+    """Read a value as text, also in maps, if YAML 1.1 would change it.
 
-    A rack or a name is a text, and YAML 1.1 reads 0010 as 8, 12:30 as 750, 1.10 as 1.1 and no as false.
+    A rack or a name is text, but YAML 1.1 reads 0010 as 8, 12:30 as 750, 1.10 as 1.1 and no as false.
     """
     if isinstance(node, yaml.MappingNode):
         for pair in node.value:
@@ -293,19 +293,19 @@ def _entry(root: yaml.Node | None, name: str) -> yaml.Node | None:
 
 
 def _header(lines: Sequence[str]) -> tuple[int, str]:
-    """Returns the first line that is not blank, nor a comment, nor a spreadsheet's ``sep=;``, after its place."""
+    """Returns (place, text) of the first line that is not blank, a comment or a spreadsheet's ``sep=;``."""
     return next(((place, line) for place, line in enumerate(lines) if not _ABOVE.match(line)), (0, ""))
 
 
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Spreadsheets write semicolons or tabs in some languages. Below the header # is text, as of a rack `#12`."""
+    """Spreadsheets write semicolons or tabs in some languages. Below the header, # is text, as in a rack `#12`."""
     start, header = _header(lines := text.splitlines())
     between = next((each for each in ";\t" if each in header and "," not in header), ",")
     # Strict, or a quote that is not closed takes the next node as text of a cell; it refuses a blank after a quote too.
     lines = [""] * start + [re.sub(rf'" +(?={between}|$)', '"', line) for line in lines[start:]]
     reader = csv.reader(lines, delimiter=between, skipinitialspace=True, strict=True)
     columns: list[str] = []
-    number = 1  # of the line at which a row begins: a quote that is not closed takes all that follows
+    number = 1  # of the line where the row begins: an open quote takes in all that follows
     try:
         for cells in reader:
             where = f"{path}:{number}"
@@ -332,7 +332,7 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _of_columns(columns: Collection[str]) -> str:
-    """What is wrong with a header line, once for all lines."""
+    """Returns what is wrong with a header line, "" if nothing is."""
     if "name" not in columns:  # it may be no inventory: nothing of it is quoted
         return "the first line has no column `name`; write name,host,sku and what else you give"
     named = [name for name in columns if name]

@@ -20,10 +20,10 @@ def pinned(
 ) -> list[tuple[str, NewNode]]:
     """Returns the nodes to enrol, each with its host key.
 
-    That is the given one, the recorded one of a node at this address (it may be down), or the one that answers now; a
-    retired node has none on record. The port of a known node is the recorded one where its line has none. ``login``:
-    called if a host has to answer. ``accepted``: it has to accept that login too, which an installer, whose host key is
-    not the node's, does not. Raises BadInventory, and ControllerFault.
+    The key is the given one, the recorded one of a node at this address (it may be down), or the one that answers now;
+    that of a retired node is not used. A known node keeps its recorded port if its line has none. ``login``: called if
+    a host has to answer. ``accepted``: the host has to accept that login too, which an installer, with a host key of
+    its own, does not. Raises BadInventory, and ControllerFault.
     """
     from muster import store
     from muster.remote.connection.login import Credentials

@@ -19,17 +19,17 @@ from muster.settings import settings
 REASON = "decision_reason"
 """A question's field for the reason. Airflow fills a field named like a DAG parameter with that parameter's value."""
 WAITS = ("awaiting_input", "deferred")
-"""The states of a task whose question is open. After a timeout it has failed, and still has no response."""
+"""The states of a task whose question is open. After a timeout the task has failed without a response."""
 RETRIES, RETRY_S = 2, 1.0
-"""How often a request that meets a fault of Airflow's server is repeated, and after how many seconds."""
+"""How often a request is repeated after a server error of Airflow, and the seconds between two attempts."""
 AWAY = frozenset({502, 503, 504})
-"""How a proxy answers for an API server that it does not reach."""
+"""Statuses with which a proxy answers for an API server that it does not reach."""
 LOST = (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError)
-"""What is raised for an answer that comes too late or breaks off."""
+"""Exceptions for an answer that comes too late or breaks off."""
 LOGIN, CLEAR = "/auth/token", "/clearTaskInstances"
 PERHAPS = "; it may have done what was asked all the same"
 AHEAD = datetime.timedelta(minutes=5)
-"""A time in Airflow that is later than the present by more is a wrong clock's: those that NTP keeps differ by less."""
+"""A time in Airflow that lies further ahead than this comes from a wrong clock: clocks under NTP differ by less."""
 RUN_OVER = frozenset({"success", "failed"})
 """The final states of a DAG run."""
 
@@ -45,10 +45,10 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Postponed:
-    """A task that Airflow leaves waiting until ``until``, a time that a clock wrote which was ahead.
+    """A task that Airflow leaves waiting until ``until``, a time written by a clock that was ahead.
 
-    A scheduler or worker wrote that the last try or look ended then, or a triggerer that it lives until then: tasks
-    that it waited for when it was killed stay its own.
+    It is when the last try or check ended (a scheduler or worker), or the last heartbeat of a triggerer, which keeps
+    its tasks until then even if it was killed.
     """
 
     dag_id: str
@@ -78,7 +78,7 @@ class AirflowClient:
         self._login = (username, password)
         self._token = token
         self._client = httpx.Client(base_url=self._url, timeout=timeout_s, transport=transport)
-        self._repeated = False  # whether the last request was: the server may have acted on the first
+        self._repeated = False  # whether the last request was repeated: the server may have acted on the first
 
     @classmethod
     def from_settings(cls, timeout_s: float = 30.0) -> Self:
@@ -114,7 +114,7 @@ class AirflowClient:
             found = response.json() if response.status_code == 200 else {}
             state, known = str(found.get("state") or "unknown"), found.get("conf") or {}
             sent = {name: value for name, value in conf.items() if value is not None}
-            # One that is over may have been there before; the node's pool is added when it begins.
+            # A run that is over may be an earlier one; the node's pool is added to the conf when a run begins.
             if repeated and state in ("queued", "running") and known | sent == known:
                 return state
             raise AlreadyTriggered(
@@ -174,7 +174,7 @@ class AirflowClient:
         return late
 
     def retry(self, task: Postponed) -> None:
-        """Have a task that waits begin now. As any task that a person cleared, it measures again."""
+        """Make a waiting task begin now. Like any task that a person cleared, it measures again."""
         which = task.task_id if task.map_index < 0 else [task.task_id, task.map_index]
         clear = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": [which], "only_failed": False}
         self._request("POST", f"/dags/{task.dag_id}{CLEAR}", json=clear)
@@ -286,7 +286,7 @@ class AirflowClient:
         lost = "lost" in response.extensions
         self._repeated = response.is_server_error
         for _ in range(RETRIES):
-            # What a second request would do twice is not repeated where the server may have acted on the first.
+            # A request that is not safe to send twice is not repeated if the server may have acted on it.
             if not response.is_server_error or (lost and path.endswith(CLEAR)):
                 break
             # Airflow on SQLite answers 500 to a request that meets another's write.

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 def refuse_another_airflow(known: int, runs: int) -> None:
-    """Raise MusterError if an Airflow knows none of several ``runs`` that hold nodes: they are another's, and may run.
+    """Raise MusterError if this Airflow knows none of several ``runs`` that hold nodes: another's, they may be running.
 
-    One alone may have been deleted.
+    A single unknown run may have been deleted.
     """
     if runs > 1 and not known:
         raise MusterError(

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from muster.model.dags import STOPPED_AFTER
 
 KNOWN = 2 * max(STOPPED_AFTER.values())
-"""How far back runs are looked at: `run_after` has an index, and Airflow keeps all runs of years."""
+"""How far back runs are searched: `run_after` has an index, and Airflow keeps runs for years."""
 
 
 def successes() -> dict[str, datetime.datetime | None]:
@@ -25,6 +25,6 @@ def successes() -> dict[str, datetime.datetime | None]:
     try:
         with create_session() as session:
             found = session.execute(query).all()
-    except SQLAlchemyError:  # no DAG runs without it, and series that vanish would end the alert about that
+    except SQLAlchemyError:  # no DAG runs without it, and the alert about that would end if the series vanished
         return dict.fromkeys(STOPPED_AFTER)
     return dict.fromkeys(STOPPED_AFTER) | {row[0]: row[1] for row in found}

@@ -1,7 +1,7 @@
 """Listeners in the scheduler: release a node when its run ends, give a run its node's pool, and create missing pools.
 In the DAG processor: import what the DAG files import.
 
-Those of runs are in the scheduler's loop, so they are quick and never raise.
+The listeners for runs are called in the scheduler's loop: they are quick and never raise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def on_starting(component: Any) -> None:
     """In the scheduler: import the tasks' modules where it forks their processes, create the stages' pool.
 
-    In the DAG processor: import what the DAG files import, else the processes that read them do, each time.
+    In the DAG processor: import what the DAG files import, otherwise each process that reads one does so again.
     """
     # Also called in task processes, which are forks of a process with these arguments.
     if type(component).__name__ != "Job":
@@ -100,7 +100,7 @@ def _make_pool(session: Session, name: str, slots: int, description: str) -> Non
     from sqlalchemy.dialects import postgresql, sqlite
 
     values = {"pool": name, "slots": slots, "description": description, "include_deferred": True}
-    session.flush()  # what waits in the session is not undone with the savepoint
+    session.flush()  # so that the savepoint does not undo it
     # The end of a savepoint of the session would count as a commit, which the scheduler forbids.
     connection = session.connection()
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
@@ -124,7 +124,7 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
 
 
 def _release(dag_run: DagRun) -> None:
-    # A run that a person marks goes on until its teardowns, which stop its load, are done. Airflow calls then too.
+    # A run that a person marks goes on until its teardowns have stopped its load; Airflow then calls again.
     if dag_run.dag_id not in HOLDERS or dag_run.state not in State.finished_dr_states:
         return
     try:

@@ -39,7 +39,7 @@ def credentials(conn_id: str) -> Credentials:
 
 
 def password(conn_id: str, what: str) -> str:
-    """The password of an Airflow connection, which is ``what``. Raises BadScheduler without it."""
+    """The password of an Airflow connection; ``what`` describes it in the error. Raises BadScheduler without it."""
     try:
         found = BaseHook.get_connection(conn_id).password
     except AirflowNotFoundException:

@@ -45,17 +45,17 @@ PRELOAD = (
     "muster_reports.mail",
     "muster_reports.page",
 )
-"""Modules to import before task processes are forked. None may import Airflow, which is being imported itself."""
+"""Modules to import before task processes are forked. None may import Airflow, which is still being imported."""
 
 WARM = ("muster.integration.warm", "muster.integration.rehearsal")
-"""Of our tasks, with the modules of the DAG files: do before a fork what each task would do again for itself."""
+"""Imported with the modules of the DAG files: they do before a fork what each task would otherwise repeat."""
 
 
 def dag_modules() -> list[str]:
-    """Modules that our DAG files import, which import Airflow, and what Airflow reads them with: for once it is there,
-    and no process is forked yet.
+    """Modules that our DAG files import, and the one with which Airflow reads them: to import once Airflow is loaded
+    and before any process is forked.
 
-    Those of the DAG processor and of tasks each read such a file.
+    Each process of the DAG processor and each task reads such a file.
     """
     operators = importlib.import_module("muster.operators")  # a layer above: by name only
     found = pkgutil.walk_packages(operators.__path__, "muster.operators.")

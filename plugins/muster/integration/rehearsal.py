@@ -1,4 +1,4 @@
-"""Importing this module stores a node's whole run, and undoes it, before task processes are forked.
+"""Importing this module stores a node's whole run and undoes it, before task processes are forked.
 
 SQLAlchemy compiles each statement at its first use and keeps it with the engine, which forks inherit. All of it is one
 transaction, which is rolled back.
@@ -46,7 +46,7 @@ def rehearse() -> None:
 
 
 def _tasks() -> Iterator[None]:
-    """What the run's tasks ask of the records. Yields after each task."""
+    """Does what the run's tasks do with the records. Yields after each task."""
     store.nodes.add(NewNode(NODE, "localhost", HOST_KEY, SKU))
     store.leases.acquire_all([NODE], KEY)
     store.runs.begin(KEY, NODE, LEVEL, "")

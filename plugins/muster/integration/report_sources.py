@@ -1,5 +1,5 @@
-"""Programs that may report observations of nodes, or answer for nodes that they repair, and do nothing else: each has a
-token of its own, kept as a hash.
+"""Programs that may only report observations of nodes, or answer for nodes that they repair: each has its own token,
+stored as a hash.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Source(pydantic.BaseModel):
 
     ``cluster``: the scheduler whose names of nodes it uses; "": Muster's own, or hosts. ``nodes``: patterns of Muster's
     names of the nodes that it may report. ``most``: the gravest action that a report of it causes. ``per_minute``:
-    reports that are read. ``repairs``: the owner, as the label ``repair_owner`` names it, for whose nodes it
-    answers; "": for none.
+    reports that are read. ``repairs``: the owner (label ``repair_owner``) for whose nodes it answers; "": for none.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -46,8 +45,8 @@ class Source(pydantic.BaseModel):
 
 
 def sources() -> tuple[dict[str, Source], list[str]]:
-    """Returns the sources by name, and a sentence about each entry that cannot be used, without what was given: it
-    closes no other. Raises BadSettings.
+    """Returns the sources by name, and a sentence, without the given value, about each entry that cannot be used; the
+    others stay usable. Raises BadSettings.
     """
     found: dict[str, Source] = {}
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""Deterministic DAG run ids: the same node for the same reason is the same run, which Airflow itself refuses twice."""
+"""Deterministic DAG run ids: the same node and reason give the same run id, which Airflow accepts only once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 ASKED_BY = "__asked-by-"
-"""What the id of a test that a person requested in an answer has after the node's name."""
+"""Follows the node's name in the run id of a test that a person requested in an answer."""
 
 SLUG_CHARS = 60
 """Longer reasons are cut and get a hash, to stay readable and within Airflow's limit of 250 characters."""
@@ -16,8 +16,8 @@ SLUG_CHARS = 60
 def slug(reason: str, *, exact: bool = False) -> str:
     """Returns ``reason`` in lower-case words joined by "-", with the characters that Airflow allows in a run id.
 
-    Different reasons may share a slug only if they differ in case, punctuation or white space, and with ``exact`` in
-    case alone; a reason of which the words lack more, has no usable character, or is too long, gets a hash of itself.
+    Different reasons may share a slug only if they differ in case, punctuation or white space, and with ``exact`` only
+    in case; a reason that loses more, has no usable character or is too long gets a hash.
     """
     plain = unicodedata.normalize("NFKD", reason).encode("ascii", "ignore").decode()
     words = re.sub(r"[^a-z0-9.]+", "-", plain.lower()).strip("-.")
@@ -33,7 +33,7 @@ def slug(reason: str, *, exact: bool = False) -> str:
 def asked_by(node: str, question: str) -> str:
     """Returns the DAG run id of the test that the answer to the question of run ``question`` starts.
 
-    The DAGs that ask compose the same by a template.
+    The DAGs that ask build the same id with a template.
     """
     return f"{node}{ASKED_BY}{question.replace('+', '-').replace(':', '-')}"
 
@@ -49,7 +49,7 @@ def is_of_pick(run_id: str, node: str) -> bool:
 
 
 def of_delivery(node: str, delivery: str) -> str:
-    """Returns the DAG run id of ``node``'s test for ``delivery``, of which each has its own: "n1__delivery-po-4711"."""
+    """Returns the DAG run id of ``node``'s test for ``delivery``, one for each: "n1__delivery-po-4711"."""
     return f"{node}__delivery-{slug(delivery, exact=True)}"
 
 

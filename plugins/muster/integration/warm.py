@@ -1,8 +1,8 @@
-"""Importing this module does, before task processes are forked, what each of them would do again for itself.
+"""Importing this module does, before task processes are forked, what each of them would otherwise repeat.
 
 Great Expectations is set up, SKU files are parsed, the node side packed, templates compiled, fonts read: a second of
-CPU, of which a task needs a part. It uses no network and no database. The overhead bar needs it
-(``python -m tests.bench.overhead``).
+CPU, part of which each task needs. It uses no network and no database. The overhead bar needs it (``python -m
+tests.bench.overhead``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def warm() -> None:
     tqdm.set_lock(threading.RLock())
     folders = settings().sku_folders
     for name in list_skus(folders):
-        with contextlib.suppress(SkuError):  # said by the task of a node of this model
+        with contextlib.suppress(SkuError):  # reported by the task of a node of this model
             current_sku(name, folders)
     case = Case(current_sku(SKU, ()), STAGE, LEVEL, parse_result(json.dumps(RESULT).encode()), simulated=True)
     now = datetime.datetime.now(datetime.UTC)

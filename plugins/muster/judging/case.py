@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_PEERS = "none"
-"""Instead of a snapshot's version: judge without peers and history."""
+"""Given instead of a snapshot's version: judge without peers and history."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +57,9 @@ def fresh_case(run: Run, node: Node, sku: Sku, stage: str, collected: Collected)
 
 
 def returning_events(node: str, result: StageResult | None, policies: Sequence[EventPolicy]) -> tuple[Evidence, ...]:
-    """Evidence for each error of this result that earlier boots of the same machine had too, often enough.
+    """Returns evidence for each error of this result that enough earlier boots of the same machine had too.
 
-    What was recorded longer ago than the policy counts, or before a person repaired the node, is none.
+    Errors recorded before the policy's window, or before a person repaired the node, do not count.
     """
     if result is None:
         return ()

@@ -1,4 +1,4 @@
-"""What is observed of nodes between tests: classed by the policies of each SKU, recorded; and which nodes leave."""
+"""Observations between tests: classes them by the SKU's policies, records them, and finds the nodes to leave."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sku_of(name: str) -> Sku | None:
 def classed(seen: Reading, for_events: Sequence[EventPolicy]) -> Reading:
     """Returns a reading on one line, a driver's error ("xid/79") with the severity that the SKU's policy gives it.
 
-    One that no policy of the SKU judges is taken as grave.
+    An error that no policy of the SKU judges gets the severity ``UNCLASSED``, which counts as grave.
     """
     seen = dataclasses.replace(seen, value=one_line(seen.value), part=one_line(seen.part))
     if (error := driver_error(seen.check)) is None:
@@ -59,9 +59,9 @@ def classed(seen: Reading, for_events: Sequence[EventPolicy]) -> Reading:
 
 
 def folded(seen: Iterable[Reading]) -> list[Reading]:
-    """Returns classed readings, several of one check and part as the gravest of them: a storm is one row.
+    """Returns classed readings, with several of one check and part merged into the gravest: a storm is one row.
 
-    A state that is good again is another reading than before, so states stay in their order.
+    Readings of a state that turned good or bad again are not merged, so states stay in their order.
     """
     found: list[Reading] = []
     last: dict[tuple[str, str, str], int] = {}
@@ -85,7 +85,7 @@ def _gravity(seen: Reading) -> int:
 
 
 def record(reports: Sequence[Report], skus: Mapping[str, str]) -> list[Observation]:
-    """Class and record reports, of which more follows than before. ``skus``: {node: its SKU}.
+    """Class and record reports; returns observations that are new or whose action is graver. ``skus``: {node: its SKU}.
 
     Raises UnknownNode, BadSettings.
     """

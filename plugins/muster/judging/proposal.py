@@ -1,7 +1,7 @@
 """Computes which verdicts of the fleet a proposed SKU revision or peer snapshot would change. Records nothing.
 
-Both sides, what is used now and what is proposed, are judged from the stored results by the judge of production, as
-``reevaluate`` judges one run; its prefilter leaves out those nodes of which neither side has anything to say.
+The stored results are judged twice by the judge of production, with what is used now and with what is proposed, as
+``reevaluate`` judges one run; its prefilter leaves out nodes about which neither side finds anything.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def propose(*, skus: str = "", as_of: str = "", stage: str = "", node: str = "")
             continue
         try:
             now, proposed = _sides(sku_name, level, simulated, skus, as_of)
-        except (UnknownRevision, UnknownSnapshot) as error:  # those of one SKU are none of another's
+        except (UnknownRevision, UnknownSnapshot) as error:  # it may exist for another SKU
             refused = refused or error
             continue
         if now == proposed:
@@ -130,7 +130,7 @@ def _sides(name: str, level: str, simulated: bool, skus: str, as_of: str) -> tup
 
 
 def _outcomes(stages: Sequence[store.latest.LatestStage], now: _Side, proposed: _Side) -> Iterator[Outcome]:
-    """The prefilter finds what goes to the judge; of the others, those that measured the same share a verdict."""
+    """The prefilter selects the nodes to judge each by itself; the others share a verdict if they measured the same."""
     cases = {each.node: case for each in stages if (case := _case(each, now.sku)) is not None}
     if not cases:
         return
@@ -192,7 +192,7 @@ def _parsed(raw: bytes) -> StageResult | None:
 
 
 def _small_margins(stages: Sequence[store.latest.LatestStage], cases: Mapping[str, Case], side: _Side) -> set[str]:
-    """The nodes of which a number has a small margin on this side."""
+    """The nodes with a small margin in some number on this side."""
     first, compare = stages[0], side.sku.programme.compare
     snapshot = history = None
     if side.snapshot:

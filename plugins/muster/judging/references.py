@@ -39,8 +39,8 @@ def with_history(
 ) -> References:
     """The snapshot with the node's visits that were recorded ``before`` (default: now), and this visit's repeats.
 
-    ``work``: what the probes had to do in this visit (``work.work_of``); peers and visits with other parameters of
-    a probe say nothing of its metrics.
+    ``work``: what the probes had to do in this visit (``work.work_of``); the metrics of a probe are not compared with
+    peers and visits that ran it with other parameters.
     """
     from muster_criteria.fleet.peers.history import build_history
     from muster_criteria.fleet.peers.references import References

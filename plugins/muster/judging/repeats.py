@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 ALONE = "the result that it repeats was measured with other parameters, or is not kept"
-"""Of a repeat of which ``arranged`` finds no whole result."""
+"""``Case.replanned`` of a repeat for which ``arranged`` finds no whole result."""
 
 
 def arranged(
     run: Run, sku: Sku, work: Mapping[str, str], now: StageResult, *, before: datetime.datetime | None = None
 ) -> tuple[StageResult, tuple[StageResult, ...]]:
-    """(the result that the stage is judged by, the other results of the same test in this run), oldest first.
+    """Returns (the result that the stage is judged by, the other results of the same test in this run, oldest first).
 
-    ``work``: what the probes have to do (``work.work_of``): what did something else is not of the same test.
-    ``now``: the result that has just come; ``before``: only what was recorded until then counts (now).
+    ``work``: what the probes have to do (``work.work_of``); a result of other work is not of the same test. ``now``:
+    the result that has just come. ``before``: only records until then count (default: now).
     """
     from muster_criteria.stage import retests
 

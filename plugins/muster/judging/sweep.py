@@ -1,4 +1,4 @@
-"""What the sweep read of a node, as a report: states, events and counters, compared with those of the last sweep."""
+"""Turns what the sweep read of a node into a report: states, events and counters, compared with the last sweep."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def report_of(
     judged_until: datetime.datetime | None = None,
     jobs: Iterable[UsersJob] = (),
 ) -> Report:
-    """Returns what an answer shows. One that cannot be read, or denies the records' mark, is a state of its own.
+    """Returns what an answer shows. One that is unreadable, or not as simulated as recorded, is itself a state.
 
-    ``judged_until``: what its kernel said until then was a test's to judge; ``jobs``: users' jobs on the node since the
-    last sweep.
+    ``judged_until``: kernel messages until then were judged by a test; ``jobs``: users' jobs on the node since the last
+    sweep.
     """
     try:
         swept = readings.parse(raw)
@@ -68,8 +68,8 @@ def under_a_job(jobs: Iterable[UsersJob], since: datetime.datetime, until: datet
 
 
 def unreachable(node: Node, cursor: Cursor, why: str, *, down: bool) -> Report:
-    """Returns that a node did not answer. One that its scheduler does not show as ``down`` stays in service, and is
-    tested: Muster's own login may have failed, or somebody may have switched it off.
+    """Returns the report that a node did not answer. One that its scheduler does not show as ``down`` stays in service,
+    and is tested: Muster's own login may have failed, or somebody may have switched it off.
     """
     most = HealthAction.AT_ONCE if down else HealthAction.TEST_SOONER
     seen = (Reading(UNREACHABLE, value=why, bad=True),)
@@ -77,16 +77,16 @@ def unreachable(node: Node, cursor: Cursor, why: str, *, down: bool) -> Report:
 
 
 def unreadable(node: Node, cursor: Cursor, why: str) -> Report:
-    """Returns that a node answered with what cannot be used."""
+    """Returns the report that a node gave an unusable answer."""
     seen = (Reading(UNREACHABLE, bad=False), Reading(UNREADABLE, value=why, bad=True))
     return Report(node.name, SWEEP, seen, cursor.boot_id)
 
 
 def unrecorded(report: Report) -> Report:
-    """Returns that what a node, or its BMC, showed cannot be recorded. It counts as asked, and others come first."""
+    """Returns the report that what a node or BMC showed cannot be recorded. It counts as asked; others come first."""
     check, device = (bmc.SILENT, "bmc") if report.source == BMC else (UNREADABLE, "node")
     seen = Reading(check, device, "what it showed cannot be recorded", bad=True)
     asked = report.bmc
-    if asked is not None:  # what it read is what cannot be recorded: that stays as it was
+    if asked is not None:  # what was read cannot be recorded, so the cursor keeps what it knew
         asked = dataclasses.replace(store.bmcs.cursors([report.node])[report.node], tried_at=asked.tried_at)
     return Report(report.node, report.source, (seen,), report.boot_id, bmc=asked)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def decide(
     stage: Case | Judgement, node: str, standing: Callable[[], Standing], *, before: datetime.datetime | None = None
 ) -> Judgement:
-    """The verdict: what the judge finds, then causes that other nodes share, then what is waived.
+    """Returns the verdict: what the judge finds, then causes that other nodes share, then what is waived.
 
-    ``stage``: a member of a block comes judged, together with the others. ``before``: what was found on other nodes
-    until then counts (default: now). ``standing``: called last, so that a waiver given while the judge worked counts.
+    ``stage``: of a member of a block, the judgement made with the other members. ``before``: findings on other nodes
+    count until then (default: now). ``standing``: called last, so that a waiver given while the judge worked counts.
     Raises UnknownNode.
     """
     from muster_criteria.stage.judge import judge

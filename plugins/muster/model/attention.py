@@ -40,7 +40,7 @@ class Cause(enum.StrEnum):
     FALLEN = "fallen"
     """Its test found something in service, and it left production."""
     BLOCK_DECIDED = "after a block"
-    """It was tested in a block, and neither entered production nor is anybody asked."""
+    """It was tested in a block and did not enter production, and no person is asked."""
     RACK = "rack"
     """The NVLink domain of its rack needs a person, once for all its nodes."""
     REPLACES = "replaces"
@@ -70,8 +70,8 @@ class Cause(enum.StrEnum):
 class Attention:
     """One node that does not serve, or about which somebody decides.
 
-    ``why``: in the words of the person or program that took it out. ``until``: when what it waits for ends by itself;
-    None: never. ``command``: the one next command of whose ``turn`` it is. ``serving``: users' jobs may run on it.
+    ``why``: in the words of the person or program that took it out. ``until``: when the wait ends by itself; None:
+    never. ``command``: the next command for the one whose ``turn`` it is. ``serving``: users' jobs may run on it.
     ``late``: it is Muster's turn, and has been for so long that a person has to look.
     """
 
@@ -89,7 +89,7 @@ class Attention:
 
     @property
     def listed(self) -> bool:
-        """Whether people see it in a line of its own: unless Muster ends it by itself, and nothing is in its way."""
+        """Whether people see it in a line of its own: not if Muster ends it by itself and nothing is in the way."""
         return self.turn is not Turn.MUSTER or self.cause in (Cause.LEAVES, Cause.RETRIED) or self.late
 
     @property

@@ -8,8 +8,8 @@ import datetime
 
 @dataclasses.dataclass(frozen=True)
 class Breaker:
-    """The breaker's state. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there
-    were with them; ``allowed``: how many may be out, None in a fleet too small for a breaker (of ``least`` and more).
+    """The breaker's state. ``withdrawn``: the nodes taken out of service in the window; ``fleet``: how many there were
+    with them; ``allowed``: how many may be out, None in a fleet of fewer than ``least`` nodes.
     """
 
     withdrawn: tuple[str, ...]

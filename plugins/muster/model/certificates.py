@@ -8,8 +8,8 @@ import datetime
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """A certificate of a node. ``tested_since``: when the first run began that it rests on, None if some stage did not
-    pass, or it is revoked; ``revoked``: why, or "".
+    """A certificate of a node. ``tested_since``: when the earliest run that it rests on began, None if some stage did
+    not pass, or it is revoked; ``revoked``: why, or "".
     """
 
     id: str

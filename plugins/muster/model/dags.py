@@ -35,7 +35,7 @@ STOPPED_AFTER = {
     HOUSEKEEPING: datetime.timedelta(hours=1), PEER_STATISTICS: datetime.timedelta(hours=3),
     FLEET_DIGEST: datetime.timedelta(days=2),
 }  # fmt: skip
-"""The DAGs with a schedule: one whose last run ended so long ago has stopped."""
+"""The DAGs with a schedule: one whose last run ended longer ago than this has stopped."""
 
 HOUSEKEEPING_EVERY = datetime.timedelta(minutes=5)
 SWEPT_EVERY = datetime.timedelta(minutes=10)
@@ -45,8 +45,8 @@ BURN_POOL = "muster_burn"
 """The pool of every stage of a qualification, unless the node has one of its own."""
 
 POOL_CHARACTERS = 256
-"""Airflow's database holds no longer name of a pool."""
+"""The longest name of a pool in Airflow's database."""
 
 MAPPED_MAX = 1000
-"""Runs that one task starts at most: it fails as a whole, and starts none, beyond Airflow's ``[core] max_map_length``,
-which is 1,024 as shipped."""
+"""The most runs that one task starts: it fails and starts none beyond Airflow's ``[core] max_map_length``, which is
+1,024 as shipped."""

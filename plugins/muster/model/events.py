@@ -16,17 +16,16 @@ from muster_criteria.model import Verdict
 class Evidence:
     """The evidence for a move.
 
-    ``run`` is the run that holds the node's lease; ``run_over``: it has ended without a
-    verdict. ``verdict`` and ``full_coverage`` are that run's, looked up by the records.
-    ``budget_spent``: the budget of inconclusive runs is used up. ``person`` and ``reason``: who decided, and why.
-    ``adopted`` and ``replaced``: the person took over a machine that serves already, or put another one in its place;
-    set by the records' functions of these names alone. ``held``: the run's verdict is held by the
-    circuit breaker or for a common cause. ``nothing_new``: the run tests a node in service, and gives no reason to end
-    that (``ending.RunFacts.nothing_new``). Both are set by the records alone, when they close that run. ``observed``:
-    the observation between tests for which the health policy takes it out of service, which is of ``check`` and
-    ``device``: observations are not kept as long. ``replaces``: the node that left
-    production, whose place it takes; set by ``store.replacing`` alone. ``repair``: the attempt that was reserved, set
-    by the records' functions of repairs alone.
+    ``run`` is the run that holds the node's lease; ``run_over``: it has ended without a verdict. ``verdict`` and
+    ``full_coverage`` are that run's, looked up by the records. ``budget_spent``: the budget of inconclusive runs is
+    used up. ``person`` and ``reason``: who decided, and why. ``adopted`` and ``replaced``: the person took over a
+    machine that serves already, or put another one in its place; set by the records' functions of these names alone.
+    ``held``: the run's verdict is held by the circuit breaker or for a common cause. ``nothing_new``: the run tests a
+    node in service, and gives no reason to end that (``ending.RunFacts.nothing_new``). Both are set by the records
+    alone, when they close that run. ``observed``: the observation between tests for which the health policy takes it
+    out of service, with its ``check`` and ``device``, since events are kept longer than observations. ``replaces``: the
+    node that left production, whose place it takes; set by ``store.replacing`` alone. ``repair``: the attempt that was
+    reserved, set by the records' functions of repairs alone.
     """
 
     run: RunKey | None = None

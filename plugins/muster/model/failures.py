@@ -8,7 +8,7 @@ import datetime
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """``group``: of defects, as ``muster.rules.idle.history.GROUPS`` names them. ``back``: when the node served again,
+    """``group``: the group of defects, from ``muster.rules.idle.history.GROUPS``. ``back``: when the node served again,
     None while it does not. ``replaced``: whether the part that failed had been replaced by then. ``gone``: when the
     node was retired instead of coming back, None if it was not.
     """

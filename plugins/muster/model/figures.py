@@ -23,9 +23,9 @@ GIVE_BACK_S = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 class NodeFigures:
     """One node. ``verdict``: of its last run (``runs.last_run_id``), "" without one.
 
-    ``passed_at``: the oldest of the last PASSes of its stages; ``tested_at``: of the last tests of them that found
-    nothing to fail it; None if some stage has none. ``looked_at``: the newest of these. All are of the present machine
-    alone. ``paused``: a person paused its tests.
+    ``passed_at``: the oldest of the last PASSes of its stages; ``tested_at``: the oldest of their last tests that did
+    not fail; None if some stage has none. ``looked_at``: the newest of these. All are of the present machine alone.
+    ``paused``: a person paused its tests.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """A queue: by labels how many, and since when the oldest of them waits."""
+    """A queue: by labels, how many wait, and since when the oldest does."""
 
     counts: dict[tuple[str, ...], int]
     since: dict[tuple[str, ...], datetime.datetime]
@@ -90,14 +90,14 @@ class FleetFigures:
     """The fleet at one moment. ``findings``: by stage, part, severity and whether simulated. ``corrupting``: findings
     and reports of corrupted data, by metric or check. Durations: of stages by stage and level, of runs by DAG, level
     and verdict, and both by whether simulated. ``controller_faults``: runs that ended SKIPPED for one. ``tests``: by
-    DAG and whether the node is simulated. ``ranks``: of the blocks that were judged in the last 24 hours, of each node
-    its latest. ``pools``: of those, by whether simulated, in which new nodes wait for their first job, when a job of a
-    new node began last, or else since when they wait. ``untested_since``: when each node in service without
-    ``tested_at`` entered it. By whether nodes are simulated: ``uncertified_since``: the longest of those that are;
-    ``unswept_since``: the node in service that the health sweep could read and did not for longest. ``due_after``: by
-    SKU and whether simulated, how long after a PASS the next test of an idle node is due, at once without one;
-    ``whole_after``: how long after it the whole test is. ``succeeded``: by DAG with a schedule, when a run of it
-    succeeded last.
+    DAG and whether the node is simulated. ``ranks``: of the blocks that were judged in the last 24 hours, the latest of
+    each node. ``pools``: by pool in which new nodes wait for their first job, and whether simulated, when a job of a
+    new node last began, or else since when they wait. ``untested_since``: when each node in service without
+    ``tested_at`` entered it. By whether nodes are simulated: ``uncertified_since``: of the node that is so for longest;
+    ``unswept_since``: of the node in service that the health sweep could have read but has not for longest.
+    ``due_after``: by SKU and whether simulated, how long after a PASS the next test of an idle node is due, at once
+    without one; ``whole_after``: how long after it the whole test is. ``succeeded``: by DAG with a schedule, when a run
+    of it succeeded last.
     """
 
     at: datetime.datetime

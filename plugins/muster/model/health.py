@@ -12,15 +12,15 @@ from muster_criteria.health.policy import HealthAction
 from muster_criteria.health.readings import Reading
 
 SWEEP = "sweep"
-"""The source of what the controller's own sweep read."""
+"""The source of readings by the controller's own sweep."""
 BMC = "bmc"
-"""The source of what the controller read of the nodes' BMCs."""
+"""The source of the controller's readings of BMCs."""
 
 ACTOR = "health"
 """The actor of the events that observations write into a node's history."""
 
 OF_PLACE = "a person was notified of its place"
-"""What was done for an event that is its place's, until it is seen again."""
+"""What was done for an event that its place explains, until it is seen again."""
 
 
 def cited(observation: int) -> str:
@@ -36,7 +36,7 @@ def observation_of(evidence: Mapping[str, Any]) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Track:
-    """How a state that was bad went on. ``since``: since when it is as ``bad`` says; ``at``: when it was last read.
+    """The course of a state that was bad. ``since``: when it last became good or bad; ``at``: when it was last read.
 
     ``down_s``: seconds for which it was bad, all times added; ``flaps``: how often it went bad again before it had been
     good for the stable time. ``over``: it has been good for that time since its recovery.
@@ -54,7 +54,7 @@ class Track:
 class Observation:
     """What one source saw of one check of one part in one boot of a node: ``count`` readings are one observation.
 
-    ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" where the source does not tell it.
+    ``part``: "gpu SERIAL", or the device where no serial is known. ``boot_id``: "" if the source does not give it.
     ``track``: of a state, None for an event. ``action``: what the policy says; ``acted``: what was done for it, "" for
     nothing yet. ``most``: the gravest action that its source may cause. ``recent``: of the last day and whatever boot,
     (when, in seconds since 1970, how often), as ``muster.rules.service.health.remember`` keeps it.
@@ -94,7 +94,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What one source says of one node at once. ``boot_id``: "" where it does not tell; ``most``: see ``Observation``.
+    """What one source says of one node at once. ``boot_id``: "" if it gives none; ``most``: see ``Observation``.
 
     ``uptime_s``: seconds since the node's boot, None where unknown. ``cursor``: where the sweep that read it ended;
     ``bmc``: where a reading of its BMC ended.
@@ -126,8 +126,8 @@ class Cursor:
 
 @dataclasses.dataclass(frozen=True)
 class BmcCursor:
-    """Where the last reading of a node's BMC ended. ``tried_at``: when it was asked last; ``read_at``: when it gave all
-    that was asked last, None for never; ``known``: what its readings left.
+    """Where the last reading of a node's BMC ended. ``tried_at``: when it was last asked; ``read_at``: when it last
+    gave all that was asked, None for never; ``known``: what its readings left.
     """
 
     node: str

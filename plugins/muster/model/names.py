@@ -37,7 +37,7 @@ RELATIVE = "it is relative, so it depends on the working directory; give an abso
 def is_host(text: str) -> bool:
     """Whether ``text`` is a host name or an IP address, and so nothing that a shell or an option parser acts on.
 
-    A name that ends in a number is none: the resolver takes it for an address, 10.0.0.010 for 10.0.0.8.
+    A name that ends in a number is not accepted: the resolver takes it for an address, 10.0.0.010 for 10.0.0.8.
     """
     try:
         return bool(ipaddress.ip_address(text)) and "%" not in text
@@ -55,7 +55,7 @@ def is_http(url: str) -> bool:
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return False
-    # ``urlsplit`` takes an address for its host that has more behind it, as "[::1];".
+    # ``urlsplit`` accepts an address with trailing text, such as "[::1];", as the host.
     usable = usable and parts.netloc.rpartition("@")[2].lower() == (f"[{host}]" if ":" in host else host) + port
     # ``urlsplit`` removes spaces and control characters, which clients refuse.
     return usable and is_host(host) and " " not in url and url.isprintable()
@@ -73,10 +73,10 @@ def absolute(path: Path) -> Path:
 
 
 def absolute_text(path: str) -> str:
-    """``absolute`` of a path that is text; "" is none, and stays so."""
+    """``absolute`` of a path that is text; "" stays ""."""
     return str(absolute(Path(path))) if path else ""
 
 
 def absolute_list(paths: str) -> str:
-    """``absolute`` of each of several paths with ":" between them."""
+    """``absolute`` of each path in a list separated by ":"."""
     return ":".join(absolute_text(part) for part in paths.split(":") if part)

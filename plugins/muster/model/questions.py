@@ -10,9 +10,9 @@ from muster.model.runs import OfRun
 
 @dataclasses.dataclass(frozen=True)
 class Question(OfRun):
-    """A question of one DAG run and its answer. ``number``: another one where the run puts another question.
-    ``answered_at``: None until a person has answered; ``settled_at``: None until the answer is carried out. ``person``:
-    the login of Airflow, "" if it named none. ``subject`` and ``options``: what is asked, and the possible answers.
+    """A question of one DAG run and its answer. ``number``: tells several questions of a run apart. ``answered_at``:
+    None until a person has answered; ``settled_at``: None until the answer is carried out. ``person``: the login of
+    Airflow, "" if it named none. ``subject`` and ``options``: what is asked, and the possible answers.
     """
 
     number: int

@@ -23,7 +23,7 @@ class Fault:
 
 
 NOTHING_READ = "node: nothing was read from the node"
-"""In ``missing`` of a bundle without a piece of its node, which was to have some."""
+"""Stands in ``missing`` of a bundle that should hold pieces of its node and has none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Bundle:
 
     @property
     def blank(self) -> bool:
-        """Whether it has nothing of the node, which was to be read."""
+        """Whether the node was to be read and nothing was."""
         return NOTHING_READ in self.missing
 
 
 @dataclasses.dataclass(frozen=True)
 class Incident:
-    """One fault of one machine, from its being seen until a repair of it is proved or a person closes it. It goes with
-    its part: ``node`` is where that sits.
+    """One fault of one machine, from when it is seen until a repair is proved or a person closes it. It follows the
+    part: ``node`` is where that sits.
 
     ``bundle``: None until evidence was taken. ``prove``: the stages that have to pass, at ``level`` at least, before a
     repair counts; empty for evidence that was taken by hand. ``asks``: why a person has to decide what is done next, ""
-    while the repairs go on by themselves. ``waits``: why the next repair does not begin yet, as of ``waits_at``. Both:
-    each sweep looks whether what a person is asked about has ended.
+    while the repairs go on by themselves. ``waits``: why the next repair does not begin yet, as of ``waits_at``. Both
+    are set if each sweep checks whether the cause of the question has ended.
     """
 
     id: int
@@ -86,10 +86,10 @@ class Outcome(enum.StrEnum):
 class Attempt:
     """One repair that was reserved before it was carried out. ``outcome``: None while it is not known.
 
-    ``proved``: whether the tests that can see the fault passed after it; None until they did or did not, and where it
-    did not succeed or the part was replaced: they prove something else then.
-    ``days``: on how many days stages of tests were recorded since, of any node; a clock that jumps adds none.
-    ``ordered``: how a restart was ordered, from the boot ``before`` on, at ``ordered_at``; None if none was.
+    ``proved``: whether the tests that can see the fault passed after it; None before they ended, and if the attempt did
+    not succeed or the part was replaced, since they then prove nothing about it. ``days``: on how many days stages of
+    tests were recorded since, of any node; a clock that jumps adds none. ``ordered``: how a restart was ordered, from
+    the boot ``before`` on, at ``ordered_at``; None if none was.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""A round of pairs of a block by names, and what either side of a pair returned."""
+"""A round of pairs in a block, by node names, and what each side of a pair returned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Outcome(enum.StrEnum):
     SILENT = "silent"
     """The node returned nothing."""
     UNMEASURED = "unmeasured"
-    """Through no fault of the node: a fault of the controller, or its scheduler took it back."""
+    """Through no fault of the node: the controller failed, or the scheduler took the node back."""
 
 
 @dataclasses.dataclass(frozen=True)

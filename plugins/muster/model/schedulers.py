@@ -9,7 +9,7 @@ from muster.model.states import State
 
 ADMITTED, WITHDRAWN, LEFT_ALONE = "admitted", "withdrawn", ""
 OPEN, CLOSED = "open", "closed by Muster"
-"""How a scheduler shows a node with which nothing is the matter there."""
+"""How a scheduler shows a node that is open, and one that Muster closed."""
 ABSENT = "not at all"
 """How a scheduler shows a node that it does not know."""
 REPEATED = "confirmed once more"
@@ -68,7 +68,7 @@ class Place:
 
     @property
     def held(self) -> str:
-        """Why nothing opens it but a test that began since, or a person; "" if nothing holds it."""
+        """Why only a test that began since, or a person, opens it; "" if nothing holds it."""
         if self.held_since is None:
             return ""
         return f"the records were restored on {self.held_since:%Y-%m-%d %H:%M} UTC, and may lack what was found before"

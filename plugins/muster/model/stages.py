@@ -11,7 +11,7 @@ from muster_criteria.stages import STAGES as STAGES
 from muster_criteria.stages import Level as Level
 
 LOAD_STAGES = frozenset(STAGES[1:])
-"""The stages that put a node under load, and so count against a rack's watts."""
+"""The stages that put a node under load and count against a rack's power limit."""
 
 CLUSTER_STAGES = ("cluster_validation",)
 """The stages that a block of nodes goes through together, after qualification."""

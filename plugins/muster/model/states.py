@@ -28,7 +28,7 @@ class State(enum.StrEnum):
 IN_FLIGHT = frozenset({State.INTAKE, State.BURN_IN, State.VALIDATION, State.CLUSTER_VALIDATION})
 """States of a node under test; without a run no node stays in them.
 
-Without revalidation: a node whose revalidation was inconclusive, and found something, waits there for the next one.
+Revalidation is not among them: a node whose revalidation was inconclusive and found something waits there for the next.
 """
 
 SERVING = frozenset({State.PRODUCTION, State.REVALIDATION})

@@ -8,7 +8,7 @@ import datetime
 
 @dataclasses.dataclass(frozen=True)
 class KeptSnapshot:
-    """Peer statistics that are kept: of so many healthy nodes of one SKU, real or simulated, tested at one level."""
+    """Stored peer statistics of ``nodes`` healthy nodes of one SKU, real or simulated, tested at one level."""
 
     version: str
     made_at: datetime.datetime
@@ -40,8 +40,8 @@ class KeptGolden:
 
 @dataclasses.dataclass(frozen=True)
 class Urgent:
-    """The latest observation of a node after which a whole test is due: when it came, and after which stage of the
-    node, since clocks may err.
+    """The latest observation of a node that makes a whole test due: when it came, and after which stage of the node,
+    since clocks may be wrong.
     """
 
     why: str

@@ -1,7 +1,7 @@
-"""Takes evidence from a node over SSH and from its BMC, piece by piece. What hangs or is missing costs its own piece.
+"""Takes evidence from a node over SSH and from its BMC, piece by piece: one that hangs delays or stops no other.
 
-Each piece is one command with a time limit of its own, on the node and again here: a node that dies meanwhile keeps
-what arrived before. Nothing that is taken changes the node.
+Each piece is one command with a time limit of its own, on the node and on the controller: if the node dies meanwhile,
+the pieces that arrived are kept. Taking evidence does not change the node.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from muster_criteria.text import one_line
 log = logging.getLogger(__name__)
 
 GRACE_S = 20.0
-"""How much longer than a step's own limit is waited here: the node side ends what hangs, and says so."""
+"""How much longer than a step's own limit the controller waits: the node side ends what hangs, and says so."""
 TOTAL_BYTES_MAX = 256 * 1024 * 1024
 NODE_LIMIT_S, BMC_LIMIT_S = 1200.0, 120.0
 DOCUMENTS_MAX = 400
 """Documents of a BMC in one bundle; a page of a log's entries is one."""
 LOST_MAX = 2
-"""After so many lost connections in a row the node is left alone."""
+"""The number of lost connections in a row after which the node is left alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
     args += ["--root"] * step.root + ["--file"] * bool(step.file) + ["--", *step.words]
     try:
         done = session.run(["evidence", *args], limit_s + GRACE_S, bytes_max + 4096)
-    except ControllerFault:  # ours, which says nothing of the node
+    except ControllerFault:  # the controller's, so no evidence about the node
         raise
     except MusterError as error:
         return Piece(name, how, why=str(error)), True
@@ -103,7 +103,7 @@ def _take(session: NodeSide, step: Step, name: str, limit_s: float, bytes_max: i
 def of_bmc(node: Node, paths: Sequence[str], serial: str) -> Iterator[Piece]:
     """Yields the documents at ``paths`` of the node's BMC, with their members and their logs' entries, as one piece.
 
-    Of a BMC whose machine has another serial than ``serial`` nothing is taken.
+    Nothing is taken from a BMC whose machine has another serial than ``serial``.
     """
     name, why = "bmc/redfish.json", ""
     taken = _Taken()
@@ -141,8 +141,8 @@ def of_bmc(node: Node, paths: Sequence[str], serial: str) -> Iterator[Piece]:
 class _Taken:
     """What was taken of a BMC: ``documents`` by path, and the services of ``logs`` and ``journals`` to be read.
 
-    ``beyond``: what was left out, since there are too many documents; ``left_out``: what the BMC has an error for, and
-    entries of a log that are too many.
+    ``beyond``: what was left out, since there are too many documents; ``left_out``: documents for which the BMC
+    returned an error, and surplus entries of a log.
     """
 
     documents: dict[str, object] = dataclasses.field(default_factory=dict)
@@ -170,7 +170,7 @@ def _walk(get: Get, path: str, taken: _Taken) -> None:
 
 
 def _take_log(get: Get, service: dict[str, object], taken: _Taken) -> None:
-    """Add the pages of a log, with whole entries in the place of links; of too many on one page the newest."""
+    """Add the pages of a log, with whole entries in place of links; if a page has too many, the newest."""
     first = linked(service, "Entries", get)
     path = str(first.get("@odata.id"))
     for page in pages(first, get):

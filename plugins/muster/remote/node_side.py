@@ -1,4 +1,4 @@
-"""Commands of the node side that are no job: over one SSH connection, each within a time limit."""
+"""Runs commands of the node side outside jobs, over one SSH connection, each within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out one rung of the ladder on a node or through its BMC, and says what became of it.
+"""Carries out one rung of the ladder on a node or through its BMC, and returns the outcome.
 
 ``TRANSIENT`` is for what was certainly not carried out: refused, or never sent. Whatever is unclear is ``PERMANENT``.
 The caller holds the node, has reserved the attempt, and knows from the scheduler that the node is free.
@@ -44,14 +44,14 @@ why=$(sudo -n -l "$@" 2>&1) || case $why in
 esac
 exec sudo -n "$@"
 """
-"""Run a command as root; exits ``NOT_BEGUN`` where sudo refuses it, whatever its words for that are.
+"""Run a command as root; exits ``NOT_BEGUN`` if sudo refuses it, in whatever words.
 
-That the listing wants a password decides nothing: with ``listpw=always`` it does so where the command needs none.
+A listing that asks for a password proves nothing: with ``listpw=always`` it does so even if the command needs none.
 """
 REFUSED = re.compile(r"In use by another client|being used by one or more other processes", re.IGNORECASE)
 """What nvidia-smi says in the locale C when it did nothing."""
 _SUDO_ALONE = re.compile(r"\s*(sudo[\w-]*: .*\s*)+")
-"""sudo wants a password for the command, which its listing may hide (``listpw``): no command has said any of this."""
+"""Output of sudo alone: it wants a password for the command, which its listing may hide (``listpw``)."""
 _KINDS = {
     "On": "the On (the machine was off)",
     "PowerCycle": "the PowerCycle",
@@ -89,7 +89,7 @@ def carry_out(
     agent: AgentFile | None = None,
     serial: str = "",
 ) -> Done | Sent:
-    """Carry out one rung; returns what became of it, or what was ordered, for ``returned`` to look at.
+    """Carry out one rung; returns its outcome, or the restart that was ordered, for ``returned`` to check.
 
     ``last_boot``: the boot id that the records have of the node, for one that does not answer. ``agent``: the node
     side, by which a simulated GPU is reset: no command is sent to a simulated node, since it would concern the machine
@@ -125,7 +125,7 @@ def reachable(node: Node, connect: Connect) -> bool:
 
 
 def usage(node: Node, connect: Connect, agent: AgentFile) -> str:
-    """Returns why the node may be in use, by its own processes; "" if it says that it is not. Unknown is in use."""
+    """Returns why the node may be in use, by its own processes; "" if it is not. Unknown counts as in use."""
     try:
         answer = _answer(node, connect, agent, ["usage", *settings().busy_daemon_names], USAGE_S)
         busy, sentence = answer["busy"], one_line(str(answer["sentence"]))[:300]
@@ -189,7 +189,7 @@ def _reboot(node: Node, connect: Connect) -> Done | Sent:
     if not before:
         return Done(Outcome.TRANSIENT, "the node was not rebooted, since its boot id cannot be read")
     asked = _command(node, connect, "systemctl", "reboot")
-    # Whatever else the command said, and whether its connection broke: a new boot id is the proof.
+    # Only a new boot id proves the reboot, whatever the command said and even if its connection broke.
     return asked if asked.outcome is Outcome.TRANSIENT else Sent(before, "the reboot")
 
 
@@ -244,7 +244,7 @@ def _power_cycle(node: Node, connect: Connect, last_boot: str, serial: str) -> D
 
 
 def _readable(client: Client, paths: Sequence[str]) -> tuple[list[Document], BmcSilent | None]:
-    """Returns the systems at these paths that can be read, and why another cannot, as of a baseboard without power."""
+    """Returns the systems at these paths that can be read, and why another cannot (a baseboard without power)."""
     systems: list[Document] = []
     silent = None
     for path in paths:

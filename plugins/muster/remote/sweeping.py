@@ -49,7 +49,7 @@ umask 077; t="$a.$$.part"; cat >"$t" && chmod 500 "$t" && mv -f -- "$t" "$a"
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """What a node answered, or why there is no answer. ``ours``: the controller's fault, so nothing is known of it.
-    ``unreadable``: it took the login, and its node side did not do its part, or its stored launch cannot be used.
+    ``unreadable``: it accepted the login, but its node side failed, or its stored launch settings cannot be used.
 
     ``arrived``: when it came, by ``time.monotonic`` (s): answers wait until they are recorded together.
     """
@@ -63,7 +63,7 @@ class Answer:
 
 
 class BadAnswer(MusterError):
-    """The node took the login, and its node side did not do its part; the message says what it did."""
+    """The node accepted the login, but its node side failed; the message says how."""
 
 
 async def read_all(
@@ -112,8 +112,7 @@ async def _read(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent
 
 
 async def _read_twice(node: Node, cursor: Cursor, who: Credentials, sha256: str, agent: bytes) -> bytes:
-    """Once more if the connection broke: an sshd drops logins at random when many come at once (MaxStartups), and a
-    bastion has those of all nodes."""
+    """Retry if the connection broke: an sshd, such as a bastion's, drops random logins when many come (MaxStartups)."""
     try:
         return await _round_trip(node, cursor, who, sha256, agent)
     except (OSError, asyncssh.Error) as error:

@@ -22,7 +22,7 @@ SUFFIX = ".muster.html"
 
 
 def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
-    """Write the full report as one file. Returns its path; empty if the folder cannot be written: a mail goes anyway.
+    """Write the full report as one file. Returns its path; "" if the folder cannot be written.
 
     The same finished run replaces its own file. ``drawn``: the report's charts, if they are drawn already.
     """
@@ -43,7 +43,7 @@ def keep(report: RunReport, drawn: Sequence[Chart] | None = None) -> str:
 
 def expire(now: datetime.datetime, cited: Collection[str] = (), *, dry_run: bool = False) -> int:
     """Delete reports and bundles of evidence older than MUSTER_RETENTION_ARCHIVE_DAYS at ``now``, or only count them;
-    returns how many. ``cited``: the paths of bundles that open incidents cite, which stay.
+    returns how many. ``cited``: the paths of bundles that open incidents cite, which are kept.
     """
     days, folder = settings().retention_archive_days, settings().archive_folder
     if not days:

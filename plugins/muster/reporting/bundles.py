@@ -60,8 +60,8 @@ def room(incident: Incident | None = None) -> Path:
 
 
 def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece], profiles: Iterable[str]) -> Bundle:
-    """Write the bundle, durably and whole or not at all, next to earlier ones of the incident; ``ownership.give_name``
-    says when an empty file may remain. ``records``: what the records say of it, as JSON.
+    """Write the bundle durably, whole or not at all, next to earlier ones of the incident; for an empty file that may
+    remain, see ``ownership.give_name``. ``records``: what the records say of it, as JSON.
 
     Raises ControllerFault if it cannot be written.
     """
@@ -113,7 +113,7 @@ def write(incident: Incident, records: Mapping[str, Any], pieces: Iterable[Piece
 
 
 def _named(draft: Path, path: Path) -> Path:
-    """Give the draft the path, with a number where there is a file: another bundle may have what this one has not."""
+    """Give the draft the path, with a number if there is a file: another bundle may hold what this one lacks."""
     stem, number, free = path.name.removesuffix(SUFFIX), 1, path
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The ways by which a report or a notice goes out: MUSTER_MAIL_TO, and the recipients and notifier of each rule."""
+"""The ways to send a report or a notice: MUSTER_MAIL_TO, and the recipients and notifier of each rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.reporting import mail_rules
 from muster.settings import settings
 
 LISTED = 20
-"""Lines of a list in a notification: chats and pagers cut long texts."""
+"""The most lines of a list in a notification: chats and pagers cut long texts."""
 
 _NO_MARKUP = str.maketrans("<>@", "‹›＠")
 """Slack reads <!channel> and <https://…|words>, other services read HTML, @everyone and [words](https://…)."""
@@ -20,7 +20,7 @@ def each_way(
     mail: Callable[[Sequence[str], mail_rules.Rule | None], str],
     notify: Callable[[mail_rules.Rule], str],
 ) -> tuple[list[str], list[str]]:
-    """Queue something each way: none that fails holds up another.
+    """Queue something each way; one that fails does not stop another.
 
     ``chosen``: those of all rules that get it, each with its recipients, given whom MUSTER_MAIL_TO names. ``mail``
     queues it for recipients, by a rule or by MUSTER_MAIL_TO; ``notify`` for the notifier of a rule.
@@ -46,7 +46,7 @@ def each_way(
 def known(
     headline: str, *, node: str = "", verdict: str = "", state: str = "", link: str | None = "", simulated: bool = False
 ) -> dict[str, object]:
-    """What the templates of a notifier know. A headline may hold a node's own words, which are not markup."""
+    """The variables of a notifier's templates. A headline may hold a node's own words, whose markup is disabled."""
     said = headline.translate(_NO_MARKUP).replace("](", "] (")
     return {
         "node": node, "verdict": verdict, "state": state, "headline": said, "link": link, "simulated": simulated,

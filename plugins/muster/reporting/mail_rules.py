@@ -19,12 +19,11 @@ class Rule(pydantic.BaseModel):
     """One rule of MUSTER_MAIL_RULES. A report matches that has one of ``verdicts``, left its node in one of ``states``,
     and is of a node with all of ``labels``; what is empty matches everything.
 
-    It is mailed to ``to``: in the UTC windows of ``quiet`` at their end, and ``an_hour`` mails an hour at most (0: any
-    number), after which the hour's others come as one list; both hold for ``notifier`` too. ``notifier``: the path of
-    a class of Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``,
-    ``headline``, ``link`` and ``simulated``. ``digest``: how often the addresses get the digest of the
-    nodes with ``labels``.
-    ``notices``: the rule gets what belongs to no report, such as a user's job that was ended.
+    It is mailed to ``to``: at their end in the UTC windows of ``quiet``, and at most ``an_hour`` mails an hour (0: any
+    number); the hour's others come as one list. Both hold for ``notifier`` too. ``notifier``: the path of a class of
+    Airflow's notifiers, made with ``arguments``, whose templates know ``node``, ``verdict``, ``state``, ``headline``,
+    ``link`` and ``simulated``. ``digest``: how often the addresses get the digest of the nodes with ``labels``.
+    ``notices``: the rule also gets what belongs to no report, such as a user's job that was ended.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -64,8 +63,8 @@ class Rule(pydantic.BaseModel):
 
 
 def read(chosen: Sequence[Mapping[str, Any]]) -> tuple[list[Rule], list[str]]:
-    """The rules of MUSTER_MAIL_RULES with the addresses that can be used, and a sentence about each other rule and
-    address: they keep no mail back.
+    """Returns the rules of MUSTER_MAIL_RULES with their usable addresses, and a sentence about each unusable rule and
+    address: these do not stop the others' mails.
     """
     found: list[Rule] = []
     wrong: list[str] = []
@@ -120,7 +119,7 @@ def recipients(
 def of_notices(rules: Sequence[Rule], everything: Sequence[str]) -> list[tuple[Rule, tuple[str, ...]]]:
     """The rules that get notices, as ``recipients`` does.
 
-    Where none asks for them and ``everything`` is empty, it is all rules without labels: a notice names any node.
+    If none asks for them and ``everything`` is empty, all rules without labels get them: a notice may name any node.
     """
     chosen = [rule for rule in rules if rule.notices]
     if not chosen and not everything:

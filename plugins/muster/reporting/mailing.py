@@ -35,8 +35,8 @@ def send_report(
 ) -> str:
     """Render the report of the run (of ``node`` if the run tests several) and mail it to MUSTER_MAIL_TO, and by rules.
 
-    ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised.
-    The run counts as reported once this is queued for all for whom it can be.
+    ``fabric``, ``training``: of ``store.rounds`` and ``store.trainings``, for a block. An SMTP error is not raised. The
+    run counts as reported once the report is queued for everyone for whom that is possible.
 
     Returns the delivery status as text. Raises UnknownRun, BadSettings, and MusterError with the recipients whose mail
     could not be made and the rules that cannot be used, after the others' mails were sent.
@@ -69,7 +69,7 @@ def send_report(
 
 
 def _gave_way(run: Run) -> bool:
-    """Whether the run was preempted and its node serves on: with each user's job this may be a test, and no news."""
+    """Whether the run was preempted and its node still serves: this may happen with each user's job, and is no news."""
     preempted = run.verdict is Verdict.SKIPPED and run.headline.startswith(PREEMPTED)
     return preempted and run.state_after is State.PRODUCTION
 
@@ -111,12 +111,12 @@ def _readable(report: RunReport, rule: mail_rules.Rule) -> RunReport:
 def _mail_by_rule(
     rule: mail_rules.Rule, recipients: Sequence[str], report: RunReport, rendered: mail.Rendered, key: str
 ) -> str:
-    """Queue the report, or its line in the list if the hour has its fill. Returns its key if it may be sent now."""
+    """Queue the report, or its line in the list if the hour is full. Returns its key if it may be sent now."""
     mine, due, sender = f"rule/{rule.name}/{key}", rule.due(store.clock.now()), settings().mail_from
     about = f"{store.outbox.LIST}{rule.name}/{_hour(rule):%Y-%m-%dT%H}"
 
     def listed(sentence: str, lines: Sequence[str]) -> bytes:
-        # Its lines are of reports with other recipients, too: by those of one alone, the others would miss lines.
+        # Its lines are of several reports, so it goes to all readers of the rule, not to those of one report.
         readers = mail_rules.but(rule.to, mail_rules.usable(settings().mail_recipients, "", []))
         return mail.build_notice(about, sentence, sender, readers, lines).as_bytes()
 
@@ -146,7 +146,7 @@ def _notify_by_rule(rule: mail_rules.Rule, report: RunReport, key: str) -> str:
 
 
 def _filled(rule: mail_rules.Rule, prefix: str, key: str) -> bool:
-    """Whether the hour has its fill of what the outbox keeps under ``prefix``, without the report of ``key``."""
+    """Whether the outbox has the hour's limit of mails under ``prefix``, not counting the report of ``key``."""
     return bool(rule.an_hour) and store.outbox.due_in(prefix, _hour(rule), HOUR, key) >= rule.an_hour
 
 
@@ -213,7 +213,7 @@ def _send_digest(
     begins = midnight - datetime.timedelta(days=until.weekday()) if every == "weekly" else midnight
     if store.outbox.added(mine, begins):
         return []
-    # From the end of the last one, also after an outage: no day is left out, and none counts twice.
+    # From the end of the last one, even after an outage: no day is left out or counted twice.
     last = store.outbox.newest(mine).removeprefix(mine)
     since = datetime.datetime.fromisoformat(last) if last else until
     since = max(since, until - LATE_MAX) if since < until else until - PERIODS[every]  # a clock may have been ahead
@@ -231,12 +231,12 @@ def _send_digest(
 
 
 def _own(facts: Facts, others: Collection[str]) -> Facts:
-    """The facts as readers may see them to whom ``others`` do not belong: texts and ids may name these."""
+    """The facts for readers who may not see the nodes ``others``, which texts and ids may name."""
     if not others:
         return facts
 
     def own(words: str) -> str:
-        # The id of a run after a block has the block's in its reason, where a name is no word of its own.
+        # The id of a run after a block contains the block's id, in which a node's name is not a separate word.
         return readers.unnamed(words.partition("__after-")[0], others)
 
     return dataclasses.replace(
@@ -248,6 +248,6 @@ def _own(facts: Facts, others: Collection[str]) -> Facts:
 
 
 def _hour(rule: mail_rules.Rule) -> datetime.datetime:
-    """The hour in which a mail of now is sent: what waits for the end of quiet hours comes all at once, too."""
+    """The hour in which a mail made now is sent: mails that wait for the end of quiet hours are all sent then."""
     now = store.clock.now()
     return (rule.due(now) or now).replace(minute=0, second=0, microsecond=0)

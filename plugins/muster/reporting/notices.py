@@ -21,8 +21,8 @@ def notify(about: str, sentence: str, *, of: str | bool, each: bool = False, lin
 
     ``of``: the node, or whether it is of simulated nodes, since it begins with their mark; about a node that has
     entered service since, it is queued again. ``lines``: a list below it. ``each``: another sentence about it is queued
-    too, on the same day. MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises DatabaseNotReady alone: what it
-    reports comes first, but after that PostgreSQL undoes the transaction of both without a word.
+    too, on the same day. MUSTER_MAIL_TO gets it, and the rules with ``notices``. Raises only DatabaseNotReady: other
+    errors must not stop the caller, but after this one PostgreSQL would silently roll back the caller's transaction.
     """
     which = f"/{hashlib.sha256(sentence.encode(errors='surrogatepass')).hexdigest()[:16]}" if each else ""
     try:

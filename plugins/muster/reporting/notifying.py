@@ -15,14 +15,14 @@ from muster.settings import settings
 
 
 def rule_of(key: str) -> str:
-    """The name of the rule of a notification."""
+    """The name of a notification's rule."""
     return key.removeprefix(store.outbox.NOTIFICATION).partition("/")[0]
 
 
 def send(key: str, message: bytes, now: datetime.datetime, last_error: str = "") -> Refusal | None:
     """Send a notification of the outbox by the rule that its key names; returns why it was not sent, None if it was.
 
-    One that is too old is not sent, for good. ``last_error``: why it was not sent before.
+    One that is too old is refused for good. ``last_error``: why it was not sent before.
     """
     content = json.loads(message)
     if now >= (last := datetime.datetime.fromisoformat(content["last"])):

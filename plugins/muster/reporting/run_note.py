@@ -20,13 +20,13 @@ NOTE_CHARS = 1000
 """Airflow refuses longer notes."""
 LIMIT_S = 10.0
 NEXT_LINE = "  \n"
-"""Airflow shows a note as Markdown, in which a mere line end is a space."""
+"""Airflow shows a note as Markdown, in which a single line end is a space."""
 
 
 def annotate(key: RunKey) -> None:
-    """Write a line for each node below what the run's note holds, with the login of the settings: a task has none.
+    """Add a line for each node below the run's note, with the login of the settings, since a task has none.
 
-    Without one it does nothing; what fails is logged, since the records and the mail hold the same.
+    Without one it does nothing; errors are logged, since the records and the mail hold the same.
     """
     current = settings()
     if not (current.airflow_username or current.airflow_token.get_secret_value()):

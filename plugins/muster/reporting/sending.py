@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MAILS_AT_ONCE = 100
 PERMANENT, LEAVES = 500, 421
-"""SMTP's answers: the least that is final, and that of a server which ends the connection (RFC 5321 3.8)."""
+"""SMTP codes: the lowest that is final, and that of a server that ends the connection (RFC 5321 3.8)."""
 FRESH = datetime.timedelta(minutes=2)
 """How long only the run that queued a mail tries to send it: two senders would send it twice."""
 
@@ -38,10 +38,10 @@ class Delivery(NamedTuple):
 
 
 def deliver_mail(key: str | None = None) -> Delivery:
-    """Send what is due in the outbox, mails first, then notifications, or that of ``key`` alone.
+    """Send what is due in the outbox, mails first, then notifications; or only the one of ``key``.
 
     What is refused for now waits, longer each time; a mail with a permanent refusal (5xx) is parked, as is a
-    notification that was not sent within a day. Recipients that the server refuses keep the mail from no others. If the
+    notification that was not sent within a day. If some recipients are refused, the others still get the mail. If the
     server cannot be reached, all mails stay due.
     """
     now = store.clock.now()
@@ -88,8 +88,8 @@ def _send_mails(pending: Sequence[OutboxMessage]) -> int:
 
 
 def _notify(key: str | None, now: datetime.datetime) -> int:
-    """Returns how many were sent. A rule that failed is left alone, since each attempt may take half a minute, and
-    what waits behind its notifications, or behind those that are too old, is sent.
+    """Returns how many were sent. A rule that failed is skipped, since each attempt may take half a minute; what waits
+    behind its notifications, or behind those that are too old, is sent.
     """
     sent = 0
     down: set[str] = set()
@@ -112,7 +112,7 @@ def _notify(key: str | None, now: datetime.datetime) -> int:
 def _settle(tried: OutboxMessage, message: bytes, refusal: Refusal | None) -> bool:
     """Record how the attempt ended; returns whether it was accepted."""
     if refusal is None:
-        # Until it is recorded, this process alone knows of it, and the mail would be sent again.
+        # Until this is recorded, only this process knows that it was sent, and the mail would be sent again.
         store.patience.outlasting(functools.partial(store.outbox.sent, tried.id, message))
         return True
     store.outbox.failed(tried.id, message, refusal.reason, park=refusal.permanent, recipients=refusal.recipients)
@@ -138,6 +138,6 @@ def _send(hook: SmtpHook, raw: bytes, recipients: Sequence[str]) -> Refusal | No
         return None
     reasons = "; ".join(f"{name}: {code} {text.decode(errors='replace')}" for name, (code, text) in refused.items())
     codes = [code for code, _ in refused.values()]
-    # smtplib ends the connection at once: those that it names no reason for have not got the mail either.
+    # smtplib ends the connection at once: recipients for whom it gives no reason have not got the mail either.
     names = () if LEAVES in codes else tuple(refused)
     return Refusal(reasons[:500], all(code >= PERMANENT for code in codes), names)

@@ -26,7 +26,7 @@ from muster.rules.service.repair import REPAIRABLE
 from muster_criteria.model import Verdict
 
 BLOCK_MAX = 16
-"""A command for a block names at most so many nodes."""
+"""The most nodes that a command for a block names."""
 OPEN = {"slurm": "scontrol update nodename={} state=resume", "kubernetes": "kubectl uncordon {}"}
 UNDO = {**OPEN, "kubernetes": "kubectl taint node {} muster.dev/withdrawn-"}
 LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {}"}
@@ -34,7 +34,7 @@ LOOK = {"slurm": "scontrol show node {}", "kubernetes": "kubectl describe node {
 shows it.
 """
 OTHERS_MIN = 2
-"""With fewer other nodes of its SKU nothing of a node has peers: no node gives half of what it is compared with."""
+"""With fewer other nodes of its SKU, a node has no peers: no node gives half of what it is compared with."""
 WAITING_FOR = datetime.timedelta(hours=1)
 """How long a repair counts as one that begins by itself, after the sweep last saw that it waits."""
 LATE_AFTER = datetime.timedelta(days=5)
@@ -48,11 +48,11 @@ class Known:
 
     ``questions``: the open ones, with their ends. ``refusals``: when and why the last test was refused. ``kinds``: by
     cluster. ``replacements``: those that are proposed, by spare. ``racks``: those that are held, by name and by whether
-    they are simulated. ``incidents``: all that are open, of a node in ``REPAIRABLE`` those for which it is there.
-    ``obstacles``: why its run, which tries again, could not reach it. ``untestable``: when tests of it were refused,
-    though no one else used it, in order. ``leaving``: of a node in service, the observation for which it is to leave.
-    ``members``: how many nodes may be peers, by SKU and by whether they are simulated. ``uncompared``: SKUs that
-    compare nothing with other nodes. ``failing``: of a node in shadow mode, the FAIL that stands on it, and why.
+    they are simulated. ``incidents``: all open ones; of a node in ``REPAIRABLE``, those that put it there.
+    ``obstacles``: why the node's run, which tries again, could not reach it. ``untestable``: when its tests were
+    refused although nothing else used it, in order. ``leaving``: of a node in service, the observation for which it is
+    to leave. ``members``: how many nodes may be peers, by SKU and by whether they are simulated. ``uncompared``: SKUs
+    that compare nothing with other nodes. ``failing``: of a node in shadow mode, the FAIL that stands on it, and why.
     """
 
     places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
@@ -74,7 +74,7 @@ class Known:
 def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) -> list[Attention]:
     """Returns every node that does not serve, and those that serve while somebody has to decide about them.
 
-    First what waits for a person, then the others; of each the most urgent cause first, then the longest.
+    Those that wait for a person come first; then the most urgent cause, then the longest wait.
     """
     in_order = sorted(known.incidents, key=lambda one: (bool(one.asks), one.id))
     repairs = {each.node: each for each in in_order if each.prove}
@@ -95,7 +95,7 @@ def attention(rows: Sequence[FleetRow], known: Known, now: datetime.datetime) ->
         if each.waits_for_muster and each.since and now - each.since > LATE_AFTER:
             found[place_] = dataclasses.replace(each, late=True)
     order = list(Cause)
-    # Persons first: a scheduler that is away has as many others as it has nodes, and lists are cut.
+    # Persons first: an unreachable scheduler adds an item for each of its nodes, and lists are cut.
     found.sort(key=lambda each: (
         each.turn is not Turn.PERSON, order.index(each.cause), each.since is None, each.since, each.node,
     ))  # fmt: skip
@@ -139,7 +139,7 @@ class _Seen:
 def _own(seen: _Seen, alike: Sequence[str]) -> Attention | None:
     """What the records alone say of the node; None if it serves and no decision is open, or it is retired.
 
-    ``alike``: the nodes of its SKU that a block could take now.
+    ``alike``: nodes of its SKU that could join a block now.
     """
     row, name = seen.row, seen.name
     if seen.asked is not None:
@@ -253,7 +253,7 @@ def _qualified(seen: _Seen, alike: Sequence[str]) -> Attention:
 
 
 def _at_scheduler(row: FleetRow, place: Place, kind: str, bad: bool) -> Attention | None:
-    """What the node's scheduler does otherwise than the records want; None if nothing, or the state says it all.
+    """How the node's scheduler differs from what the records want; None if it does not, or the state says it all.
 
     ``bad``: it is to leave service, so no command opens it.
     """

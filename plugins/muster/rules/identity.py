@@ -12,8 +12,7 @@ from muster_criteria.devices import kind_of
 
 SYSTEM, BOARD = "system", "board"
 CHASSIS = (SYSTEM, BOARD)
-"""The parts whose serial makes a machine this machine; any other part may be swapped. That the board was, a person
-confirms."""
+"""The parts whose serials identify a machine; any other part may be swapped. A person confirms a swap of the board."""
 
 _FILLERS = re.compile(
     r"|(0x)?(0|([0-9a-fx])\3+)|0?(1234567890?)+[a-f]*|[-.]+|none|null|n/?a|unknown|default string"
@@ -32,9 +31,9 @@ def real_serials(reported: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def as_known(serials: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Reported serials, {slot: serial}, with those of GPUs that are ``known`` by a UUID after their board's serial.
+    """Returns the reported serials, {slot: serial}, in the form BOARD/UUID for GPUs that are ``known`` by it.
 
-    A GPU reports its board's serial alone once no two GPUs of its node share one, as when its sibling falls silent.
+    A GPU reports only its board's serial when no other GPU of the node has the same one, as when its sibling fails.
     """
     return {
         slot: known[slot]
@@ -47,8 +46,8 @@ def as_known(serials: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, 
 def another_machine(node: str, serials: Mapping[str, str], known: Mapping[str, str]) -> str:
     """Why a machine with these serials, {slot: serial}, is not the ``known`` one, with the way out; "" if it may be.
 
-    It is another one if a serial of its chassis differs, or it shows none of those that are known and none of its GPUs.
-    Of one whose chassis was never read, all GPUs may be new, as with another HGX board: nothing else could show it.
+    It is another one if a chassis serial differs, or if it reports no known serial of chassis or GPUs. If the chassis
+    was never read, all GPUs may be new, as after a swap of the HGX board: nothing else identifies the machine.
     """
     for slot in CHASSIS:
         if slot in known and serials.get(slot, known[slot]) != known[slot]:
@@ -64,7 +63,7 @@ def another_machine(node: str, serials: Mapping[str, str], known: Mapping[str, s
 
 
 def _unrecognised(serials: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    """Whether a machine shows no serial of its chassis, though one is known, and several GPUs, all new.
+    """Whether a machine reports no known chassis serial, although one is recorded, and several GPUs, all new.
 
     A single GPU may be a spare.
     """
@@ -96,7 +95,7 @@ def replacement(node: str, serials: Mapping[str, str]) -> str:
 
 
 def in_one_slot(serials: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """The serials without those that several slots report, but for the slot in which that part is known to sit."""
+    """Returns the serials; one that several slots report is kept only for the slot where it is known."""
     often = collections.Counter((kind_of(slot), serial) for slot, serial in serials.items())
     return {
         slot: serial

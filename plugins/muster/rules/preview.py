@@ -80,8 +80,8 @@ def stage_minutes(sku: Sku, level: str) -> dict[str, float]:
 
 
 def block_plans(sku: Sku, level: str, members: Sequence[str], asked: Asked) -> tuple[StagePlan, ...]:
-    """Returns what each member of a block runs at that level: the rounds of pairs, as many as there may be, and all
-    together, with what is ``asked`` beyond. Raises ValueError for an unknown level or fewer than two members.
+    """Returns what each member of a block runs at that level: at most so many rounds of pairs, then all together, with
+    what else is ``asked``. Raises ValueError for an unknown level or fewer than two members.
     """
     calls = cluster_calls(
         sku.block, members, master_addr="", master_ports=(), session="", level=level, seed=0, asked=asked
@@ -89,7 +89,7 @@ def block_plans(sku: Sku, level: str, members: Sequence[str], asked: Asked) -> t
     deadline_s = cluster_deadline_s(sku.block, level, len(members), asked)
     plans = [StagePlan(CLUSTER_STAGES[0], _probes(sku, calls[members[0]]), deadline_s, False)]
     if has_rounds(sku.block, level):
-        # How many rails a pair has is known when the block meets, so its time under load is not counted here.
+        # The number of rails of a pair is not known before the block runs, so its time under load is not counted here.
         pair = _probes(sku, [pair_call(sku.block, level, sku.block.probes[PAIRS].params_at(level), seed=0)])
         rounds_s = len(ROUND_STAGES) * pair_deadline_s(sku.block, level)
         plans.insert(0, StagePlan(f"pairs, in at most {len(ROUND_STAGES)} rounds", pair, rounds_s, False))

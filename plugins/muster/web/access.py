@@ -1,4 +1,4 @@
-"""What Airflow knows: what a viewer may do, as its auth manager decides, and which node a run or a task is about.
+"""Asks Airflow what a viewer may do (its auth manager decides), and which node a run or a task is about.
 
 Pages show forms only to those who may send them.
 """
@@ -25,11 +25,11 @@ from muster.model.dags import ADMISSION, NODE_QUALIFICATION, NODE_REVALIDATION
 from muster.model.states import SERVING
 
 read = requires_access_view(AccessView.PLUGINS)
-"""Who may see plugins, may see the Fleet page and what programs read of it."""
+"""Those who may see plugins may see the Fleet page and the read API."""
 decide = requires_access_dag("POST", DagAccessEntity.RUN, ADMISSION)
-"""Who may start runs of this DAG, may decide about nodes."""
+"""Those who may start runs of this DAG may decide about nodes."""
 respond = requires_access_dag("PUT", DagAccessEntity.HITL_DETAIL)
-"""Who may answer the questions of the DAG that the address names."""
+"""Those who may answer the questions of the DAG that the address names."""
 
 
 def allowed(user: BaseUser, method: ResourceMethod, entity: DagAccessEntity, dag_id: str) -> bool:
@@ -54,7 +54,7 @@ def may_start(user: GetUserDep, dag_id: Annotated[str, Depends(testing_dag)]) ->
 
 
 def start(may: Annotated[bool, Depends(may_start)], dag_id: Annotated[str, Depends(testing_dag)]) -> None:
-    """Refuse who may not start a test of this node. Raises HTTPException."""
+    """Refuse a viewer who may not start a test of this node. Raises HTTPException."""
     if not may:
         raise HTTPException(403, f"your login may not start runs of {dag_id}")
 
@@ -77,7 +77,7 @@ def if_confirmed(log: Log) -> Callable[..., Awaitable[None]]:
 def node_of(session: SessionDep, dag_id: str, run_id: str, task_id: str = "", map_index: str = "") -> str:
     """The node that a run, or a mapped task of a block's run, is about; "" if Airflow does not know one.
 
-    A block's tasks have their member as the name of their index; runs of one node name it in their conf.
+    A block's tasks have their member as the name of their map index; runs of one node name it in their conf.
     ``map_index``: no number on the page of a task that is not mapped, where Airflow fills in nothing.
     """
     if map_index.isdecimal():

@@ -20,7 +20,7 @@ WAIVER_DAYS = 30
 
 
 def from_this_page(request: Request) -> None:
-    """Refuse what another site's page sends: browsers name the page's origin with each form. Raises HTTPException.
+    """Refuse a form sent by another site's page: browsers send the page's origin with each form. Raises HTTPException.
 
     Behind a proxy that passes another Host on, the page's origin is the address that Airflow is configured with.
     """
@@ -95,4 +95,4 @@ class Change:
 SIMPLE = {
     "resume": changes.resume, "verify": changes.verify, "lemon": changes.mark, "unmark": changes.unmark,
 }  # fmt: skip
-"""Changes that need a reason and no more."""
+"""Changes that need only a reason."""

@@ -47,7 +47,7 @@ from muster_reports.model import RunReport
 
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 REPORT_POLICY = f"{rendering.POLICY}; style-src 'self' 'unsafe-inline'; script-src 'none'"
-"""Reports carry their own style, since they are mails and files as well."""
+"""Reports carry their own style, since they are also mails and files."""
 EVENTS_MAX, RUNS_MAX = 200, 30
 
 
@@ -70,7 +70,7 @@ def create_app() -> FastAPI:
     app.get("/compare", response_class=HTMLResponse)(comparison)
     app.get("/report", response_class=HTMLResponse)(report)
     app.get("/static/{name}")(static)
-    # A preview's address may be opened again: the browser's reload and bookmarks ask for it without the form.
+    # A preview's address may be opened again, by a reload or a bookmark, without the form.
     app.get("/node/{name}/test")(node_again)
     app.get("/approvals/{dag_id}/{dag_run_id}/{task_id}")(questions_again)
     unstorable.refuse(app)

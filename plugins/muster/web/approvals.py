@@ -36,10 +36,10 @@ from muster.web.access import allowed, if_confirmed
 from muster_reports.model import RunReport
 
 PAGE = 20
-"""Questions of a page: each costs a whole report."""
+"""The most questions of a page: each costs a whole report."""
 
 audited = if_confirmed(action_logging("update_hitl_detail"))
-"""Airflow's audit log names the answer as it names one of its own page."""
+"""Airflow's audit log names the answer like one given on Airflow's own page."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def about(session: SessionDep, user: GetUserDep, name: str) -> list[Question]:
 
 
 def _open(user: BaseUser, node: str = "") -> Select[HITLDetail]:
-    """Those whose answer is not refused because the records hold newer evidence: Airflow keeps the others open."""
+    """The open questions without outdated ones, which Airflow keeps open although their answers are refused."""
     # Airflow's filter of readable DAGs reads the state of Airflow's own application, which a mounted one has not.
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET").intersection(ASKING)
     outdated = [(key.dag_id, key.run_id) for key in store.questions.outdated()]

@@ -1,4 +1,4 @@
-"""Two runs side by side: the figures that differ most, findings of one alone, and what else was different. Pure."""
+"""Two runs side by side: the figures that differ most, findings of only one, and other differences. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from muster_reports.model import RunReport
 
 ROWS_MAX = 200
 NOISE = 0.0005
-"""A smaller change reads as 0.0 %, so that it is neither better nor worse."""
+"""A smaller change is shown as 0.0 %, neither better nor worse."""
 OWN, SERIALS = ("boot_id", "hostname"), "serials "
-"""What differs between any two boots, and between any two nodes: no difference worth a line."""
+"""What differs between any two boots, and between any two nodes, and is not listed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,8 @@ class Worst:
 class Row:
     """One metric of one stage: medians over the devices, and the relative change from left to right, infinite from 0.
 
-    ``better``: whether the change is for the better: a rate's by its unit, another's by its limits; None where no limit
-    shows a direction.
-    ``worst``: None then as well, where one run did not measure it, and where each has one device.
+    ``better``: whether the change is for the better: by the unit of a rate, else by the limits; None if no limit shows
+    a direction. ``worst``: None then as well, where one run did not measure it, and where each has one device.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Sender × receiver of one rail as geometry for inline SVG. Pure."""
+"""Heat map of one rail (sender × receiver) as geometry for inline SVG. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _delay(us: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """In whole percent, or as many digits as tell it from the share below which a cell is low."""
+    """In whole percent, or with the digits needed to tell it from the share below which a cell is low."""
     return figure(100 * share, "%", unlike=100 * LOW, digits=2)
 
 

@@ -27,7 +27,7 @@ RESTS_ON = {
     HOUSEKEEPING: "no change reaches a scheduler, and what schedulers show is as old",
     HEALTH_SWEEP: "what goes wrong between tests is not seen",
 }
-"""By DAG, what the page lacks without it. ``idle_revalidation`` is paused in fleets without idle tests."""
+"""By DAG, what is lost when it does not run. ``idle_revalidation`` is paused in fleets without idle tests."""
 KEPT_S = 10
 """Seconds for which what is read of the whole fleet is shared between viewers."""
 _shared_rows = Shared[list[FleetRow]](1)
@@ -44,7 +44,7 @@ def stamp(questions: int) -> str:
 
 
 def values(request: Request, filters: fleet.Filters, questions: int, stamp: str) -> dict[str, Any]:
-    """The values of the overview's templates. What holds nothing of the viewer is rendered once for all viewers."""
+    """The values of the overview's templates. The part that does not depend on the viewer is rendered once for all."""
 
     def made() -> tuple[Markup, list[str]]:
         found = _overview(filters)
@@ -130,7 +130,7 @@ def _notices(rows: list[FleetRow]) -> list[str]:
 
 
 def _stopped() -> list[str]:
-    """One sentence for each DAG without which the page goes on showing what was true once."""
+    """One sentence for each DAG that has stopped, without which the page is out of date."""
     enrolled = store.nodes.enrolled_since()
     if enrolled is None:
         return []

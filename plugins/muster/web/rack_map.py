@@ -18,7 +18,7 @@ CELL, GAP = 9, 2
 COLUMNS = 16
 """Nodes in a row of the map."""
 CELLS_MAX = 400
-"""Up to so many nodes each is a link of its own; beyond that a rack is one."""
+"""Up to this many nodes, each is a link of its own; beyond that, each rack is."""
 SHADES = 5
 OUT, UNMEASURED = "bad", "unmeasured"
 ORDER = (*GROUPS, OUT, *(f"shade{place}" for place in range(SHADES, 0, -1)), UNMEASURED)

@@ -1,4 +1,4 @@
-"""Figures that shade the map: read once in ``KEPT_S`` for all viewers, since they cover all nodes."""
+"""Figures that shade the map: read once per ``KEPT_S`` for all viewers, since they cover all nodes."""
 
 from __future__ import annotations
 

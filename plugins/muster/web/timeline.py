@@ -41,10 +41,10 @@ def timeline(
     now: datetime.datetime,
     most: int,
 ) -> list[Entry]:
-    """The latest ``most`` entries, latest first. A test or job stands where it ended, or where it began while it runs.
+    """The latest ``most`` entries, latest first. A test or job is listed at its end, or at its begin while it runs.
 
-    Of ``bmc`` those readings that show trouble, or a state that is not in order; of expiries those by which no newer
-    certificate was issued.
+    Readings of ``bmc`` are listed if they show trouble or a state other than ok, expiries if no newer certificate was
+    issued by then.
     """
     found = [*_events(events), *_runs(runs), *_certificates(certificates, now), *_parts(parts), *_bmc(bmc)]
     found += _jobs(jobs)

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 NAME_MAX = 60
 LIMIT_S, LAST_LIMIT_S = 60.0, 300.0
-"""Time limits (s) for all requests: of a reading for which a load or its watch waits, and of the one after the load. A
+"""Time limits (s) for all requests: of a reading that a load or its watch waits for, and of the one after the load. A
 baseboard with eight GPUs has some 200 documents, and a BMC may need half a second for one."""
 CHASSIS_BYTES_MAX = 4 * 1024 * 1024
-"""For all documents without logs, of which a baseboard with eight GPUs has less than one MiB."""
+"""The limit for all documents other than logs; a baseboard with eight GPUs has less than one MiB of them."""
 ANSWER_S = 10.0
 """Time limit (s) for each step of an answer of a BMC."""
 
@@ -50,7 +50,7 @@ def ask(
         return None if bmc is None else read_chassis(bmc, who or login(bmc), serial=serial, limit_s=limit_s)
     except BadBmc as error:
         return Chassis(trouble=str(error))
-    except Exception as error:  # whatever a BMC sends costs its own reading alone, and no verdict
+    except Exception as error:  # whatever a BMC sends may cost its own reading, but no verdict
         log.exception("a BMC cannot be read")
         return Chassis(trouble=f"the BMC could not be read: {type(error).__name__}")
 
@@ -60,8 +60,8 @@ def read_chassis(
 ) -> Chassis:
     """Returns one reading of all fans, inlets and power supplies, of the machine with this serial if that is known.
 
-    ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. What was read stays where another answer is
-    missing: ``trouble`` says why. Raises nothing that a BMC causes.
+    ``timeout_s`` limits each step of an answer, ``limit_s`` all answers. If an answer is missing, the other readings
+    are kept and ``trouble`` says why. Raises nothing that a BMC causes.
     """
     limits = {"timeout_s": timeout_s, "limit_s": limit_s}
     client = functools.partial(Client, bmc, who, **limits, bytes_max=CHASSIS_BYTES_MAX)
@@ -90,8 +90,8 @@ def _walk(
     readers: Sequence[Callable[[Document, Get], Iterable[Found]]],
     logs: redfish_logs.Logs | None = None,
 ) -> tuple[list[Found], str]:
-    """Returns what ``readers`` read of every chassis, and why something is missing: a document in error costs itself
-    alone. Adds to ``logs`` what the logs show, after that.
+    """Returns what ``readers`` read of every chassis, and why something is missing: a document in error does not affect
+    the others. Then adds to ``logs`` what the logs show.
     """
     found = list[Found]()
     refused = logs.refused if logs else []
@@ -120,7 +120,7 @@ def _walk(
 
 
 def _once(get: Get) -> Get:
-    """A document is fetched once, however many links lead to it, also one in error."""
+    """Returns a ``get`` that fetches each document once, even one in error, however many links lead to it."""
     known: dict[str, Document | Refused | None] = {}
 
     def found(path: str) -> Document | None:

@@ -1,6 +1,6 @@
-"""An HTTP client for one BMC: what it reads is limited in time and size, and it stays with that BMC.
+"""An HTTP client for one BMC, limited in time and size, that follows no link to another host.
 
-A timeout of each read would not do: a BMC that sends single bytes slowly would block its reader forever. The requests
+A timeout for each read is not enough: a BMC that sends single bytes slowly would block its reader forever. The requests
 run in an event loop under one deadline; the caller, who is not asynchronous, waits for each.
 """
 
@@ -20,12 +20,12 @@ from muster.remote.connection import http_request
 from muster_criteria.text import one_line
 
 BYTES_MAX = 16 * 1024 * 1024
-"""All answers of one reading together, which are kept until its end, at up to 26 times their size. A log of 2,000
-entries has less than two MiB, and a BMC several of them."""
+"""The limit for all answers of one reading, which stay in memory until its end, at up to 26 times their size. A log of
+2,000 entries has less than two MiB, and a BMC several of them."""
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 OF_ALL = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS)
-"""Statuses of every document, not of one: asking for the others counts as failed logins, which lock the account. In a
-session a login did not fail: the first two are then one document's, for a privilege or a licence."""
+"""Statuses that hold for every document: further requests count as failed logins, which lock the account. In a session
+no login fails: the first two then concern one document, for a privilege or a licence."""
 BUSY_S = 1.0
 """A BMC that answers 502, 503 or 504 is asked once more after this time (s)."""
 
@@ -41,7 +41,7 @@ class Refused(BmcSilent):
 
 
 def without_refused(get: Get, refused: list[str]) -> Get:
-    """Returns a ``get`` for which a document in error is missing; ``refused`` takes the reason."""
+    """Returns a ``get`` that gives None for a document in error and adds the reason to ``refused``."""
 
     def found(path: str) -> Document | None:
         try:
@@ -54,9 +54,9 @@ def without_refused(get: Get, refused: list[str]) -> Get:
 
 
 def refuse_another(serial: str, get: Get) -> None:
-    """Raises BmcSilent for the BMC of another machine than the one with this serial.
+    """Raises BmcSilent if the BMC belongs to another machine than the one with this serial.
 
-    Of systems that are in error, as of a board without power, or refused, the machine is not known: that costs nothing.
+    Systems in error (such as a board without power) or refused do not show their machine, and are accepted.
     """
     other = ""
     with contextlib.suppress(BmcSilent):
@@ -121,7 +121,7 @@ class Client:
             self._http.auth = httpx.BasicAuth(self._who.user, self._who.password)
 
     def _begins_anew(self) -> bool:
-        """Logs in once more where a session ended while it was used; returns whether there is another now."""
+        """Logs in once more if a session ended while it was used; returns whether there is a new one."""
         if self._again or self._http.headers.pop("X-Auth-Token", None) is None:
             return False
         ended, self._session, self._again = self._session, None, True
@@ -132,7 +132,7 @@ class Client:
         return True
 
     def _has_sessions(self) -> bool:
-        """Whether the root, which needs no login, names sessions: a BMC without them has looked at no password."""
+        """Whether the root, which needs no login, names sessions: a BMC without them has not checked the password."""
         root = self.get(ROOT) or {}
         links = root.get("Links")
         return "SessionService" in root or (isinstance(links, dict) and "Sessions" in links)
@@ -140,7 +140,7 @@ class Client:
     def _of_session(self, answer: httpx.Response) -> httpx.URL | None:
         """Returns the URL of the session that was opened, by ``Location`` or by its document; None without both.
 
-        Only the path counts: a BMC may know itself by another name than its record.
+        Only the path is used: a BMC may call itself by another name than its record does.
         """
         for link in (answer.headers.get("Location"), _document(answer).get("@odata.id")):
             if isinstance(link, str) and link:
@@ -149,7 +149,7 @@ class Client:
         return None
 
     def get(self, path: str) -> Document | None:
-        """Returns the document at ``path``; None if there is none, as of bays and boards that a BMC lists and lacks.
+        """Returns the document at ``path``; None if there is none, as for empty bays and boards that a BMC lists.
 
         Follows one redirect, as to the same path with a slash. Raises Refused for a document in error, else BmcSilent.
         """
@@ -172,7 +172,7 @@ class Client:
         return document if isinstance(document, dict) else None
 
     def post(self, path: str, body: dict[str, str]) -> tuple[int, str]:
-        """Send an action; returns the status of the answer, and what it complains of.
+        """Send an action; returns the status of the answer and its error message.
 
         Raises BmcSilent: it may have been carried out.
         """
@@ -219,7 +219,7 @@ class Client:
                 self._bytes_left -= len(piece)
                 if self._bytes_left < 0:
                     raise self._silent(f"it sends more than {self._bytes_max} bytes")
-        # Of an encoding, which was not asked for, httpx would unpack the content here.
+        # With a Content-Encoding header, httpx would decompress the content here.
         headers = [pair for pair in answer.headers.raw if pair[0].lower() in (b"location", b"x-auth-token")]
         return httpx.Response(answer.status_code, headers=headers, content=content)
 

@@ -23,7 +23,7 @@ Get = Callable[[str], Document | None]
 
 ROOT = "/redfish/v1/"
 READING_MAX = 1e9
-"""Beyond any temperature, fan speed or power in the units of Redfish; NaN is not below it either."""
+"""Greater than any temperature, fan speed or power in the units of Redfish; a comparison also excludes NaN."""
 PARTS_MAX = 256
 """Fans, sensors or supplies of one resource, and members and pages of one collection, that are read."""
 COMPLAINT_MAX = 200
@@ -53,7 +53,7 @@ class Found:
 
 
 def of_chassis(chassis: Document, get: Get) -> Iterator[Found]:
-    """Yields the sensors of one chassis: by the older resources, and of each kind that they lack by the newer ones."""
+    """Yields the sensors of one chassis: the older resources', and the newer ones' of each kind that those lack."""
     older = [*_of_thermal(linked(chassis, "Thermal", get)), *_of_power(linked(chassis, "Power", get))]
     yield from (each for each in older if each.metric != INLET)
     kinds = {each.metric.partition("_")[0] for each in older}
@@ -84,7 +84,7 @@ def leaks_of(chassis: Document, get: Get) -> Iterator[Found]:
 def redundancy_of(chassis: Document, get: Get) -> Iterator[Found]:
     """Yields the groups of fans and supplies of one chassis that have a health: ok, or else a warning.
 
-    Each part of a group may be well while another, without a place of its own in the documents, is gone.
+    All listed parts of a group may be well while one that the documents no longer list is gone.
     """
     for resources, keys, metric in (
         (("Thermal", "ThermalSubsystem"), ("Redundancy", "FanRedundancy"), "fan_state"),
@@ -122,9 +122,9 @@ def pages(page: Document, get: Get) -> Iterator[Document]:
 
 
 def of_another(serial: str, get: Get) -> str:
-    """Returns why a BMC is another machine's than the one with this serial; "" if it is not, or that is not known.
+    """Returns why a BMC is of another machine than the one with this serial; "" if it is not, or that is not known.
 
-    A baseboard of GPUs is often a second system, and one without a real serial may be the machine.
+    A baseboard of GPUs is often a second system; a system without a real serial may be the machine.
     """
     if not serial.strip():
         return ""
@@ -158,10 +158,10 @@ def _of_thermal(thermal: Document) -> Iterator[Found]:
 
 
 def _inlets(sensors: Sequence[tuple[str, Document]], key: str) -> list[Found]:
-    """The sensors of the hall's air, whose reading is under ``key``: those of which the BMC says so, or else, where
-    none of them has a number, those with such a name.
+    """The sensors of the hall's air, whose reading is under ``key``: those that the BMC marks as such or, if none of
+    them has a number, those with such a name.
 
-    HPE's iLO also names the inlets of power supplies so, which are behind the fans.
+    HPE's iLO also gives such names to the inlets of power supplies, which are behind the fans.
     """
     stated, named = list[Found](), list[Found]()
     for name, sensor in sensors:
@@ -216,7 +216,7 @@ def _of_supply(supply: Document, watts: object, part: str = "") -> Iterator[Foun
 
 def complaint_of(refusal: Document) -> str:
     """Returns what a BMC says of an action that it refuses: its first message (DMTF DSP0266, "Error responses"), or the
-    name of that, all that iLO 4 gives; "" where it says nothing.
+    message's name, which is all that iLO 4 gives; "" if there is none.
     """
     error = _map(refusal.get("error"))
     first = next(iter(_maps(error.get("@Message.ExtendedInfo"))), error)
@@ -289,8 +289,8 @@ def _name(part: Document, other: str = "") -> str:
 
 
 def _number(value: object, least: float = -READING_MAX) -> float | None:
-    """Returns a reading, also of a number that is written as text; None if it is none, or one that no sensor has
-    (``least``: the lowest of its kind).
+    """Returns a reading, also if the number is written as text; None if it is no number or out of range (``least``: the
+    lowest of its kind).
     """
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)

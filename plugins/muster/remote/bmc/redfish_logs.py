@@ -1,8 +1,8 @@
 """The logs of a BMC: the entries that are not OK, of every log service of its systems, managers and chassis.
 
 Vendors keep their system event log in different places: under the system (HPE IML, OpenBMC, Supermicro), the manager
-(Dell) or a chassis, so all are read. Pure: a BMC's documents are hostile input. Members are whole entries or links
-alone, in pages; newest come first (Dell) or last (OpenBMC).
+(Dell) or a chassis, so all are read. Pure: a BMC's documents are hostile input. Members are whole entries or only
+links, in pages, with the newest first (Dell) or last (OpenBMC).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from muster_criteria.text import one_line
 
 HOLDERS = ("Systems", "Managers", "Chassis")
 PAGES_MAX, ENTRIES_MAX, LINKS_MAX = 20, 2000, 100
-"""Pages of one log that are read; entries after which one whose newest come first, or whose order is not known, is
-left, and of one page that are read; entries of one page that are fetched one by one."""
+"""The most pages read of one log; the most entries read of one page, and of a log that begins with its newest or has no
+known order; the most entries of one page that are fetched one by one."""
 _SEVERITIES = {"Warning": "warning", "Critical": "critical"}
 TEXT_MAX = 300
 
@@ -27,9 +27,9 @@ TEXT_MAX = 300
 @dataclasses.dataclass
 class Logs:
     """What the logs show. ``refused``: why documents are missing, as ``get`` notes it; ``entries``: by log and key;
-    ``read``: logs that were read whole, as ``Entry.log``: none of their documents was missing, and they are not long;
-    ``long``: paths of logs whose newest entries may lie beyond what is read: they have no ``entries``, since old ones
-    may come into what is read; ``services``: how many logs were read.
+    ``read``: logs that were read whole, named as in ``Entry.log``: no document was missing, and they are not long;
+    ``long``: paths of logs whose newest entries may lie beyond what is read: none of their entries is kept, since an
+    old one might look new; ``services``: how many logs were read.
     """
 
     refused: list[str] = dataclasses.field(default_factory=list)
@@ -55,8 +55,8 @@ def read(root: Document, get: Get, logs: Logs) -> None:
 
 
 def is_journal(service: str) -> bool:
-    """Whether a log service of OpenBMC is a record of what programs say, not of faults: of those of the BMC itself, as
-    of one that crashed, of the host's console, of its firmware at each boot.
+    """Whether a log service of OpenBMC records what programs say, not faults: the BMC's own (even a crash), the host's
+    console, or its firmware at boot.
     """
     return service.rstrip("/").rpartition("/")[2] in ("Journal", "HostLogger", "PostCodes")
 
@@ -94,10 +94,10 @@ def _read_one(first: Document, log: str, logs: Logs, get: Get) -> bool:
 
 
 def newer_end(page: Document, get: Get) -> tuple[Sequence[Document], int, bool]:
-    """(the entries of a page, of too many those at its newer end; how many are left out; whether the newest are
-    certainly among them). ``fetched`` gives one whole.
+    """Returns (the entries of a page, those at its newer end if there are too many; how many are left out; whether the
+    newest are certainly among them).
 
-    The older end is not read: as a full log drops its oldest, entries that were not read before would come into it.
+    ``fetched`` gives one whole. The older end is not read: its unread entries would appear as a full log drops others.
     """
     members = page.get("Members")
     listed = [each for each in members if isinstance(each, dict)] if isinstance(members, list) else []
@@ -122,7 +122,7 @@ def _entry(member: Document, severity: str, log: str) -> Entry:
     text = _text(member, "Message") or _text(member, "MessageId") or "without a message"
     id_, created = _text(member, "Id"), _text(member, "Created")
     resolved = member.get("Resolved") is True
-    # That a person marked it as resolved is a change too, and no event.
+    # Marking it as resolved changes the entry too, but is no event.
     repeated = "" if resolved else _repeated(member, created)
     return Entry(id_, created, severity, text, _origin(member), log, repeated, resolved)
 

@@ -1,4 +1,4 @@
-"""Reads a BMC while a job runs: a fan may stop under load and turn again after the job."""
+"""Reads a BMC while a job runs, since a fan may stop under load and turn again after the job."""
 
 from __future__ import annotations
 

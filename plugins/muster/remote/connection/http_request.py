@@ -1,7 +1,7 @@
 """One HTTP request that ends in time, whatever the other side does.
 
-httpx limits the time until the next piece of an answer: a server that sends a byte now and then, also in the midst of
-its headers, would hold its caller for days.
+httpx only limits the time until the next piece of an answer: a server that sends a byte now and then, even within its
+headers, would block its caller for days.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import httpx
 
 
 def trusting(verify: str | bool, *, trust_env: bool) -> ssl.SSLContext | bool:
-    """Returns what httpx verifies by: the authorities of a file, or with True the usual ones; False for none.
+    """Returns the ``verify`` for httpx: the authorities in a file, the usual ones for True, or False for none.
 
     Reading authorities takes 30 ms of CPU, so a process reads a file once, and again when it was changed. Raises
     OSError.
@@ -68,5 +68,5 @@ def send(
 
 
 def fits_header(text: str) -> bool:
-    """Whether a header can hold the text, such as a token. Of one that none can hold, a client's error quotes it."""
+    """Whether a header can hold the text, such as a token. If it cannot, a client's error would quote it."""
     return text.isascii() and text.isprintable()

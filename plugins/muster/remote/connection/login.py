@@ -39,8 +39,8 @@ class Credentials:
     def of_connection(cls, login: str | None, password: str | None, extra: Mapping[str, Any]) -> Credentials:
         """The login in an Airflow connection of type ``ssh``, by the names that the SSH provider documents.
 
-        Raises ControllerFault for one with a password: each node, hostile ones too, would be offered it in clear; and
-        for a path that each process would look for in its own working directory.
+        Raises ControllerFault for one with a password: each node, even a hostile one, would receive it in clear; and
+        for a relative path, which depends on a process's working directory.
         """
         if password:
             raise ControllerFault(
@@ -61,8 +61,8 @@ class Credentials:
     def proxy_to(self, host: str, port: int) -> str | None:
         """Returns the proxy command for one node, None without one.
 
-        Raises ControllerFault if it cannot be run, or ``host`` is more than a host: a bastion's shell reads it again,
-        so that quoting it once would not do.
+        Raises ControllerFault if it cannot be run, or ``host`` is more than a host: a bastion's shell parses it again,
+        so quoting it once is not enough.
         """
         if not self.proxy_command:
             return None
@@ -115,7 +115,7 @@ class Credentials:
 
 
 def own_fault(error: BaseException) -> ControllerFault | None:
-    """Returns the controller's own fault by which a connection was not opened; None if it may be the node's."""
+    """Returns the controller's own fault that prevented a connection; None if the node may be at fault."""
     if isinstance(error, ControllerFault):
         return error
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:

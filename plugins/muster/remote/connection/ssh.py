@@ -1,7 +1,7 @@
 """SSH to a node, trusting exactly one host key: connect, run, fetch, store. Knows no Airflow.
 
 Nothing that a node sends is trusted: output is capped while it is read, and text is cleaned before it is shown. An
-invalid packet makes paramiko raise any exception in its caller: whatever a node causes is a RemoteError.
+invalid packet can make paramiko raise any exception: whatever a node causes becomes a RemoteError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster_criteria.text import cut, one_line, printable
 
 log = logging.getLogger(__name__)
 for _library in ("paramiko", "asyncssh"):
-    # Each connection is some lines of theirs at INFO, above which a reader of a task's log looks for the verdict.
+    # They log several lines at INFO for each connection, which would bury the verdict in a task's log.
     logging.getLogger(_library).setLevel(logging.WARNING)
 
 SSH_PORT = 22
@@ -36,7 +36,7 @@ CONNECT_STEPS = 4
 """The time limit of a whole login, in multiples of its timeout: TCP, key exchange, banner, authentication."""
 
 RETRY_SECONDS = 3.0
-NOT_YET = "pam_nologin"  # in what systemd has a node say while it starts or goes down
+NOT_YET = "pam_nologin"  # part of the message of a node that starts up or shuts down (systemd)
 _CHUNK = 32 * 1024
 
 
@@ -204,7 +204,7 @@ def _connect(node: Address, who: Credentials, timeout: float) -> paramiko.SSHCli
 
 
 def _said(client: paramiko.SSHClient) -> str:
-    """What the node showed last while it was logged in to; "" without anything."""
+    """The last message that the node showed during the login; "" without one."""
     transport = client.get_transport()
     shown = getattr(transport and transport.auth_handler, "banner", None) or b""
     return bytes(shown).decode("utf-8", "replace")
@@ -233,7 +233,7 @@ def _as_remote_error(node: Address, error: BaseException, who: Credentials, said
 
 
 def refused(node: Address, who: Credentials, said: str) -> RemoteError:
-    """Returns the error of a login that the node refuses and ``said`` why. One that starts is to be tried again."""
+    """Returns the error for a refused login, with what the node ``said``; Unreachable for a node that is starting."""
     said = cut(one_line(said), 300)
     if NOT_YET in said:
         return Unreachable(_unreachable(node.host, node.port, PermissionError(said), node.name))
@@ -248,7 +248,7 @@ def refused(node: Address, who: Credentials, said: str) -> RemoteError:
 
 def wrong_host_key(node: Address, found: paramiko.PKey | None = None) -> str:
     """Returns the sentence of a node that shows another host key than the pinned one. ``found``: that key, if known."""
-    # The command first: what is shown of a long reason is its beginning.
+    # The command comes first, since only the beginning of a long reason is shown.
     sentence = (
         f"{node.name} ({node.host}:{node.port}) has another host key than the pinned one: `muster node reinstalled "
         f"{node.name} --reason …` if its system was installed again, else something intercepts the connection"
@@ -287,7 +287,7 @@ def run(
     """Run one command, feed it ``stdin``, and read at most ``max_bytes`` from each of its streams.
 
     Longer output is ``truncated``. ``timeout`` (s) limits the whole call; after it the connection is closed. ``to``:
-    what a script is for, which an error says in place of its text. Raises CommandTimedOut, or Unreachable if the
+    what a script is for; an error says this instead of the script's text. Raises CommandTimedOut, or Unreachable if the
     connection breaks.
     """
     line = command if isinstance(command, str) else shlex.join(command)
@@ -351,7 +351,7 @@ def _converse(channel: paramiko.Channel, stdin: bytes, max_bytes: int, deadline:
             return Completed(channel.recv_exit_status(), bytes(out), bytes(err))
         if channel.closed and not channel.exit_status_ready():
             raise EOFError("it was lost before the command ended")
-        # Each look costs CPU, so what takes longer is looked at less often.
+        # Each check costs CPU, so a longer wait is checked less often.
         pause = 0.0 if moved else min(pause + 0.005, 0.05)
         time.sleep(pause)
 
@@ -369,7 +369,7 @@ def fetch(client: paramiko.SSHClient, path: str, max_bytes: int, timeout: float 
 
     Raises RemoteError if it is larger than ``max_bytes`` or not a plain file: a link could lead anywhere.
     """
-    # One byte more than allowed says that there is more, and no process on the node waits to send the rest.
+    # One byte more than allowed shows that there is more, and leaves no process on the node waiting to send the rest.
     got = run(client, shell(FETCH, path, str(max_bytes + 1)), timeout, max_bytes=max_bytes, to=f"read {path}")
     if got.truncated:
         raise RemoteError(f"the node's file {path} is larger than the {max_bytes} bytes allowed; it was not read")

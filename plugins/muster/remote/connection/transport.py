@@ -14,7 +14,7 @@ PACKET_MAX = 256 * 1024
 
 
 class Transport(paramiko.Transport):
-    """Answers no question of a node. paramiko prints one that follows the key to the terminal, and sends the reply."""
+    """Answers no question of a node: paramiko would print one that follows the key, and send the reply."""
 
     def __init__(self, sock: Any, **options: Any) -> None:
         super().__init__(sock, packetizer_class=_Packets, **options)
@@ -25,14 +25,14 @@ class Transport(paramiko.Transport):
 
 
 class _Packets(Packetizer):
-    """paramiko's own reads a packet of up to 4 GiB, and keeps what a node says before its version to its log."""
+    """paramiko's own class reads packets of up to 4 GiB, and only logs what a node says before its version."""
 
     _said = ""
 
     def readline(self, timeout: float) -> str:
         try:
             line = super().readline(timeout)
-        except (EOFError, OSError) as error:  # sshd says there whom it does not let in, as does what is no SSH server
+        except (EOFError, OSError) as error:  # sshd, or a server that is not SSH, may state a refusal there
             said = f": it says {cut(one_line(self._said), 100)!r}" if self._said else ""
             raise EOFError(f"{said}: {error}".rstrip(": ")) from error
         self._said = self._said or line

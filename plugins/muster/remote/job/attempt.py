@@ -93,7 +93,7 @@ class Programme:
 
 
 def renew(task: Task) -> None:
-    """Supersede what the stage passed with, if a person has cleared its task since: it says nothing of this attempt.
+    """Supersede the stage's PASS if a person has cleared its task since: it is not of this attempt.
 
     Called before whatever may prevent the attempt. Raises LeaseLost unless the run holds the node.
     """
@@ -160,7 +160,7 @@ def begin(
             try:
                 _stop_if_taken_back(step, attempt, client, seen)
             except Preempted as error:
-                # A user who submits jobs decides when a test is preempted, and not what becomes of its findings.
+                # Users preempt a test by submitting jobs; they must not decide what becomes of its findings.
                 log.warning("judged by what it measured: %s", error)
                 store.runs.change_job(attempt.job, state=outcome.RUNNING)
                 seen = jobs.look(client, node.work_dir, key, "")
@@ -246,8 +246,8 @@ def collected(
     """Yields what the attempt's job left, the node's state if the job still runs; removes the job's folder once the
     body, which records the verdict, has ended.
 
-    ``hint``: how the waiting ended; the node's current state decides. ``grace_s``: as of ``wait``; whether the job is
-    overdue, the records say: a trigger that fails gives no hint. ``last``: whether no other attempt follows. Yields
+    ``hint``: how the waiting ended; the node's current state decides. ``grace_s``: as of ``wait``; a trigger that fails
+    gives no hint, so the records show whether the job is overdue. ``last``: whether no other attempt follows. Yields
     None where its result is recorded already, and the node cannot be reached or no longer has it. Raises NoVerdict if
     the attempt is to be retried.
     """
@@ -269,7 +269,7 @@ def collected(
 
 
 def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: Callable[[], bool]) -> Finished | None:
-    """Returns the end of an attempt on a node that cannot be reached: only of a lost node, or of the last attempt.
+    """Returns the end of an attempt on a node that cannot be reached: only for a lost node, or the last attempt.
 
     Returns None if the attempt's result is recorded already, which "no result" never supersedes. Raises NoVerdict if
     the attempt is to be retried.
@@ -284,7 +284,7 @@ def unreachable(attempt: Attempt, hint: Kind, error: ssh.RemoteError, *, last: C
 
 
 def _note(attempt: Attempt, why: str) -> None:
-    """Keep with the job why the attempt is to be retried; "": it has reached its node."""
+    """Record with the job why the attempt is to be retried; "" once it has reached its node."""
     store.runs.change_job(attempt.job, note=why[:NOTE_MAX])
 
 
@@ -358,8 +358,8 @@ def stop(attempt: Attempt, connect: ssh.Connect) -> None:
 
 
 def stop_leftovers(key: RunKey, connect: ssh.Connect, *, node: str = "") -> None:
-    """Stop jobs of a run that may still run: without a trigger, after a user marked the task before the triggerer
-    started its trigger, and those whose end was not seen, since the node could not be reached.
+    """Stop jobs of a run that may still be running: those without a trigger, since a user marked the task before the
+    triggerer started it, and those whose end was not seen, since the node could not be reached.
 
     Raises RemoteError.
     """

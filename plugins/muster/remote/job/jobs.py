@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 LOG_TAIL_MAX = 2000
 NO_JOB = "0" * 24
-"""Names no job: only the folders and the agent are looked at."""
+"""Names no job, to look only at the folders and the agent."""
 _KEY = re.compile(rf"{scripts.JOB}\Z")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f]*\Z")
 
@@ -46,8 +46,8 @@ class State(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash). ``orderly``: it booted since
-    the job began, and each time after an orderly shutdown, none of them for heat.
+    """The state of a node. ``agent``: "ok", "absent" or "bad" (a file with another hash). ``orderly``: since the job
+    began it has booted, each time after an orderly shutdown, none of them for heat.
     """
 
     work: str
@@ -229,10 +229,10 @@ def stop(client: paramiko.SSHClient, work: str, key: str) -> bool:
 
 
 def stop_others(client: paramiko.SSHClient, work: str, plan: Plan, launch: Mapping[str, Any]) -> list[str]:
-    """Stop every other job on the node, and remove job folders older than a week; what stays of them is logged.
+    """Stop every other job on the node, and remove job folders older than a week; what cannot be removed is logged.
 
     Only for the holder of the node's lease: any other job belongs to a run or an attempt that is over. None is stopped
-    where the node has seen a later lease: the node side then refuses the plan. Raises RemoteError.
+    if the node has seen a later lease, since its node side then refuses the plan. Raises RemoteError.
     """
     paths(work, plan.job_id)
     mine = (safe_name(plan.node), _own_fence(launch))

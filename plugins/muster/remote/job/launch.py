@@ -29,11 +29,11 @@ class BadLaunch(MusterError):
 class Launch(pydantic.BaseModel):
     """A node's launch settings, as in the inventory.
 
-    ``kind``: where Python and PyTorch are; ``python`` is the interpreter there, ``host_python`` of containers that of
-    the host, which runs what is no test: sweep, evidence, repairs; ``path`` the venv's folder;
-    ``image`` the container image (podman, docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes
-    the NVIDIA GPUs into the container; ``options`` are further options of the runtime; ``env`` goes to the node side.
-    Its variable MUSTER_FENCE, the folder of the machine's fence, is mounted into containers: the fence outlives them.
+    ``kind``: where Python and PyTorch are; ``python`` is the interpreter there, ``host_python`` the host's if that is a
+    container, for the sweep, evidence and repairs; ``path`` the venv's folder; ``image`` the container image (podman,
+    docker), root filesystem or image file (enroot, apptainer); ``gpus`` passes the NVIDIA GPUs into the container;
+    ``options`` are further options of the runtime; ``env`` goes to the node side. Its variable MUSTER_FENCE, the folder
+    of the machine's fence, is mounted into containers: the fence outlives them.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -136,6 +136,6 @@ _REMOVAL = """! command -v {kind} >/dev/null || {{
 def removal(runtime: str, key: str) -> str:
     """Returns a shell command that removes a job's container with all its processes and fails if it cannot.
 
-    ``key``: the job's, or what the shell makes it of.
+    ``key``: the job's, or a shell expression that gives it.
     """
     return _REMOVAL.format(kind=runtime, name=NAME_PREFIX + key)

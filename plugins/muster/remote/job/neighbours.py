@@ -25,8 +25,8 @@ AWAY = BROKEN | {State.RETIRED}
 def reachable_neighbours(node: Node, who: Callable[[], Credentials]) -> str:
     """Returns the names of other nodes that respond or did recently, "" if none; of the same rack, if it has others.
 
-    Retired and broken nodes are none: their machines may be away; simulated ones are none of a real node. ``who``:
-    gives the login; where it raises ControllerFault, no node responds.
+    Retired and broken nodes do not count, since their machines may be away, nor do simulated ones for a real node.
+    ``who``: gives the login; where it raises ControllerFault, no node responds.
     """
     others = [
         each
@@ -45,7 +45,7 @@ def reachable_neighbours(node: Node, who: Callable[[], Credentials]) -> str:
 def that_refuse_too(node: Node, connect: ssh.Connect) -> str:
     """Returns the names of the nodes that refuse the login as ``node`` does, "" if one of them accepts it.
 
-    Tried are the nodes that accepted it last, since one that never did is no evidence about the login.
+    The nodes that last accepted it are tried, since one that never did is no evidence about the login.
     """
     others = [each for each in store.nodes.find() if each.name != node.name and each.contact_at]
     refusing = []

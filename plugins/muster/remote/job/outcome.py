@@ -33,9 +33,9 @@ UNJUDGED = frozenset({SUBMITTED, RUNNING})
 class Kind(enum.StrEnum):
     """How a job ended, as seen by the controller.
 
-    ``LOST``: the node could not be reached until long after the deadline. ``REFUSED``: it refused the login or the
-    host key, or could not be used. ``UNABLE``: the controller could not log in, for a fault of its own.
-    ``EXPLAINED``: it rebooted or was lost, and others may have done that.
+    ``LOST``: the node could not be reached until long after the deadline. ``REFUSED``: it refused the login or the host
+    key, or could not be used. ``UNABLE``: the controller could not log in, for a fault of its own. ``EXPLAINED``: it
+    rebooted or was lost, and others may be the cause.
     """
 
     DONE = "done"
@@ -88,7 +88,7 @@ def next_attempt(max_tries: int, latest: Job | None) -> AttemptKey:
 def ended(seen: Look, *, overdue: bool = False, boot_id: str = "") -> Ended | None:
     """Returns how the job ended, from the node's current state; None if it still runs and is not ``overdue``.
 
-    ``boot_id``: the node's when the job was started. One without a disk forgets the job when it reboots.
+    ``boot_id``: the node's when the job was started. A node without a disk forgets the job when it reboots.
     """
     other_boot = bool(boot_id and seen.boot_id and boot_id != seen.boot_id)
     if seen.orderly and (seen.state is State.REBOOTED or (other_boot and seen.state is not State.RUNNING)):
@@ -127,7 +127,7 @@ def _signal(exit_code: int | None) -> str:
 
 
 def explained(kind: Kind, why: str) -> Ended:
-    """Returns the end of a job that rebooted or was lost, which says nothing of its node, since others may be why."""
+    """Returns the end of a job whose node rebooted or was lost, perhaps through others: no evidence about the node."""
     what = "rebooted" if kind is Kind.REBOOTED else "was lost"
     return Ended(Kind.EXPLAINED, f"the machine {what} while it was tested, which says nothing of it: {why}")
 

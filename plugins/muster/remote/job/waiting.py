@@ -103,8 +103,8 @@ def make_room() -> None:
 async def connect(node: Address, who: Credentials) -> asyncssh.SSHClientConnection:
     """Log in to a node that must have its pinned host key. No compression; nothing is read from ``~/.ssh/config``.
 
-    It may take as long as a worker's login, of which one step is for the network's connection: more of them, for each
-    node of a large outage, outlast the sweep. Raises any exception, as a node's invalid packet does; among them
+    It may take as long as a worker's login, with one step for the network connection: more for each node of a large
+    outage would outlast the sweep. Raises any exception, as a node's invalid packet does; among them
     asyncssh.HostKeyNotVerifiable, ssh.LoginRefused and ControllerFault.
     """
     # Parsed here as in workers: the library's error for a bad key file does not tell it from a bad connection.
@@ -157,7 +157,7 @@ class _Client(asyncssh.SSHClient):
 
     @property
     def at_login(self) -> bool:
-        """Whether keys are exchanged. sshd closes the connection of a user whom PAM refuses, as after a reboot."""
+        """Whether keys were exchanged. sshd closes the connection of a user whom PAM refuses, as after a reboot."""
         return self._connection is not None and self._connection.get_extra_info("send_cipher") is not None
 
 
@@ -198,7 +198,7 @@ class Waiter:
                 except asyncssh.HostKeyNotVerifiable:
                     self.log.error("%s", ssh.wrong_host_key(self.wait.node))
                     return Kind.REFUSED
-                except Exception as error:  # whatever a node causes: without an event nothing waits for the job
+                except Exception as error:  # whatever a node causes: without an event, nothing would wait for the job
                     await _close(conn)
                     conn = None
                     failures += 1
@@ -253,8 +253,8 @@ class Waiter:
         return Kind.OVERDUE if self._overdue() else None
 
     async def _deadline(self) -> float:
-        """When the waiting ends, by a clock that cannot be set. The worker that started the job stamped it by the clock
-        of the records: this machine's may be hours off.
+        """When the waiting ends, by the monotonic clock. The worker that started the job used the clock of the records:
+        this machine's may be hours off.
         """
         try:
             now = await asyncio.to_thread(store.clock.now)

@@ -65,7 +65,7 @@ def build_agent(cache_dir: Path) -> AgentFile:
 
 @functools.cache
 def packed() -> bytes:
-    """The zipapp's bytes. A process and its forks keep the node side of the sources that they run themselves."""
+    """The zipapp's bytes. A process and its forks keep the node side that matches the sources they run."""
     return _pack(_sources())
 
 

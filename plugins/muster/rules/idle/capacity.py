@@ -1,4 +1,4 @@
-"""What the limits on tests of idle nodes leave to further ones: of the share, of kilowatts, of canaries. Pure."""
+"""How many more tests of idle nodes the limits allow: share of nodes, kilowatts, canaries. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Signs:
     """What is known of a node apart from its failures.
 
     ``requested``: why the whole test is due at once, "" if it is not; ``answered``: whether a test that began since
-    then ended, with whatever verdict but SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED,
+    then ended with a verdict other than SKIPPED. ``skipped``: how many tests in a row like the last one ended SKIPPED,
     as preempted ones do. ``in_vain``: by stage, when the last test of it ended, if that gave no result that counts.
-    ``took``: the stages of the last test that did not end SKIPPED.
-    ``refused``: why none is tried now: one was refused within the last hour, before it began, or a person is asked.
-    ``change``: the driver and firmware that are new on it; ``proven``: how many other nodes passed each test with them.
+    ``took``: the stages of the last test that did not end SKIPPED. ``refused``: why no test is tried now: one was
+    refused within the last hour before it began, or a person is asked. ``change``: the driver and firmware that are new
+    on it; ``proven``: how many other nodes passed each test with them.
     """
 
     requested: str = ""
@@ -46,8 +46,8 @@ NO_SIGNS = Signs()
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """``share`` (above 0, up to 1) of the nodes in service may be tested at a time, and at least one. ``minutes``: how
-    long an idle node is likely to stay free, which bounds each test but a whole one that is overdue or requested, or
-    repeats what gave no result. ``after``: so long a node rests after each test (``rest``), unless a person has
+    long an idle node is likely to stay free, which bounds each test except a whole one that is overdue, requested or
+    repeats one without a result. ``after``: how long a node rests after each test (``rest``), unless a person has
     requested one since. ``whole_after``: each node takes the whole test this often, if all these take no more than half
     of the minutes. ``node_kw``: a node's power under load; ``domain_kw``: what the load of all tests may draw from each
     power domain. ``closed``: why no test starts now, "" if one may.
@@ -62,11 +62,10 @@ class Limits:
     closed: str = ""
 
     def rest(self, minutes: float, serving: int) -> datetime.timedelta:
-        """Returns how long a node rests after a test of so many minutes; ``serving``: how many nodes are in service.
+        """Returns how long a node rests after a test of ``minutes``; ``serving``: how many nodes are in service.
 
-        Where these are too few for one test at a time, each rests so long that tests take no more than ``share`` of
-        its time, but not past the next whole test: else the one place would be taken all day. None rests where
-        ``after`` is 0.
+        If ``share`` of these is less than one node, tests take at most ``share`` of each node's time, but the rest ends
+        before the next whole test: otherwise the one place would be taken all day. No node rests if ``after`` is 0.
         """
         if not self.after or serving * self.share >= 1.0:
             return self.after
@@ -75,18 +74,17 @@ class Limits:
 
 
 FULL, POWER, CANARY = "share", "power", "canary"
-"""What keeps a node that may be tested from its test now, until another test ends."""
+"""Limits that delay the test of a node until another test ends."""
 
 
 @dataclasses.dataclass
 class Room:
-    """What the tests that are under way leave of the limits.
+    """The room that the tests under way leave within the limits.
 
-    ``serving``: the nodes in service, of which ``at_once`` may be tested at a time. Of these, ``tested``: those that a
-    run holds; ``out``: these and those that wait for one in revalidation, out of production, and may get it: one whose
-    test was refused or is paused waits for something else, and would take the place of all others. ``drawn``: by power
-    domain, in kW. ``canaries``: by SKU and change, those of ``out`` that have it; ``passed``: how many more passed with
-    it than signs say.
+    ``serving``: the number of nodes in service; ``at_once`` of them may be tested at a time. ``tested``: those that a
+    run holds. ``out``: these, and those that wait in revalidation, out of production; not one whose test was refused or
+    is paused, since it would take the place of all others. ``drawn``: kW by power domain. ``canaries``: by SKU and
+    change, how many of ``out`` have it; ``passed``: how many passed with it beyond ``Signs.proven``.
     """
 
     limits: Limits
@@ -107,8 +105,8 @@ class Room:
         leased: Collection[str],
         queued: Collection[str] = (),
     ) -> Room:
-        """Returns the room that the runs which hold nodes leave. New nodes draw power too, in their burn-in; of the
-        ``leased`` ones, those ``queued`` for a slot draw none.
+        """Returns the room left by the runs that hold nodes. New nodes draw power too, during burn-in; ``leased`` nodes
+        that are ``queued`` for a slot draw none.
         """
         serving = [node for node in nodes if node.state in SERVING]
         refused = {name for name, sign in signs.items() if sign.refused}
@@ -123,7 +121,7 @@ class Room:
         return cls(limits, count, at_once(count, limits), tested, len(out), drawn, canaries)
 
     def barrier(self, node: Node, sign: Signs) -> tuple[str, str] | None:
-        """Returns which limit keeps the node from its test now, and of what; None if it may be tested."""
+        """Returns (limit, its power domain or change, or "") that delays the node's test; None if it may be tested."""
         waits = node.state is State.REVALIDATION
         if (self.tested if waits else self.out) >= self.at_once:
             return FULL, ""
@@ -172,5 +170,5 @@ class Room:
 
 
 def at_once(serving: int, limits: Limits) -> int:
-    """Returns how many of so many nodes in service may be tested at a time."""
+    """Returns how many of ``serving`` nodes in service may be tested at a time, at least 1."""
     return max(1, math.floor(serving * limits.share))

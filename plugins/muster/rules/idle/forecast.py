@@ -1,4 +1,4 @@
-"""Which idle nodes will be tested within the next hours, and when: in the order of now, as places become free. Pure."""
+"""Which idle nodes will be tested in the next hours, and when: in the current order, as places become free. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def forecast(
     """Returns the tests that start within ``hours``, and by node why each other is not tested.
 
     It assumes that nodes which are idle now stay idle, that each test takes its minutes and passes, and that the runs
-    which test nodes now end after the minutes of a whole test. It plans one test of a node, none of those that were
-    tested just now, and keeps the order of now. ``closed_at``: returns why no test starts at a time.
+    which test nodes now end after the minutes of a whole test. It plans one test of each node, none of nodes tested
+    just now, and keeps the current order. ``closed_at``: returns why no test starts at a time.
     """
     tests: list[tuple[datetime.datetime, Planned]] = []
     passed_over: dict[str, str] = {}

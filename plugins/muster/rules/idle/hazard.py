@@ -26,34 +26,34 @@ EDGES_D = (1.0, 3.0, 7.0, 14.0, 30.0, 60.0, 90.0, 180.0)
 """Days since a return at which its factor changes; after the last it is that of a unit that failed long ago."""
 EDGES_H = tuple(24.0 * day for day in EDGES_D)
 BINS = len(EDGES_D) + 2
-"""Of a clock: between the edges, longer ago, never."""
+"""The bins of a clock: between the edges, longer ago, never."""
 SWAP_EDGES_H = (90 * 24.0,)
 SWAPS = len(SWAP_EDGES_H) + 2
 MEMORY_H = 180 * 24.0
-"""The fleet's own past counts less by 1/e for each so many hours: parts wear out, batches are replaced. With half of
-the year before, the risk of Titan's GPUs, which rose a hundredfold in two years, is predicted too low by a fifth."""
+"""The weight of the fleet's own past falls to 1/e in this many hours: parts wear out, batches are replaced. With half
+of the year before, the risk of Titan's GPUs, which rose a hundredfold in two years, is predicted too low by a fifth."""
 LABEL_STRENGTH = 6.0
-"""Events for which the prior of a batch or place counts, that it is like the others. Chosen on the public records: with
-2, the worst batches of one are predicted a third too high, since three kinds of label share what is seen."""
+"""The strength, in events, of the prior that a batch or place is like the others. Chosen on the public records: with 2,
+the worst batches of one are predicted a third too high, since three kinds of label share what is seen."""
 SWEEPS, SWEEPS_ON = 8, 2
 STEPS = (0.35, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
-"""Times the usual risk, between which what happened is compared with what was predicted."""
+"""Multiples of the usual risk: edges of the bins in which predictions are compared with what happened."""
 OUTER = 0.25, 48.0
-"""What stands for the first and the last of these steps."""
+"""The multiples that represent the first and the last of these bins."""
 COMPARED_H = 365 * 24.0
-"""For about so long what was predicted and what happened are kept, to be compared."""
+"""Predictions are compared with what happened over about this time; older ones weigh less than 1/e."""
 SLOPE_STRENGTH, SLOPE_LEAST = 8.0, -0.5
 """The prior of the slope: 0, with a standard deviation of 1/√8. Its least value: a fault that strikes a part of the
 fleet in one day strikes mostly what never failed, and below -1 the nodes at most risk would be tested last."""
 SLOPE_FIT = 20
-"""Newton steps, far more than it takes."""
+"""Newton steps, far more than are needed."""
 LEVEL_STRENGTH = 30.0
-"""Events for which the prior counts that what was predicted was right: faults come in bursts."""
+"""The strength, in events, of the prior that the predictions were right: faults come in bursts."""
 LEVEL_H = 30 * 24.0
 """The level of risk of the whole fleet follows what happened in about this time."""
 REMAINED_STRENGTH = 100.0
-"""Events for which the prior counts that what is predicted with that level is right. What remains is corrected by
-``COMPARED_H`` of predictions: without it, the risk of Titan's GPUs, which rose for years, is predicted a tenth too
+"""The strength, in events, of the prior that predictions with that level are right. The remaining error is corrected
+from ``COMPARED_H`` of predictions: without it, the risk of Titan's GPUs, which rose for years, is predicted a tenth too
 low."""
 
 
@@ -109,7 +109,7 @@ class Cells:
     labels: Whole
 
     def columns(self) -> Whole:
-        """Returns rows × everything, to be compared."""
+        """Returns all places as one array (rows × columns), to compare rows."""
         return np.column_stack([self.since_any, self.since_same, self.since_swap, self.neighbours, self.labels])
 
     @classmethod
@@ -141,7 +141,7 @@ def _of_label(ratios: Numbers, values: Whole) -> Numbers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
-    """What a history shows: of each cell, the hours in service and the faults by group."""
+    """A history summed up: the hours in service of each cell, and its faults by group."""
 
     cells: Cells
     hours: Numbers
@@ -152,7 +152,7 @@ class Tally:
         return _grouped(columns, np.concatenate([self.hours, other.hours]), np.concatenate([self.faults, other.faults]))
 
     def aged(self, hours: float) -> Tally:
-        """Returns what still counts of it after some hours."""
+        """Returns the tally with the weight that it has ``hours`` later (``MEMORY_H``)."""
         weight = np.exp(-hours / MEMORY_H)
         return Tally(self.cells, self.hours * weight, self.faults * weight)
 
@@ -174,9 +174,9 @@ _KEY_MAX = 2**62
 
 
 def _keys(columns: Whole) -> Whole:
-    """Returns one number for each row, the same for equal rows only: a digit for each column.
+    """Returns one number for each row, the same only for equal rows: each column is a digit.
 
-    Far faster to sort than rows. Where the digits would not fit into 64 bits, those so far are numbered again.
+    Numbers sort far faster than rows. Where the digits would not fit into 64 bits, the keys so far are renumbered.
     """
     keys, size = np.zeros(len(columns), dtype=np.int64), 1
     for column in columns.T if len(columns) else ():
@@ -201,18 +201,18 @@ class Pieces:
     begin: Numbers
 
     def between(self, begin: float, end: float) -> Pieces:
-        """Returns those that begin in this time; it must lie between cuts."""
+        """Returns the pieces that begin between these hours, both of which must be cuts."""
         first, last = np.searchsorted(self.begin, (begin, end), side="left")
         here = slice(int(first), int(last))
         return Pieces(self.clocks.pick(here), self.hours[here], self.faults[here], self.unit[here], self.begin[here])
 
     def tally(self) -> Tally:
-        """Returns them summed up by cell."""
+        """Returns the pieces summed up by cell."""
         return _grouped(cells(self.clocks).columns(), self.hours, self.faults)
 
 
 def pieces(history: History, cuts: Numbers) -> Pieces:
-    """Returns the history in pieces, which end at ``cuts`` (hours) too, by their begin."""
+    """Returns the history in pieces, sorted by begin; it is also cut at ``cuts`` (hours)."""
     unit, start, stop = segments(history, EDGES_H, cuts)
     faults = history.faults
     struck = np.maximum(faults.at - 1e-3, 0.0)
@@ -227,7 +227,7 @@ def pieces(history: History, cuts: Numbers) -> Pieces:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prior:
-    """What is believed before the fleet's own history, and for how many events each belief counts."""
+    """The model before the fleet's own history, and the ``strength`` of each of its values, in events."""
 
     model: Model
     strength: Model
@@ -272,8 +272,8 @@ def followed(history: History, prior: Prior, cuts: Numbers) -> tuple[list[Model]
     """Returns the model as of each of ``cuts`` (hours, the first is the begin), learned from what was known then, and
     the history in pieces.
 
-    Each time, what the model before predicted is compared with what happened: by how much it predicted (``slope``),
-    of late (``level``), as parts wear out, and over a year what remained with both, once something was learned.
+    Each time, the previous model's predictions are compared with what happened: by predicted risk (``slope``), lately
+    (``level``), as parts wear out, and, once something was learned, over a year for the error that remains.
     """
     whole = pieces(history, cuts)
     seen = late = whole.between(0.0, 0.0).tally()
@@ -339,7 +339,7 @@ def _labels_learned(model: Model, seen: Tally) -> Model:
 
 
 def _posterior(strength: Numbers, prior: Numbers, now: Numbers, faults: Numbers, expected: Numbers) -> Numbers:
-    """The gamma posterior's mean; ``expected`` is by the factor as it is ``now``. Infinite strength: it stays."""
+    """The gamma posterior's mean; ``expected`` uses the factor ``now``. With infinite strength, the prior stays."""
     fixed = np.isinf(strength)
     weight = np.where(fixed, 1.0, strength)
     return np.where(fixed, prior, (weight + faults) / (weight / prior + expected / now))
@@ -347,7 +347,7 @@ def _posterior(strength: Numbers, prior: Numbers, now: Numbers, faults: Numbers,
 
 @functools.cache
 def public_prior() -> Prior:
-    """Returns what the public records say together."""
+    """Returns the prior pooled from the public records."""
     pooled = json.loads(PRIORS.read_text())
     return Prior(_model(pooled["model"]), _model(pooled["strength"]))
 

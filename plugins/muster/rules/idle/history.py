@@ -17,11 +17,11 @@ Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 GROUPS = ("compute", "memory", "links", "cooling", "corruption", "power", "fans", "board", "unknown")
-"""Of defects, by which part of a node they are in; ``unknown``: a fault whose part is not known."""
+"""Groups of defects, by the part of a node that they are in; ``unknown``: a fault whose part is not known."""
 
 NEVER_H = np.inf
 NEIGHBOURS_H = 30 * 24.0
-"""For so long a failed neighbour counts."""
+"""How long a failed neighbour counts."""
 NEIGHBOURS_MAX = 3
 _SPAN = 2.0**24
 """Hours, more than any record has: keeps the times of one key apart from those of the next."""
@@ -31,8 +31,8 @@ _SPAN = 2.0**24
 class Units:
     """``start``, ``end``: in hours, when each was in service. ``part``, ``place``: which part it is, and where; the
     same number twice where a unit is one machine. Muster's own units always are: the two differ in one public record
-    alone, of GPUs that were moved between places. ``rack``: -1 if unknown. ``labels``: units × kinds of label, what may
-    make it like others (its batch, its place in the rack), -1 if unknown.
+    alone, of GPUs that were moved between places. ``rack``: -1 if unknown. ``labels``: units × kinds of label that
+    units may share (batch, place in the rack), -1 if unknown.
     """
 
     start: Numbers
@@ -48,9 +48,9 @@ class Units:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Faults:
-    """Of units: which group (an index into GROUPS), ``at`` which hour, and ``back`` in service (inf: not yet).
+    """Faults of units: ``group`` (an index into GROUPS), ``at`` (hours), ``back`` in service (hours; inf: not yet).
 
-    ``part``, ``place``, ``rack``: as ``Units`` has them of the unit then; ``part`` is negative if it was replaced.
+    ``part``, ``place``, ``rack``: those of the unit at that time; ``part`` is negative if it was replaced.
     """
 
     unit: Whole
@@ -71,7 +71,7 @@ class Faults:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clocks:
-    """Of rows (a unit at a time): hours since the last return from a fault, ``since_any`` of its part and
+    """For each row (one unit at one time), hours since the last return from a fault, ``since_any`` of its part and
     ``since_same`` (rows × groups) of its part with the same group; ``since_swap``: since the place got another part
     after a fault. All inf if there was none. ``neighbours``: faults of others in its rack in ``NEIGHBOURS_H``, at most
     ``NEIGHBOURS_MAX``. ``labels``: rows × kinds.
@@ -97,7 +97,7 @@ class Clocks:
 
 
 class _Line:
-    """Moments of keys, sorted, to be searched many at a time."""
+    """The moments of keys, sorted, to look up many at once."""
 
     def __init__(self, keys: Whole, times: Numbers) -> None:
         kept = np.flatnonzero(np.isfinite(times) & (keys >= 0))
@@ -131,7 +131,7 @@ class _Line:
 
 
 class History:
-    """Units and their faults, ready to be asked what was known at a time."""
+    """Units and their faults, indexed to look up what was known at a time."""
 
     def __init__(self, units: Units, faults: Faults) -> None:
         self.units, self.faults = units, faults
@@ -206,12 +206,12 @@ def _matches(keys: Whole, of: Whole) -> tuple[Whole, Whole]:
 
 
 EPISODE_H = 24.0
-"""A fault so soon after a return belongs to the fault before: it was never repaired."""
+"""A fault within this time of a return belongs to the fault before, which was never repaired."""
 
 
 def episodes(faults: Faults) -> Faults:
-    """Returns the faults, of each unit those that overlap or follow a return within ``EPISODE_H`` as one: the first,
-    back when the last was.
+    """Returns the faults, with those of a unit that overlap or follow a return within ``EPISODE_H`` merged into the
+    first, ``back`` when the last is.
     """
     order = np.lexsort((faults.at, faults.unit))
     kept: list[int] = []

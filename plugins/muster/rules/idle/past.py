@@ -15,9 +15,9 @@ from muster.rules.idle import hazard
 from muster.rules.idle.history import GROUPS, Clocks, Faults, History, Units, Whole, episodes
 
 HORIZON = datetime.timedelta(days=730)
-"""Older failures say nothing of a node any more."""
+"""Failures longer ago are ignored."""
 BATCH = "batch"
-"""The label of a node that names what it was delivered with."""
+"""The label of a node that names the batch in which it was delivered."""
 RELEARN_H = 30 * 24.0
 
 
@@ -31,7 +31,7 @@ class Risk:
     hour: float
 
     def clocks(self, nodes: Sequence[Node]) -> Clocks:
-        """Returns what is known of these nodes now. A node that is not in the history has none."""
+        """Returns the clocks of these nodes now. A node that is not in the history has no faults."""
         unit = np.array([self.number.get(node.name, -1) for node in nodes], dtype=np.int64)
         clocks = Clocks.without_faults(len(nodes), self.history.units.labels.shape[1])
         known = np.flatnonzero(unit >= 0)
@@ -84,11 +84,11 @@ def risk_of(
     nodes: Sequence[Node], served: Mapping[str, datetime.datetime], failures: Sequence[Failure], now: datetime.datetime,
     learned: Learned | None = None,
 ) -> tuple[Risk, Learned]:  # fmt: skip
-    """Returns the risk as of ``now``, and what was learned from the failures, which is ``learned`` where it is given.
+    """Returns the risk as of ``now``, and what was learned from the failures: ``learned``, if it is given.
 
-    SKU and batch (label ``batch``) may make nodes alike. ``served``: when each node's machine first entered production:
-    only from then on can it fail in service. Nodes that never entered it are left out, and simulated ones beside real
-    ones, of which they say nothing.
+    Nodes may be alike by SKU and batch (label ``batch``). ``served``: when each node's machine first entered
+    production; it can fail in service only from then on. Nodes that never entered it are left out, and simulated ones
+    where there are real ones, about which they say nothing.
     """
     nodes = [node for node in nodes if node.name in served]
     nodes = [node for node in nodes if not node.simulated] or nodes

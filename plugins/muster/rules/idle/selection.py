@@ -1,12 +1,12 @@
 """Selects the idle production nodes to test now, and which stages of the test. Pure.
 
 Nodes that wait in revalidation and those whose test is requested come first, in this order, and take the whole test.
-Then two lines take turns: those that never took each stage, or not for ``Limits.whole_after``, with the whole test, and
-all by what their best stages are worth beyond the price of their minutes (``muster.rules.idle.worth``), those whose
-last tests were inconclusive or preempted first, a few times. After that a test without a result counts as one with a
-result for when the next one comes, else a node that never passes would take the turns of all others. A node is not
-tested if the backend does not know it, a run holds it, a person paused its tests or is asked about it, its test was
-refused just now, it rests after the last one, the circuit breaker bars it, or a limit is reached.
+Then two lines take turns. One takes the whole test: nodes that lack a stage, or took one longer than
+``Limits.whole_after`` ago. The other holds all nodes, by the worth of their best stages beyond the price of the minutes
+(``muster.rules.idle.worth``); nodes whose last tests were inconclusive or preempted come first, a few times. After
+that, a test without a result delays the next one too: otherwise a node that never passes would take all turns. A node
+is not tested if the backend does not know it, a run holds it, a person paused its tests or is asked about it, its test
+was refused just now, it rests after the last one, the circuit breaker bars it, or a limit is reached.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class Known:
     """What is known at ``now`` of the nodes that may be tested, and the limits.
 
     ``idle``: by node, from the backend (missing: not idle). ``barred``: returns why the circuit breaker keeps a node in
-    production, or "". ``risk``: what the fleet's failures say, None for what public records say of any node. Nodes in
-    revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, as new ones do in their
-    burn-in, but for those ``queued`` for a slot. ``minutes``: by SKU and stage, at the level of the tests; a SKU that
-    is missing has those of the accuracy bench.
+    production, or "". ``risk``: learned from the fleet's failures; None: that of the public records. Nodes in
+    revalidation or leased by a run count as tested; ``leased`` nodes of every state draw power, also new ones in
+    burn-in, except those ``queued`` for a slot. ``minutes``: by SKU and stage, at the level of the tests; a SKU that is
+    missing has those of the accuracy bench.
     """
 
     nodes: Sequence[Node]
@@ -100,8 +100,8 @@ class Known:
         return self.signs.get(node.name, NO_SIGNS)
 
     def looked_at(self, node: Node) -> Mapping[str, datetime.datetime]:
-        """Returns by stage when it was last tested: with a result that counts, or in vain if that is not repeated at
-        once. What is missing never was.
+        """Returns {stage: when it was last tested}, with a result that counts or, if that is not repeated at once,
+        without one. A stage that was never tested is missing.
         """
         passes, in_vain = self.passes.get(node.name, {}), self.sign(node).in_vain
         return {**passes, **in_vain} if in_vain and not _again(node, self) else passes
@@ -116,7 +116,7 @@ class Known:
         return self.limits.rest(sum(minutes.get(stage, 0.0) for stage in self.sign(node).took), self._serving)
 
     def kinds(self) -> list[Known]:
-        """Returns what is known of the real nodes, and of the simulated ones: the limits are of each apart."""
+        """Returns what is known of the real nodes and of the simulated ones: the limits apply to each separately."""
         kinds = sorted({node.simulated for node in self.nodes})
         of = [[node for node in self.nodes if node.simulated is kind] for kind in kinds]
         return [dataclasses.replace(self, nodes=nodes) for nodes in of]
@@ -212,10 +212,10 @@ def too_long(ready: Sequence[Node], order: Sequence[int], limits: Limits) -> dic
 
 
 def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tuple[list[int], Callable[[int], Planned]]:
-    """Returns the places of ``ready``, most urgent first, and what makes the plan of one: of a large fleet few are
-    needed. Those have none of which no set of stages fits into ``Limits.minutes``, and no whole test is due.
+    """Returns the indices of ``ready``, most urgent first, and a function that plans one node: a large fleet needs few
+    plans. A node is left out if no set of its stages fits into ``Limits.minutes`` and no whole test is due.
 
-    ``by_slots``: the overdue and the others take turns by test, as for those that begin at one time; else by minutes.
+    ``by_slots``: the overdue and the others take turns by test, as when all begin at one time; otherwise by minutes.
     """
     import numpy as np
 
@@ -230,13 +230,13 @@ def ranked(ready: Sequence[Node], known: Known, *, by_slots: bool = True) -> tup
     fits = cost <= limits.minutes
     fits[:, 0] |= whole
     for at in (at for at, node in enumerate(ready) if _inconclusive(node, known)):
-        # Tested again is what had no result: tests of other stages would come before it for ever.
+        # Repeat the stages without a result: otherwise tests of other stages would always come first.
         fits[at] &= [each.issuperset(signs[at].in_vain) for each in map(set, worth.subsets())]
         fits[at, 0] |= not fits[at].any()
     of = worth.worth(facts, model, fits)
     never = np.array([len(known.passes.get(node.name, {})) < len(STAGES) for node in ready], dtype=np.bool_)
     again = np.array([_again(node, known) for node in ready], dtype=np.bool_)
-    # Who comes when goes by when it was looked at, also in vain; what is said of it, by what its tests showed.
+    # The order counts tests without a result too; the reason that is stated counts only tests with one.
     due, hours = never.copy(), facts.hours_since.max(axis=1)
     if tried := [at for at, sign in enumerate(signs) if sign.in_vain and not again[at]]:
         nodes = [ready[at] for at in tried]
@@ -309,7 +309,7 @@ def _past(clocks: Clocks, at: int) -> list[str]:
 
 
 RECENT_H = 90 * 24.0
-"""Until then, a return from a fault is said to be a reason."""
+"""How long a return from a fault is stated as a reason."""
 
 
 def _again(node: Node, known: Known) -> bool:
@@ -318,18 +318,18 @@ def _again(node: Node, known: Known) -> bool:
 
 
 def _inconclusive(node: Node, known: Known) -> bool:
-    """Whether a stage of the node still lacks a result, and tests of it were inconclusive, but none too often in a row
-    without one.
+    """Whether tests of the node were inconclusive and a stage still lacks a result, but not too many tests in a row had
+    none.
     """
     sign = known.sign(node)
     return 0 < node.inconclusive < INCONCLUSIVE_BUDGET and sign.skipped < INCONCLUSIVE_BUDGET and bool(sign.in_vain)
 
 
 def _waits_its_turn(node: Node, sign: Signs) -> bool:
-    """Whether so many tests in a row had no result that the next one, though requested, comes before no others'.
+    """Whether the next test, though requested, waits its turn, since too many in a row had no result.
 
-    After so many a person is asked, whose request since then no test has answered yet. In shadow mode they are not
-    counted, so that one is enough.
+    After too many inconclusive ones a person is asked, whose request goes first until a test answers it. In shadow mode
+    inconclusive tests are not counted, and one is enough.
     """
     often = node.inconclusive >= INCONCLUSIVE_BUDGET or node.shadow
     return sign.skipped >= INCONCLUSIVE_BUDGET or (often and sign.answered)
@@ -353,7 +353,7 @@ def _why_not(node: Node, known: Known) -> str:
     if _again(node, known):
         return ""
     first = bool(sign.requested) and not _waits_its_turn(node, sign)
-    # What is requested and no test has answered: a person's at once, else the node rests after a whole test.
+    # A request that no test has answered: a person's comes at once; with any other, the node rests after a whole test.
     if first and not sign.answered and (state.requested or set(sign.took) != set(STAGES)):
         return ""
     looked, rest = known.looked_at(node), known.limits.after if first else known.rest(node)

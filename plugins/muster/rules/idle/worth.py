@@ -1,9 +1,9 @@
 """Which stages of a test are worth their minutes on which unit. Pure, by arrays.
 
-A set of stages is worth what it is expected to end of harm, minus a price for each of its minutes. The price is such
-that the minutes there are will just be used: with many, everything is tested; with few, what finds most in a minute.
-The chances of the stages come from the accuracy bench, their minutes from what the unit's model runs; the harm of
-each group is this project's choice. A ``cost`` is in minutes, units × ``subsets()``, or one row for all units.
+The worth of a set of stages is the harm that it is expected to end, minus a price for each of its minutes. The price is
+set to just use the minutes available: with many, everything is tested; with few, what finds most per minute. The
+chances of the stages come from the accuracy bench, their minutes from what the unit's model runs; the harm of each
+group is this project's choice. A ``cost`` is in minutes, units × ``subsets()``, or one row for all units.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SHOWS_AFTER_H = 14 * 24.0
 ALWAYS = "intake"
 """Takes no load and little time, and tells whether it is the same machine: part of every test."""
 GOES_ON_H = 24.0
-"""For so long a defect is taken to go on that is not found now; sets the scale of what a test is worth. Chosen."""
+"""How long a defect that is not found now is assumed to go on; scales the worth of a test. This project's choice."""
 PRICE_LEAST = 0.1 / 60.0
 """Node-hours for a minute where minutes are plenty: a tenth of the time that it takes, for power and for jobs that
 wait for the node. This project's choice; keeps a stage out of a set that has just passed."""
 HALVINGS = 40
-"""Of the interval in which the price lies."""
+"""Bisection steps in the search for the price."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """Of units, in their order: ``hours_since`` (units × stages) each stage last passed, or since the unit came if it
-    never did; ``clocks`` of its hazard.
+    """Facts about units: ``hours_since`` (units × stages) each stage last passed, or since the unit came if it never
+    did; ``clocks`` of its hazard.
     """
 
     hours_since: Numbers
@@ -88,7 +88,7 @@ def subsets() -> tuple[tuple[str, ...], ...]:
 
 
 def usual_minutes() -> Numbers:
-    """The minutes of each stage in the accuracy bench: those of a unit of which it is not known what its stages run."""
+    """The minutes of each stage in the accuracy bench: used for a unit whose stages are not known."""
     return _table()[1]
 
 
@@ -107,8 +107,8 @@ def _members() -> Numbers:
 def found() -> Numbers:
     """The chance that each of ``subsets()`` finds a defect of each group which some stages have missed.
 
-    Shape (2 ** stages, sets, groups); bit n of the first index is set if stage n missed it. A stage misses a defect
-    again that it missed: in the accuracy bench nearly each severity of a fault is found at every visit or at none.
+    Shape (2 ** stages, sets, groups); bit n of the first index is set if stage n missed it. A stage misses again what
+    it missed before: in the accuracy bench nearly each severity of a fault is found at every visit or at none.
     """
     bits = np.arange(2 ** len(STAGES))[:, None] >> np.arange(len(STAGES)) & 1
     left = chances()[None, :, :] * (1 - bits)[:, None, :]
@@ -116,8 +116,8 @@ def found() -> Numbers:
 
 
 def hidden(facts: Facts, model: Model) -> Iterator[tuple[Whole, Numbers]]:
-    """Yields the hidden defects that are to be expected (units × groups) by when they arose, and which stages have
-    missed these (units; bits as of ``found``).
+    """Yields, for each period in which defects may have arisen, the stages that have missed them (units; bits as of
+    ``found``) and how many hidden ones are expected (units × groups).
 
     The time since the oldest pass, or since the unit came if a stage never passed, is cut at the passes. What arose in
     a piece is still hidden if no stage that passed since found it and it did not show itself (``SHOWS_AFTER_H``). What
@@ -141,7 +141,7 @@ def hidden(facts: Facts, model: Model) -> Iterator[tuple[Whole, Numbers]]:
 
 
 class _Rates:
-    """The hazard of units at some hours ago: clocks run back, to a time before the return at most."""
+    """The hazard of units some hours ago: their clocks are run back, at most to a time before the return."""
 
     def __init__(self, facts: Facts, model: Model) -> None:
         self._facts, self._model = facts, model
@@ -196,7 +196,7 @@ def worth(facts: Facts, model: Model, fits: Flags) -> Worth:
 
 
 def price(value: Numbers, cost: Numbers, minutes: float) -> float:
-    """Returns the least price of a minute, in node-hours, at which what is worth it takes no more than ``minutes``."""
+    """Returns the least price of a minute, in node-hours, at which the sets worth it take at most ``minutes``."""
     if math.isinf(minutes) or not len(value):
         return PRICE_LEAST
     cost = np.broadcast_to(cost, value.shape)
@@ -248,13 +248,13 @@ def in_turn(
     under_way: tuple[float, float] = (0.0, 0.0),
     by_slots: bool = False,
 ) -> Turn:
-    """Returns in which order units are tested, if ``minutes`` may be used before others come: without those that are
-    not overdue and of which no set fits.
+    """Returns the order in which units are tested if ``minutes`` are available, without those that are not overdue and
+    have no set that fits.
 
-    Two lines take turns: the overdue with the whole test, the longest untested first, and all by what their best set
-    is worth beyond its price (those to test ``again`` first). Neither has begun more minutes than the other by more
-    than one test, so that the overdue take at most half while the others want the rest; ``under_way``: what each has
-    begun already. ``by_slots``: a test counts as one, whatever its minutes, as where slots are what is short.
+    Two lines take turns: the overdue with the whole test, the longest untested first, and all by what their best set is
+    worth beyond its price (those to test ``again`` first). Neither has begun more minutes than the other by more than
+    one test, so that the overdue take at most half while the others want the rest; ``under_way``: what each has begun
+    already. ``by_slots``: a test counts as one, whatever its minutes, as where slots are what is short.
     """
     cost, whole = np.broadcast_to(cost, value.shape), 0
     late = np.flatnonzero(overdue)
@@ -264,7 +264,7 @@ def in_turn(
     net = value - at * cost
     best = net.argmax(axis=1)
     beyond = _each(net, best)
-    # What is worth less than its price takes the set that becomes worth it first.
+    # A unit with no set worth its price takes the set that is worth most per minute.
     low = beyond <= 0.0
     best[low] = (value[low] / cost[low]).argmax(axis=1)
     beyond[low] = _each(net[low], best[low])

@@ -49,7 +49,7 @@ def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of which no name stands twice: readers differ in which of the two they show. Raises ValueError."""
+    """Returns the object. Raises ValueError if a name stands twice: readers differ in which of the two they show."""
     if len(found := dict(pairs)) != len(pairs):
         raise ValueError("a name stands twice")
     return found
@@ -73,7 +73,7 @@ def without_one(why: Mapping[str, str], simulated: Collection[str]) -> str:
 
 
 def signed_by(document: str | bytes) -> str:
-    """Returns the id of the key that signed a document by its own word. Raises BadCertificate if it has none."""
+    """Returns the id of the key that a document says it is signed by. Raises BadCertificate if it names none."""
     try:
         return str(json.loads(document)["key"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -102,7 +102,7 @@ def verify(document: str | bytes, key: Ed25519PublicKey, now: datetime.datetime)
 
 
 def changes(certified: Mapping[str, Any], serials: Mapping[str, str], environment: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each part, firmware and driver that is another one than ``certified`` says.
+    """Returns a sentence for each part, firmware and driver that differs from ``certified``.
 
     ``certified``: {"serials": …, "environment": …} of the certificate. What is not reported now has not changed.
     """
@@ -112,10 +112,10 @@ def changes(certified: Mapping[str, Any], serials: Mapping[str, str], environmen
 
 
 def is_another(name: str, now: str | None, was: str) -> bool:
-    """Whether a part, firmware or driver ``name`` is another one than it was; not where it is not reported.
+    """Whether the part, firmware or driver ``name`` has changed; False if it is not reported now.
 
-    Where each device has its own version, one that none had: the version of a device that could not be read is not
-    among them, nor is the end of what was cut off.
+    Where each device has its own version, only a version that no device had is a change: some may not be read, and the
+    last may be cut off.
     """
     if not now:
         return False

@@ -23,8 +23,8 @@ def thoroughness(level: str) -> int:
 def current_of(verdicts: Iterable[StageVerdict]) -> list[StageVerdict]:
     """Returns the verdicts that no later one supersedes, oldest first.
 
-    ``verdicts``: in the order in which they were recorded. Their times are of several machines' clocks, of which one
-    may be wrong: a PASS that was recorded two hours ahead would hide the FAIL after it.
+    ``verdicts``: in the order in which they were recorded. Their times come from several machines' clocks, one of which
+    may be wrong: a PASS dated two hours ahead would hide the FAIL after it.
     """
     listed = list(verdicts)
     return [

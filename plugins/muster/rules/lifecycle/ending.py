@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from muster_criteria.context.alike import Neighbour
 
 CORRUPTED = "a part of it corrupted data before"
-"""Why a node leaves service whose suspect part alone stands against it."""
+"""Why a node leaves service if only a suspect part stands against it."""
 
 OTHER = "another machine answers than the one that was qualified: a person has to decide"
 """Why a node leaves service without waiting for more inconclusive runs."""
@@ -37,14 +37,13 @@ _FOUND_NOTHING = frozenset({Verdict.PASS, Verdict.PROVISIONAL, Verdict.INCONCLUS
 class RunFacts:
     """A run and its node, from the records.
 
-    ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs.
-    ``against``: what stands against its service whatever this run found, without what a held verdict found.
-    ``suspect``: a part of the node corrupted data before, without a waiver valid now. ``accepted``: all that the run
-    found is waived now. ``blameless``: the node refused a job of the run
-    as older than one that it has seen, or the SKU file changed while the
-    probes ran. ``clean``: all that the run found, informative findings apart, is ``accepted``.
-    ``preempted``: the run was a job of the scheduler, which ended it for a user's. ``other_machine``: what answered
-    under the node's name is another machine, whose results were refused.
+    ``stages``: the run's current verdicts. ``verdicts``: the current verdicts on the node, of all runs. ``against``:
+    what stands against its service whatever this run found, without what a held verdict found. ``suspect``: a part of
+    the node corrupted data before, without a waiver valid now. ``accepted``: all that the run found is waived now.
+    ``blameless``: the node refused a job of the run as older than one that it has seen, or the SKU file changed while
+    the probes ran. ``clean``: all that the run found, informative findings apart, is ``accepted``. ``preempted``: the
+    run was a job of the scheduler, which ended it for a user's. ``other_machine``: another machine answered under the
+    node's name, and its results were refused.
     """
 
     run: Run
@@ -67,8 +66,8 @@ class RunFacts:
     def nothing_new(self, verdict: Verdict) -> bool:
         """Whether a run that ends with ``verdict`` gives no reason to end the service of a node in revalidation.
 
-        Either it could not test the node, which it took out of production, or not judge all that it measured, and found
-        nothing until then; or it tested all with full coverage, and warns only of findings that a person accepted when
+        Either it took the node out of production, could not test it or judge all that it measured, and found nothing
+        until then; or it tested all with full coverage, and warns only of findings that a person accepted when
         admitting the node.
         """
         if verdict in (Verdict.INCONCLUSIVE, Verdict.PROVISIONAL):
@@ -76,7 +75,7 @@ class RunFacts:
             found = not decided or not self.clean or self.suspect or self.against
             return self.run.state_before is State.PRODUCTION and not found
         if verdict is Verdict.SKIPPED:
-            # Who submits jobs chooses when a test is preempted, and so must not choose what became of its findings.
+            # Users preempt a test by submitting jobs; that must not let them discard its findings.
             passed = {each.verdict for each in self.stages} <= (_FOUND_NOTHING if self.preempted else {Verdict.PASS})
             return self.run.state_before is State.PRODUCTION and passed and self.clean and not self.against
         warned = verdict is Verdict.WARN and self.accepted and not self.suspect and not self.against
@@ -84,8 +83,8 @@ class RunFacts:
 
     @property
     def unanswered(self) -> bool:
-        """Whether an inconclusive verdict stands on a stage that such a run can measure as thoroughly: a PASS of other
-        stages says nothing of it.
+        """Whether a stage that such a run can measure as thoroughly is still inconclusive: a PASS of other stages does
+        not change that.
         """
         rank, stages = thoroughness(self.run.level), all_of(self.run.dag_id)
         standing = [each for each in self.verdicts if each.verdict is Verdict.INCONCLUSIVE and each.stage in stages]
@@ -152,8 +151,8 @@ def end_of_run(facts: RunFacts, verdict: Verdict, admission_level: str) -> tuple
 
 
 def undecided(required: Iterable[str], judged: Collection[str], reason: str) -> str:
-    """The headline of a run that is over, for ``reason``, and whose verdicts (of the stages ``judged``) no task
-    combined.
+    """Returns the headline of a run that ended for ``reason`` before a task combined the verdicts of the stages
+    ``judged``.
     """
     lacks = next((stage for stage in required if stage not in judged), "")
     what = f"Stage {lacks} has no verdict" if lacks else "No task combined the verdicts of the stages"

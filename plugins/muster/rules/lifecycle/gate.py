@@ -51,7 +51,7 @@ class Refuse:
 Decision = Admit | NeedsPerson | Refuse
 
 CLOCKS_DIFFER = datetime.timedelta(hours=1)
-"""A PASS that is dated further ahead has no known age."""
+"""A PASS that is dated further ahead than this has no known age."""
 
 Stage = tuple[str, str, str]
 """One stage of one run: (stage, DAG id, run id)."""
@@ -73,10 +73,10 @@ def decide(
     """Returns whether the node may enter production (or stay there).
 
     ``verdicts``: of the node's machine, at node and cluster level; superseded ones are ignored. ``findings``: its open
-    findings with the waivers valid now. ``waivers``: those about the node. ``kept``: with what a person keeps it in
-    service; it is no reason to refuse a node that serves. ``unproved``: a sentence for each incident of its machine
-    whose repair no test has proved. ``fails_again``: why its failures stop its normal use, "" if they do not.
-    ``rack_held``: why its rack waits for a person, "" if it does not.
+    findings with the waivers valid now. ``waivers``: those about the node. ``kept``: stages despite which a person
+    keeps it in service; they are no reason to refuse a node that serves. ``unproved``: a sentence for each incident of
+    its machine whose repair no test has proved. ``fails_again``: why its failures stop its normal use, "" if they do
+    not. ``rack_held``: why its rack waits for a person, "" if it does not.
     """
     current = current_of(verdicts)
     kept = kept if node.state in SERVING else ()
@@ -112,8 +112,8 @@ def against(
     accepted: Collection[Stage],
     kept: Collection[Stage],
 ) -> tuple[str, ...]:
-    """Returns what stands against the service of a node whatever another test of it finds: each FAIL and each finding
-    above INFO that is not waived, but for warnings of ``accepted`` stages and all of ``kept`` ones.
+    """Returns what stands against a node's service whatever another test finds: each FAIL and each finding above INFO
+    that is not waived, except warnings of ``accepted`` stages and everything of ``kept`` ones.
     """
     known = {True: kept, False: accepted}
     left = [
@@ -165,7 +165,7 @@ def _lacking(node: Node, current: Sequence[StageVerdict], limits: Limits, now: d
 
 
 def _lemon(node: Node, fails_again: str) -> Iterator[str]:
-    """Of a node that serves already nothing is asked: each failure takes it out."""
+    """Yields nothing for a node that serves already: each failure takes it out."""
     if node.state not in SERVING:
         if node.lemon:
             yield f"it is {node.lemon}"

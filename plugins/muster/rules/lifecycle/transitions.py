@@ -79,7 +79,7 @@ def _transitions() -> dict[tuple[State, State], tuple[Need, ...]]:
         (s.CLUSTER_VALIDATION, s.PRODUCTION): (n.FULL_PASS, n.PERSON),
         (s.CLUSTER_VALIDATION, s.QUALIFIED): (n.RUN_OVER, n.PERSON),
         (s.PRODUCTION, s.REVALIDATION): (n.RUN,),
-        (s.PRODUCTION, s.PRODUCTION): (n.PERSON,),  # who accepts what is known of it by now
+        (s.PRODUCTION, s.PRODUCTION): (n.PERSON,),  # a person accepts what is known of it by now
         (s.REVALIDATION, s.PRODUCTION): (n.FULL_PASS, n.HELD, n.NOTHING_NEW, n.PERSON),
         (s.REVALIDATION, s.QUALIFIED): (n.QUALIFYING, n.PERSON),
         (s.REVALIDATION, s.REGISTERED): (n.PERSON,),
@@ -222,7 +222,7 @@ def closing(
 
     A node that a person moved during the run (quarantine, triage, …) stays there. A node in ``shadow`` mode stays in
     service; a full-coverage PASS ends its shadow mode. ``nothing_new``: as in ``Evidence``; after an inconclusive run
-    of this kind the node goes on serving, and is counted. After another inconclusive revalidation it stays in
+    of this kind the node goes on serving, and the run is counted. After another inconclusive revalidation it stays in
     revalidation, out of production, until the next one.
     """
     s = State

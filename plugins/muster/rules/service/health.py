@@ -1,7 +1,7 @@
-"""What follows from observations between tests: how a state went on, the action, and what is not the nodes' own.
+"""What follows from observations between tests: how a state goes on, the action, and what a shared place explains.
 
-Pure. The policy is data (``muster_criteria.health.policy``); whether a node is idle, who drains it and what the circuit
-breaker holds are questions of the rooms above.
+Pure. The policy is data (``muster_criteria.health.policy``); callers decide whether a node is idle, who drains it and
+what the circuit breaker holds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from muster.model.nodes import Node
 from muster_criteria.health.policy import WITHIN_S_MAX, Facts, HealthAction, HealthPolicy, action_on, entry_for
 
 EVENTS_FOR = datetime.timedelta(days=1)
-"""How long an event counts for which its node does not leave service."""
+"""How long an event counts if its node does not leave service for it."""
 
 
 def read_every_s(source: str, policy: HealthPolicy) -> float:
-    """Returns the seconds between two readings of a source; of one that says itself when a state ends, inf."""
+    """Returns the seconds between two readings of a source; inf if the source itself reports the end of a state."""
     return {SWEEP: SWEPT_EVERY.total_seconds(), BMC: policy.bmc.every_s}.get(source, math.inf)
 
 
@@ -30,13 +30,13 @@ def step(
     track: Track | None, bad: bool, at: datetime.datetime, policy: HealthPolicy, uptime_s: float | None = None,
     every_s: float = math.inf,
 ) -> Track | None:  # fmt: skip
-    """Returns how a state goes on with one more reading; None for one that is good, or whose node still comes up.
+    """Returns a state after one more reading; None while it was never bad, not counting ``bring_up_s``.
 
     A state is over after it was good for ``stable_s`` since its recovery, not since it went bad; until then a return is
     a flap, and the time that it was bad adds up. ``uptime_s``: a state that goes bad within ``bring_up_s`` of a boot
-    does not count. ``every_s``: as ``read_every_s``; where a bad state was not read for more than two of these (the
-    node was tested or paused, or the controller was off), one counts. A clock that went back adds no time, and what it
-    had written of the future begins now.
+    does not count. ``every_s``: as ``read_every_s``; if a bad state was not read for more than two of these (the node
+    was tested or paused, or the controller was off), only one counts. A clock that goes back adds no time; a state that
+    began in the future then begins now.
     """
     coming_up = uptime_s is not None and uptime_s < policy.bring_up_s
     if track is None or track.over:
@@ -55,15 +55,15 @@ def step(
 
 
 RECENT_MAX, APART_S = 64, 60.0
-"""So many times are kept of one observation, no two closer together."""
+"""The most times kept of one observation, and the least seconds between two of them."""
 
 
 def remember(recent: Sequence[tuple[float, int]], at: float, times: int) -> list[tuple[float, int]]:
-    """Returns when an observation was seen how often, with what is seen ``at`` now (seconds since 1970).
+    """Returns (time, how often) of an observation, with the ``times`` it is seen ``at`` now (seconds since 1970).
 
-    What lies within a minute counts at its beginning, and so do the two oldest where there are too many: what is
-    counted within a time is never more than was seen in it. What a clock ahead has written ends now, as far apart as it
-    was.
+    Times within a minute are merged into the first, and so are the two oldest if there are too many: the count within a
+    period is never too high. Times in the future, from a clock that was ahead, move back together until the last is
+    now.
     """
     ahead = max((when - at for when, _ in recent), default=0.0)
     kept = sorted((when - ahead if when > at else when, count) for when, count in recent if at - when <= WITHIN_S_MAX)
@@ -83,7 +83,7 @@ def decide(seen: Observation, node: Node, policy: HealthPolicy, most: HealthActi
 
 
 def corrupts(seen: Observation, policy: HealthPolicy) -> bool:
-    """Whether the policy says of an observation that results may be wrong, whatever follows from it on that node."""
+    """Whether results may be wrong by the policy, given this observation, whatever the action on its node."""
     entry = entry_for(_facts(seen), policy)
     return entry is not None and entry.corrupts
 
@@ -103,7 +103,7 @@ Place = tuple[bool, str]
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What so many nodes of one place show at once: the place's, not theirs. ``place``: "leaf l3"; ``simulated``: of
+    """A check that enough nodes of one place show at once to blame the place. ``place``: "leaf l3"; ``simulated``: of
     the simulated nodes there; ``nodes``: all that showed it at once; ``seen``: the ids of the observations, without
     those of nodes that showed it again alone.
     """
@@ -129,10 +129,10 @@ def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: H
     """Returns the checks that a share of a place's nodes shows at once, "all nodes" being a place too. Real and
     simulated nodes of a place are counted apart.
 
-    ``nodes``: those in service. An observation is the place's if so many showed the check within ``within_s`` of when
-    it was last seen, and of BMCs, which are read less often, the time between two readings longer. How long ago that
-    is does not count: a node that is not read any more stays what it was. So does an event that is not repeated while
-    the same nodes serve; for longer, it has to be noted (``OF_PLACE``), since a share is one of the nodes of now.
+    ``nodes``: those in service. An observation belongs to a place if enough nodes showed the check within ``within_s``
+    of when it was last seen; for BMCs, which are read less often, the time between two readings is added. Its age does
+    not matter: that of a node no longer read stays, and so does an event that is not repeated, while the same nodes
+    serve. To last longer it has to be noted (``OF_PLACE``), since shares are of the nodes that serve now.
     """
     place = policy.place
     members: collections.Counter[Place] = collections.Counter()
@@ -159,7 +159,7 @@ def common(observations: Iterable[Observation], nodes: Sequence[Node], policy: H
 
 
 def _at_once(those: Sequence[Observation], within_s: float, enough: int) -> tuple[list[Observation], set[str]]:
-    """Returns the observations within ``within_s`` of whose last time so many nodes showed it, and these nodes."""
+    """Returns the observations that ``enough`` nodes showed within ``within_s`` of their last time, and these nodes."""
     if len({each.node for each in those}) < enough:
         return [], set()
     begins, asks, ends = range(3)
@@ -194,7 +194,7 @@ def _places_of(node: Node, labels: Iterable[str]) -> list[Place]:
 
 
 def theirs(observations: Iterable[Observation], shared: Sequence[Common]) -> list[Observation]:
-    """Returns the observations that are the nodes' own."""
+    """Returns the observations that no shared place explains."""
     not_theirs = frozenset[int]().union(*(each.seen for each in shared))
     return [each for each in observations if each.id not in not_theirs]
 

@@ -12,10 +12,10 @@ from muster.model.nodes import Node
 from muster_reports.digest.facts import Offender
 
 DECAY = datetime.timedelta(days=30)
-"""A failure weighs e⁻¹ after so long. On a public record of 400 servers (InfiniteHBD-Trace, SIGCOMM 2025) a count that
-decays so finds 14 % of the next month's faults in the top 5 % of nodes, a plain count or rate 7 %."""
+"""The weight of a failure falls to e⁻¹ in this time. On a public record of 400 servers (InfiniteHBD-Trace, SIGCOMM
+2025) such a count finds 14 % of the next month's faults in the top 5 % of nodes, a plain count or rate 7 %."""
 TIMES = 2
-"""Fewer failures make no repeat offender."""
+"""The least number of failures of a repeat offender."""
 
 
 def score(failures: Iterable[Failure], now: datetime.datetime) -> float:

@@ -1,8 +1,8 @@
 """What is done next about a fault: the next rung of its ladder, or a person. Pure.
 
-Whether the node is in use is asked of its scheduler immediately before the act, by the rooms above; it comes in as
-``Situation.idle``. What is not known is never taken for what is allowed: an attempt of unknown outcome counts
-as carried out, a history that cannot be read stops, and a rung that is not switched on is not skipped.
+The caller asks the scheduler immediately before the act whether the node is in use, and passes ``Situation.idle``. What
+is unknown is never taken as allowed: an attempt of unknown outcome counts as carried out, a history that cannot be read
+stops, and a rung that is not switched on is not skipped.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def next_step(now: Situation, policy: RepairPolicy, at: datetime.datetime) -> Ac
 
 
 def _barred(rung: Rung, now: Situation, policy: RepairPolicy) -> str:
-    """The first reason why the node is never given to ``rung`` without a person, "" without one."""
+    """The first reason why ``rung`` is not carried out on the node without a person, "" if there is none."""
     owner = now.labels.get(OWNER_LABEL, "").strip()
     powered = rung is Rung.POWER_CYCLE
     unnamed = rung is Rung.RESET_GPU and not now.fault.part.startswith("gpu ")

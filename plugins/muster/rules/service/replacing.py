@@ -13,7 +13,7 @@ from muster.model.states import BROKEN, State
 PERIOD = datetime.timedelta(days=90)
 """A place that was left longer ago is no longer proposed: the fleet has done without it."""
 SHOWN_MAX = 20
-"""So many places at most have a proposal at a time."""
+"""The most places that have a proposal at a time."""
 NEAR = "block", "pod"
 """Labels of a node that name what it shares the network with, the nearest first."""
 
@@ -21,9 +21,9 @@ NEAR = "block", "pod"
 def vacancies(crossings: Iterable[Crossing], states: Mapping[str, State]) -> list[Vacancy]:
     """Returns the places that are open, the longest first.
 
-    ``crossings``: in their order. A node that leaves opens a place. One that enters takes its own place again, or
-    that which the records name, or the longest open one of its kind: of a node that is broken now (``states``), else of
-    another. Only a place whose node is broken now counts: another is on its way back.
+    ``crossings``: in their order. A node that leaves opens a place. One that enters takes its own place again, or the
+    one that the records name, or the longest open one of its kind, first of nodes that are broken now (``states``).
+    Only places of nodes that are broken now are returned: the others are on their way back.
     """
     open_: dict[str, Crossing] = {}
     for each in crossings:

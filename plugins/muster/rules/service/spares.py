@@ -148,16 +148,16 @@ def rates_of(
 
 
 JOB_DAYS = 7.0
-"""How long the jobs last for which spares are counted by default."""
+"""How long a job lasts, by default, when its spares are counted."""
 PERIOD = datetime.timedelta(days=365)
-"""Failures of so long say how many spares are needed."""
+"""The period whose failures determine how many spares are needed."""
 
 
 def pools(
     nodes: Collection[Node], served: Mapping[str, datetime.datetime], fell: Collection[str],
     failures: Sequence[Failure], now: datetime.datetime, days: float,
 ) -> list[tuple[Pool, Rates]]:  # fmt: skip
-    """Returns the pool of each SKU of which nodes are in service, the largest first, and how its nodes fail.
+    """Returns the pool of each SKU with nodes in service, the largest first, and how its nodes fail.
 
     ``served``: as of ``rates_of``; ``fell``: as of ``replacing.is_free``; ``failures``: of machines that had the nodes'
     names before too, since a spare takes a place, not a machine's.
