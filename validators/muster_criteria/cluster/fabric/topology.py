@@ -43,8 +43,8 @@ class Topology:
     """Nodes by index, with the index of their leaf, and of each leaf's pod.
 
     Raises BadTopology unless names are unique and every index exists. ``known`` is false if leaves are not known: all
-    nodes then form one leaf, and leaves, uplinks and paths cannot be told apart. ``miscabled``: rails that contradict
-    most nodes; their nodes are placed by their switches.
+    nodes then form one leaf, and leaves, uplinks and paths cannot be distinguished. ``miscabled``: rails that
+    contradict most nodes; their nodes are placed by their switches.
     """
 
     nodes: tuple[str, ...]
@@ -87,7 +87,7 @@ class Topology:
 
     @property
     def paths(self) -> bool:
-        """Whether paths between leaves can be told apart."""
+        """Whether paths between leaves can be distinguished."""
         return self.known and len(self.leaves) > 1
 
     def loaded(self) -> tuple[str, ...]:
