@@ -150,7 +150,7 @@ def _gpus(there: bool, needed_by: tuple[str, ...], files: Files) -> Item:
 
 
 def _rdma(files: Files) -> list[Item]:
-    """What RDMA lacks, on a node with ports for it: without it no rail carries anything, as with dead cables."""
+    """What RDMA lacks on a node with ports for it: without it no rail carries anything, just as with dead cables."""
     if not files.names("/sys/class/infiniband"):
         return []
     names = files.names("/dev/infiniband", "uverbs*")

@@ -56,9 +56,8 @@ BETWEEN_VERSIONS = "+"
 
 
 def as_device(name: str) -> str:
-    """A device that a result may have: "_" for each other character of its own name, which follows the colon, or for
-    none; the kind "device" for what is no kind.
-    """
+    """A device name that a result may have: after the colon, "_" replaces each other character, or stands for an empty
+    name; a kind that is not allowed becomes "device"."""
     if DEVICE.fullmatch(name):
         return name
     kind, colon, own = name.partition(":")
@@ -93,8 +92,8 @@ class Plan:
 
     ``fence`` is the lease's fencing token: the agent refuses a plan whose token is lower than the highest it has seen,
     and a higher one ends older work. ``deadline_s`` counts from the agent's start and is enforced by the node itself.
-    ``force_reason`` overrules the in-use guard and is recorded. ``repeat``: not the whole stage, but some of its probes
-    once more. ``busy_daemons``: names of processes whose CPU time is no use of the machine.
+    ``force_reason`` overrules the in-use guard and is recorded. ``repeat``: only some of the stage's probes, once more.
+    ``busy_daemons``: names of processes whose CPU time does not count as use of the machine.
     """
 
     job_id: str

@@ -1,9 +1,9 @@
 """The commands that the node side runs as root through ``sudo -n``, each with all its arguments.
 
-No other command is: ``docs/examples/muster.sudoers`` allows ``COMMANDS`` and ``smart_log``, and no more. Without them
-readings are missing, which is never a failure. The node side's user may not kill what runs as root, but may end the
-sudo that runs it: sudo passes SIGTERM on. SIGKILL would end sudo alone. What ignores SIGTERM is ended by sudo, by the
-time limit in that file.
+There are no others: ``docs/examples/muster.sudoers`` allows ``COMMANDS`` and ``smart_log``, and no more. Without them
+readings are missing, which is never a failure. The node side's user may not kill a root process, but may end the sudo
+that runs it: sudo passes SIGTERM on, while SIGKILL would end sudo alone. A process that ignores SIGTERM is ended by
+sudo at the time limit in that file.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _not_read(found: dict[str, Any], name: str, error: Exception) -> None:
 
 
 def _one_reason(failed: dict[str, str]) -> None:
-    """Where the SMART logs of all disks are not read for one reason (no tool, no right), that is one reading's."""
+    """Merges failures of all disks' SMART logs for one reason (no tool, no right) into one."""
     logs = [name for name in failed if name.startswith(SMART)]
     if len({failed[name] for name in logs}) == 1:
         failed[SMART.rstrip(":")] = failed[logs[0]]
@@ -146,9 +146,8 @@ def _one_reason(failed: dict[str, str]) -> None:
 
 
 def _held(answers: dict[str, list[Fact]], failed: dict[str, str]) -> list[Fact]:
-    """The facts that an answer holds, those of the shortest readings first. A reading that is cut has failed: what is
-    not in it may be there.
-    """
+    """The facts that fit into an answer, those of the shortest readings first. A reading that is cut counts as failed,
+    since what it lacks may exist."""
     facts: list[Fact] = []
     for name, each in sorted(answers.items(), key=lambda item: (len(item[1]), item[0])):
         if len(facts) + len(each) > FACTS_MAX:
@@ -204,9 +203,8 @@ def kernel(log: Sequence[str] | None, since_s: float) -> dict[str, Any] | None:
 
 
 def _coded(errors: Sequence[device_events.DeviceEvent]) -> list[device_events.DeviceEvent]:
-    """The drivers' errors, folded. Where a whole baseboard fails, one text of each form is kept, and of more forms than
-    an answer holds the first of each code and device.
-    """
+    """The drivers' errors, folded. If a whole baseboard fails, one text of each form is kept; if there are more forms
+    than an answer holds, the first of each code and device."""
     found = device_events.folded(errors)
     if len(found) > CODED_MAX:
         found = device_events.folded(errors, texts=1)
@@ -290,9 +288,8 @@ def _at(files: Files, interface: str, fact: Fact) -> Fact:
 
 
 def _lent(files: Files) -> Iterator[Fact]:
-    """The PCI address of each adapter that is in the network namespace of a container as a whole: the kernel lists no
-    interface of it here, and keeps its folder.
-    """
+    """The PCI address of each adapter that is entirely in a container's network namespace: the kernel lists no
+    interface of it here, but keeps its folder."""
     pci = "/sys/bus/pci/devices"
     own = [each for each in files.names(pci) if not files.exists(f"{pci}/{each}/physfn")]
     for name, folder in (("net_elsewhere", "net"), ("ib_elsewhere", "infiniband")):

@@ -1,8 +1,8 @@
 """Silent corruption: digests of the same batch, compared between all devices of a block, and with a second run.
 
 Only digests with the same key (models, driver, libraries, settings and sizes) are compared. A device that differs from
-its own second run fails, and its digests are left out. Of the others, those fail that differ from a strict majority of
-at least three devices on at least two nodes; without such a majority all of them are suspects.
+its own second run fails, and its digests are left out. Another device fails if it contradicts a strict majority of at
+least three devices; without such a majority all are suspects. A majority on one node counts only on that node.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ VOTERS_MIN = 3
 """Fewer devices have no majority."""
 
 Part = tuple[str, str]
-"""Kind and layer of one digest; two empty texts for that of all parts together."""
+"""Kind and layer of one digest; two empty texts for the digest of all parts together."""
 
 
 @dataclasses.dataclass
 class Vote:
-    """One device's digests of each step, or of several steps together (``steps``, by the node's label of them), and how
-    many of the ``repeated`` ones differed in its own second run.
-    """
+    """One device's digests. ``steps``: {the node's label of a step, or of several together: {part: digest}}.
+    ``differs_from_itself``: how many of the ``repeated`` digests differed in the device's own second run."""
 
     member: str
     device: str
@@ -85,7 +84,7 @@ def _judge_group(group: Sequence[Vote], other_keys: Sequence[str], block: BlockF
         block.suspect({vote.member for vote in group}, Lack.MOST_ERRATIC, why)
         return
     comparable = [vote for vote in group if not vote.erratic]
-    # That after the load has no number, and comes last.
+    # The step after the load has no number and comes last.
     for step in sorted(
         {step for vote in comparable for step in vote.steps}, key=lambda step: (not step[:1].isdecimal(), natural(step))
     ):
@@ -103,7 +102,7 @@ def _judge_group(group: Sequence[Vote], other_keys: Sequence[str], block: BlockF
 
 
 def _compare_step(step: str, comparable: Sequence[Vote], block: BlockFindings) -> None:
-    """Compares one step: devices in the majority are confirmed, others count it against them; no majority: suspects."""
+    """Confirms devices in the majority and notes the step against the others; without a majority all are suspects."""
     parts = Counter(frozenset(vote.steps.get(step, ())) for vote in comparable).most_common(1)[0][0]
     present = [vote for vote in comparable if vote.steps.get(step, {}).keys() == parts]
     answers = {id(vote): tuple(vote.steps[step][part] for part in sorted(parts)) for vote in present}
@@ -118,7 +117,7 @@ def _compare_step(step: str, comparable: Sequence[Vote], block: BlockFindings) -
     witnesses = {vote.member for vote in agreeing}
     for vote in dissenting:
         if len(witnesses) < 2 and vote.member not in witnesses:
-            # One node against another, however many devices it has.
+            # Two nodes contradict each other, however many devices each has.
             _undecided(step, present, len(set(answers.values())), block)
             return
     for vote in agreeing:
@@ -189,11 +188,11 @@ def _finding(vote: Vote, devices: int, severity: Severity, fault: FaultClass, ac
 
 
 def judge_weights(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Suspects all members where the final weights of one shard differ, also without those found to corrupt.
+    """Suspects the members not found to corrupt data, if their final weights of one shard differ.
 
-    All ranks add the same sums to the same weights. A ring forwards a sum that was corrupted on its way, so that those
-    with other weights need not be those that corrupted it. One that computes wrong explains its own weights only: what
-    it adds to a sum all get alike. One that corrupts payloads explains those of all.
+    All ranks add the same sums to the same weights. A ring forwards a sum that was corrupted on the way, so the ranks
+    with other weights need not be those that corrupted it. A member that computes wrong explains its own weights only,
+    since all ranks receive the same sum; a member that corrupts payloads explains those of all.
     """
     others = {name: measured for name, measured in members.items() if name not in block.corrupting()}
     shards: dict[str, set[str]] = {}

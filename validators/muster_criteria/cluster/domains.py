@@ -1,12 +1,13 @@
-"""NVLink domains that span a rack (GB200, GB300 NVL72): is each node in the one domain, and whose fault is it if not.
+"""NVLink domains that span a rack (GB200, GB300 NVL72): whether each node is in the one domain, and whose fault it is
+if not.
 
 ClusterUUID and clique must not be zero and must be equal within the rack, each GPU must have joined, and IMEX must be
 up (azhpc-images issue #506: a domain that ended in "Insufficient Resources" passed tests of single nodes). Where NVLink
 ends at the machine (HGX) a zero identity is right, so only SKUs that name ``domain_nodes`` are judged. A rack may be
-partitioned on purpose: a clique that two or more nodes share is a domain of its own. What half of the nodes of a rack,
-or of such a domain, show is the rack's: no node is charged with it, none of the rack, or of that domain, passes, and
-one person decides. One or two nodes of a rack decide neither, nor do nodes that have no rack in the records, which may
-be of several, and a clique that one node has is undecided unless the whole rack is in the block.
+partitioned on purpose: a clique that two or more nodes share is a domain of its own. Trouble on half of the nodes of a
+rack, or of such a domain, is charged to the rack: no node fails for it, no node of that rack or domain passes, and a
+person decides. One or two nodes of a rack are too few to decide, as are nodes without a recorded rack; a node alone in
+its clique is undecided unless the whole rack is in the block.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from muster_criteria.words import figure, listed
 ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 IMEX_UP = ("READY", "service active")
 IMEX_ELSEWHERE = "service masked"
-"""Something else than the node's service manages IMEX, if that is so on the whole rack."""
+"""What a node with a masked IMEX service reports: if all of the rack do so, something else manages IMEX."""
 OTHERS_MIN = 3
-"""Fewest nodes of a rack that tell a node from its rack."""
+"""Fewest nodes of a rack that show whether a fault is a node's or the rack's."""
 GAIN = 1.5
-"""By what factor MNNVL has to speed up a large all_reduce. Chosen here: published with and without it: 882.51 / 191.40
-GB/s on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; where it does nothing, noise alone differs.
-"""
+"""Least factor by which MNNVL must speed up a large all_reduce. Chosen here: published rates with and without it are
+882.51 / 191.40 GB/s on GB200 and 923.32 / 376.01 on GB300 (NVCRE), factors of 4.6 and 2.5; without effect, only noise
+differs."""
 LARGE_BYTES = 500_000_000
-"""Bytes of a large all_reduce: 512 MiB, divided evenly over the ranks. Chosen here: latency bounds a small
-one, for which no factor is published, so that MNNVL has only to make it faster."""
+"""Least size of a large all_reduce: 512 MiB, divided evenly over the ranks. Chosen here: a smaller one is bound by
+latency and no factor is published for it, so MNNVL only has to make it faster."""
 NICS_MOST = 500.0
-"""GB/s of an all_reduce that no tray's NICs carry (four of 800 Gb/s: 400 GB/s), so that it went over NVLink. Published
+"""GB/s of an all_reduce beyond what a tray's NICs carry (four of 800 Gb/s: 400 GB/s), so it went over NVLink. Published
 for a GB200 whose switch had no effect: 838.07 with MNNVL and 837.76 without (NVCRE)."""
 SOURCE = "docs/science.md#nvlink-domains"
 
@@ -53,7 +54,8 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """What one node says. ``identities``: of its GPUs that have joined. ``troubles``: what is wrong, in its words."""
+    """What one node reports. ``identities``: domains that its GPUs joined. ``troubles``: what is wrong, in its
+    words."""
 
     identities: frozenset[str]
     troubles: Mapping[Trouble, str]
@@ -66,7 +68,7 @@ def judge_domains(
     members: Sequence[MemberResult], programme: BlockProgramme, measured: Mapping[str, Measurements],
     block: BlockFindings,
 ) -> tuple[RackState, ...]:  # fmt: skip
-    """Adds findings on nodes that differ from their rack, and returns each rack with what is its own."""
+    """Adds findings on nodes that differ from their rack, and returns the state of each rack."""
     racks: dict[str, list[MemberResult]] = collections.defaultdict(list)
     for member in members:
         if member.domain_nodes and member.result is not None:
@@ -115,7 +117,7 @@ def _rack(
         if of_rack:
             found = f"{_WORDS[trouble]} on {len(of_rack)} of {len(readings)} nodes ({listed(sorted(of_rack))})"
             troubles.append((trouble, found))
-            # One that spans no domain, and one that lies between domains, is the whole rack's.
+            # Trouble that belongs to no single domain is the whole rack's.
             held |= of_domains if of_domains and trouble is not Trouble.SPLIT else names
     if gains := {} if elsewhere else _no_gains(readings, measured):
         what = "; ".join(gains)
@@ -148,7 +150,7 @@ def _grew(rows: Measurements) -> bool:
 
 
 def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings) -> None:
-    """So few nodes, or nodes of no known rack, tell neither node nor rack, whose other nodes are not held for them."""
+    """Suspects these nodes alone: too few, or of no known rack, to show whether node or rack is at fault."""
     why = f"{what} of rack {rack}; {OTHERS_MIN} nodes of it tell whether it is theirs or the rack's: test it with more"
     if not rack:
         why = f"{what} without a rack, which may be of several: give each node its rack (`muster node add NODE --rack`)"
@@ -156,7 +158,7 @@ def _undecided(nodes: Iterable[str], what: str, rack: str, block: BlockFindings)
 
 
 def _one_of_a_partition(nodes: Iterable[str], rack: str, block: BlockFindings) -> None:
-    """Where nodes of the rack are missing, they may be those that share the clique."""
+    """Suspects nodes alone in their clique, since nodes of the rack that are not in the block may share it."""
     why = (
         f"no other node in the block shares its clique of rack {rack}, whose other nodes may: test the rack as a whole"
     )
@@ -164,14 +166,14 @@ def _one_of_a_partition(nodes: Iterable[str], rack: str, block: BlockFindings) -
 
 
 def domain_of(rows: Measurements) -> str:
-    """The one NVLink domain of all GPUs of a node; "" where NVLink ends at the machine, or it does not say which."""
+    """The NVLink domain that all GPUs of a node share; "" if they report none or several, or none spans machines."""
     found = {row.text or "" for row in rows.rows(COLLECTIVES, Trouble.IDENTITY)}
     identity = found.pop() if len(found) == 1 else ""
     return "" if _is_nowhere(identity) else identity
 
 
 def _reading(rows: Measurements) -> _Reading | None:
-    """None for a node that reports nothing of its domain."""
+    """What a node reports of its domain; None if it reports nothing."""
     domains = rows.rows(COLLECTIVES, Trouble.IDENTITY)
     if not domains:
         return None
@@ -238,8 +240,8 @@ def _alone(ill: Collection[str], domains: Mapping[str, Collection[str]]) -> froz
 def _by_trouble(
     readings: Mapping[str, _Reading], domains: Mapping[str, Collection[str]]
 ) -> dict[Trouble, dict[str, str]]:
-    """{trouble: {node: what it shows}}. A node is in its place with most of the rack's, or in a clique of their
-    cluster that it shares with another node: partitions of a rack have one ClusterUUID."""
+    """{trouble: {node: what it shows}}. A node is in its place if it shares its clique with another node and has the
+    ClusterUUID that most nodes have: partitions of a rack have one ClusterUUID."""
     found: dict[Trouble, dict[str, str]] = collections.defaultdict(dict)
     usual = _usual(domains)
     differ = len(frozenset().union(*(reading.identities for reading in readings.values()))) > 1
@@ -256,8 +258,8 @@ def _by_trouble(
 def _of_the_rack(
     ill: Collection[str], nodes: Collection[str], domains: Mapping[str, Collection[str]]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """The ill nodes whose trouble is their rack's: half of all nodes have it, or half of a domain, at least two; and
-    all nodes of such domains, none where it is half of all."""
+    """(ill nodes whose trouble is the rack's, all nodes of the domains concerned). It is the rack's if half of all
+    nodes have it (the second set is then empty), or half of a domain's nodes, at least two."""
     if 2 * len(ill) >= len(nodes):
         return frozenset(ill), frozenset()
     found: set[str] = set()

@@ -1,7 +1,7 @@
-"""What a training will get of a cluster that fails now and then: MTTF, the best checkpoint interval, expected ETTR.
+"""What a training run gets from a cluster with failures: MTTF, the best checkpoint interval, expected ETTR.
 
 Pure, and the one place for these formulae: a block's report, its page, the digest and the bench use it. Times are in
-seconds, rates in failures a node and day. Sources: J. W. Young, CACM 17 (1974) 530; J. T. Daly, Future Generation
+seconds, rates in failures per node and day. Sources: J. W. Young, CACM 17 (1974) 530; J. T. Daly, Future Generation
 Computer Systems 22 (2006) 303; A. Kokolis et al., arXiv:2410.21680 (ETTR).
 """
 
@@ -20,14 +20,14 @@ PUBLISHED = (
     "16,384 GPUs: MTTF 3.1 h, more than 90 % of the time effective (Llama 3 405B, arXiv:2407.21783)",
     "9,600 GPUs: ETTR 97 % (ByteRobust)",
 )
-"""What others report of whole jobs; their causes of failure are not only nodes."""
+"""Published figures for whole jobs; their causes of failure are not only nodes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """One figure that a forecast is made from. ``measured``: by this system; else it is assumed, as ``source`` says.
+    """One input of a forecast. ``measured``: by this system; else it is assumed, as ``source`` says.
 
-    ``low``, ``high``: its interval, None where it has none.
+    ``low``, ``high``: its interval, None if it has none.
     """
 
     value: float
@@ -43,10 +43,8 @@ ASSUMED_RESTART = Input(600.0, False, "assumed, since no rank was killed: ten mi
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Seconds of a save that hold the training up, seconds from a failure to the next step, failures a node and day.
-
-    ``gpus_a_node``; ``tokens_per_s``: of one GPU in the block, None where it was not measured.
-    """
+    """``save``: seconds for which a save blocks training; ``restart``: seconds from a failure to the next step;
+    ``rate``: failures per node and day; ``tokens_per_s``: of one GPU in the block, None if not measured."""
 
     save: Input
     restart: Input
@@ -56,16 +54,16 @@ class Inputs:
 
     @property
     def measured(self) -> bool:
-        """Whether nothing of it is assumed."""
+        """Whether no input is assumed."""
         return self.save.measured and self.restart.measured and self.rate.measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """A job of so many GPUs: time between its failures, the interval to save at, and the share of time that trains.
+    """A job of so many GPUs: time between failures, the interval to save at, and the share of time spent training.
 
-    ``low`` and ``high`` of the share by the interval of the rate. ``goodput``: tokens a second that count, if the job
-    scales as the block did; None where that was not measured.
+    ``low`` and ``high``: that share at the ends of the rate's interval. ``goodput``: useful tokens per second if the
+    job scales as the block did; None if that was not measured.
     """
 
     gpus: int
@@ -88,9 +86,9 @@ def mttf_s(nodes: float, rate: float) -> float:
 
 
 def best_interval_s(save_s: float, mttf: float) -> float:
-    """The interval between saves that loses least, Young–Daly: √(2 · save · MTTF), at least one save long.
+    """The interval between saves that loses least, Young–Daly: √(2 · save · MTTF), at least as long as one save.
 
-    ``save_s``: seconds for which a save holds the training up.
+    ``save_s``: seconds for which a save blocks training.
     """
     if save_s < 0 or mttf <= 0:
         raise ValueError(f"a save takes {save_s!r} s and a job fails every {mttf!r} s: neither can be negative")
@@ -98,10 +96,10 @@ def best_interval_s(save_s: float, mttf: float) -> float:
 
 
 def ettr(save_s: float, interval_s: float, restart_s: float, mttf: float) -> float:
-    """Expected share of a run's time that trains: what is neither saved, lost, nor spent on restarting.
+    """Expected share of a run's time spent training: time not spent saving, repeating lost work, or restarting.
 
     To first order in 1 / MTTF: each interval pays a save; each failure costs half an interval and a restart (detection,
-    queue, start, load). 0 where a job cannot get ahead.
+    queue, start, load). 0 if a job cannot make progress.
     """
     overhead = save_s / interval_s if interval_s > 0 else 0.0
     lost = (interval_s / 2.0 + restart_s) / mttf if math.isfinite(mttf) else 0.0

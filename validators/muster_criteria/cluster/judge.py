@@ -1,8 +1,8 @@
 """The judge of a block: what its members sent becomes a verdict on each of them.
 
 Pure, and the order of members does not matter. A member passes only if everything required was measured, another device
-confirmed each of its digests, and nothing was found on it. One that was left out after the rounds of pairs can only
-fail, by what these found.
+confirmed each of its digests, and nothing was found on it. A member left out after the rounds of pairs can only fail,
+by what these rounds found.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from muster_criteria.stage.verdict import verdict_of
 log = logging.getLogger(__name__)
 
 TIMED = ("scaling", "step_p95_to_p50")
-"""Metrics that a block's limits compare as they are; of simulated members they are a host's, and not judged."""
+"""Metrics compared directly with a block's limits; on simulated members they are the host's and not judged."""
 
 
 def judge_block(
@@ -92,7 +92,7 @@ def _find(
     everyone: Sequence[MemberResult], measured: Mapping[str, Measurements], programme: BlockProgramme,
     rounds: Rounds | None, earlier: Earlier | None, block: BlockFindings,
 ) -> tuple[FabricJudgement, tuple[RackState, ...]]:  # fmt: skip
-    """Adds to ``block`` what each part of the judge finds; returns what two of them say besides."""
+    """Adds to ``block`` what each part of the judge finds; returns the fabric's judgement and the racks' states."""
     here = [member for member in everyone if not member.left_out]
     for member in everyone:
         if member.left_out:
@@ -144,9 +144,9 @@ def _rows(result: StageResult | None) -> Sequence[Measured]:
 
 
 def _judge_loss(members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """A loss that is not finite makes members suspects. One that corrupts explains its own, and those of a step in
-    which no member's is finite, of those that report any, the most: all share its sums, but each loss is of the
-    member's own batch."""
+    """Suspects members with a loss that is not finite. A member that corrupts data explains its own loss, and a step in
+    which the loss of every reporting member (more than half of all) is not finite: all share its sums, but each loss is
+    of the member's own batch."""
     finite: dict[str, dict[str, bool]] = {}
     for name, measured in members.items():
         for row in measured.rows(TRAINING, "loss"):

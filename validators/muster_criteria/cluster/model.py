@@ -25,30 +25,30 @@ ZERO = {
     "self_mismatches": "by definition: one device, library, batch and set of weights give one answer",
     "member_missing": "by definition: each member takes part in everything that the block does together",
 }
-"""Metrics of which anything but 0 is found, and why."""
+"""Metrics for which any value other than 0 is a finding, and why."""
 PAYLOAD = "payload"
 """The rule of findings on a member that corrupts what it exchanges, so that others get it from it."""
 CORRUPTION = frozenset({"repeats_itself", "same_batch", PAYLOAD})
-"""Rules of findings on a member that corrupts data, which explain wrong figures of what all members compute together.
-A slow or ill member explains none."""
+"""Rules of findings on members that corrupt data; these explain wrong figures that all members compute together. A slow
+or ill member explains none."""
 SLOWED = frozenset({"straggler", "slow_alone", "slow_path", "tokens_per_s", "slow_save", "slow_shared_path"})
-"""Rules of findings on what is slower than other members, or than earlier blocks. Not those with a limit of their own
-(``scaling``, ``step_p95_to_p50``): where every block breaks it, none would be left to compare with."""
+"""Rules of findings on a member slower than others, or a block slower than earlier ones. Rules with their own limit
+(``scaling``, ``step_p95_to_p50``) are left out: if every block broke it, none would be left to compare with."""
 OTHERS_MIN = 3
-"""Fewest others to compare one with: with fewer, a wrong report of one moves their median by half of its error."""
+"""Fewest others to compare with: with fewer, one wrong report moves their median by half of its error."""
 SAVED = "checkpoint_"
-"""How figures of checkpoints begin, which are compared between blocks of as many devices: a state that all ranks hold
-is saved once, divided over them, so that a node of a small block writes more of it."""
+"""Prefix of checkpoint figures, which are compared only between blocks with equally many devices: all ranks share one
+save, so a node of a small block writes more of it."""
 REASONS_MAX = 200
-"""Reasons why a member cannot pass, and sentences about a block, that are kept: a node may report labels at will."""
+"""Most reasons why a member cannot pass, and sentences about a block, that are kept: a node may report any labels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Earlier:
-    """What earlier sound blocks of the SKU that were not found slow reached with the same recipe, as medians.
+    """Medians of earlier sound blocks of the SKU with the same recipe that were not found slow.
 
-    ``tokens_per_s`` of a device, of so many ``blocks``; ``save_s``: the 95th percentile of a checkpoint's saves, of the
-    ``saves`` blocks of as many devices that made some, None without any.
+    ``tokens_per_s`` of a device, over ``blocks``; ``save_s``: 95th percentile of a checkpoint's saves, over the
+    ``saves`` blocks with as many devices that made some, None without any.
     """
 
     tokens_per_s: float
@@ -96,10 +96,9 @@ class MemberResult:
 
 @dataclasses.dataclass(frozen=True)
 class ClusterJudgement:
-    """The judgements of a block's members by name, in order; ``missing``: members that did not join, or were lost to
-    the others; ``notes`` concern all of them; ``fabric``: the parts that its rounds of pairs found; ``racks``: those
-    that are one NVLink domain. Of the members that were left out only those are in it that fail.
-    """
+    """The judgements of a block's members by name, in order; ``missing``: members that did not join or were lost;
+    ``notes`` concern all members; ``fabric``: the parts that the rounds of pairs found; ``racks``: those that are one
+    NVLink domain. Of the members left out, it has only those that fail."""
 
     members: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
@@ -119,10 +118,9 @@ class ClusterJudgement:
 
 @dataclasses.dataclass
 class BlockFindings:
-    """Findings so far, by member. ``suspected``: why a member cannot pass; ``unjudged``: what was measured and compared
-    with nothing. ``slower``: members that could not be compared, and compute for longer than a comparable one may.
-    ``training_devices``: those of all members, 0 where one does not say.
-    """
+    """Findings so far, by member. ``suspected``: why a member cannot pass; ``unjudged``: what was measured but not
+    compared with anything. ``slower``: members without a comparison that compute longer than a comparable member may.
+    ``training_devices``: of all members together, 0 if one does not say."""
 
     findings: dict[str, list[Finding]] = dataclasses.field(default_factory=dict)
     suspected: dict[str, list[Gap]] = dataclasses.field(default_factory=dict)
@@ -175,11 +173,11 @@ class Measurements:
         return self._rows.get((probe, metric), ())
 
     def value(self, probe: str, metric: str, device: str = "node", **labels: str) -> float | None:
-        """The one value with these labels; None where there is none, or several that differ."""
+        """The one value with these labels; None if there is none, or several that differ."""
         return _only({row.value for row in self._matching(probe, metric, device, labels)})
 
     def text(self, probe: str, metric: str, device: str = "node") -> str | None:
-        """The one text; None where there is none, or several that differ."""
+        """The one text; None if there is none, or several that differ."""
         return _only({row.text for row in self._matching(probe, metric, device, {})})
 
     def texts(self, probe: str, metric: str) -> tuple[str, ...]:
@@ -208,7 +206,7 @@ def number_of(limit: Limit) -> float:
 
 
 class Low(NamedTuple):
-    """A ``rate`` that is by ``drop`` % below ``usual``, the others' median; ``least``: what the limit asks for."""
+    """A ``rate`` that lies ``drop`` % below ``usual``, the others' median; ``least``: what the limit requires."""
 
     rate: float
     usual: float
@@ -217,7 +215,7 @@ class Low(NamedTuple):
 
 
 def low_rates(limit: Limit, rates: Mapping[Which, float], kinds: Mapping[Which, object]) -> dict[Which, Low]:
-    """The rates that are by more % than the limit below the median of at least ``OTHERS_MIN`` others of their kind."""
+    """The rates that lie more % than the limit below the median of at least ``OTHERS_MIN`` others of their kind."""
     found = {}
     for which, rate in rates.items():
         others = [other for at, other in rates.items() if at != which and kinds[at] == kinds[which]]
@@ -229,7 +227,7 @@ def low_rates(limit: Limit, rates: Mapping[Which, float], kinds: Mapping[Which, 
 
 
 def values_of(members: Mapping[str, Measurements], metric: str, **labels: str) -> dict[str, float]:
-    """A metric of the training by member, of those that have the one value (``Measurements.value``)."""
+    """A training metric by member, of the members with exactly one value (``Measurements.value``)."""
     found = {name: measured.value(TRAINING, metric, **labels) for name, measured in members.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -237,7 +235,7 @@ def values_of(members: Mapping[str, Measurements], metric: str, **labels: str) -
 def of_limit(
     limit: Limit, rule: str, metric: str, observed: str, expected: str, summary: str, **more: Any
 ) -> Finding:  # fmt: skip
-    """A warning that a member, or with ``more`` one of its devices, breaks a limit; ``more``: of the finding."""
+    """A warning that a member, or the device in ``more``, breaks a limit; ``more``: further fields of the finding."""
     usual = {"device": "node", "severity": Severity.WARNING, "fault_class": limit.fault}
     return Finding(
         rule=rule, metric=metric, action=limit.action, observed=observed, expected=expected,

@@ -1,10 +1,10 @@
 """Corrupted payloads: wrong elements by sender and receiver.
 
-A member that corrupts what it exchanges with most of its partners fails. A single pair may be the path between
-the two, and what is wrong between two groups of nodes may lie between them. Rings forward what others sent, so that
-only exchanges between two nodes tell who corrupted a payload, and a wrong sum has no sender: then no member fails, and
-none of those concerned passes. What two GPUs of one member exchange is that member's fault, unless more than half of
-several members show it: then it may be a fabric that they share, as that of a rack, and none of them passes.
+A member fails if it corrupts what it exchanges with most of its partners. For a single pair the path between the two
+may be at fault, and for two groups of nodes whatever lies between them. Rings forward what others sent, so only
+exchanges between two nodes show who corrupted a payload. A wrong sum has no sender: no member fails for it, and none of
+those concerned passes. Wrong payloads between two GPUs of one member are that member's fault, unless more than half of
+several members show them: a fabric that they share may be the cause, as in a rack, and none passes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from muster_criteria.model import Action, Extent, FaultClass, Finding, Lack, Sev
 from muster_criteria.words import listed
 
 PARTNERS_MIN = 2
-"""Fewest partners with wrong payloads that make a member the cause; with fewer, the partner may be the cause."""
+"""Fewest partners with wrong payloads that make a member the cause; with fewer, the partner may be."""
 
 BETWEEN_TWO = frozenset({"all_to_all", "send_recv"})
-"""Collectives whose payload goes from its sender to its receiver, without a third node that forwards it."""
+"""Collectives that send each payload directly to its receiver, without a node between that forwards it."""
 
 
 def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) -> None:
@@ -69,8 +69,8 @@ def judge_payloads(members: Mapping[str, Measurements], block: BlockFindings) ->
 def _spoilers(cells: Mapping[tuple[str, str], float], partners: int, block: BlockFindings) -> set[str]:
     """Members with wrong elements to or from more than half of all partners; adds a finding on each.
 
-    None where some of them exchanged clean payloads with each other: then what corrupts lies between two groups, as a
-    leaf's uplink does.
+    None if some of them exchanged clean payloads with each other: the cause then lies between two groups, such as a
+    leaf's uplink.
     """
     found: dict[tuple[str, int], dict[str, float]] = {}
     left = dict(cells)

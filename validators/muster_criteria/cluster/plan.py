@@ -12,7 +12,7 @@ from muster_criteria.sku_files.programme import START_AND_COLLECT_S, CallSpec, N
 from muster_criteria.stages import LEVELS
 
 PAIRS = "pair_rails"
-"""The probe of the rounds, which the other probes of a block come after."""
+"""The probe of the rounds; the other probes of a block run after them."""
 
 MEETING = (COLLECTIVES, TRAINING)
 """The probes in which the members meet; any other is each member's own."""
@@ -21,8 +21,8 @@ JOIN_TIMEOUT_S = 60.0
 """Seconds after which the others report a member that did not join."""
 
 PATH_NODE_S = 30.0
-"""Seconds more, for each node, in which a block may save and load: each load reads the whole checkpoint once for each
-node. Of the largest model that is trained (8 B parameters and their moments) this is 96 GB, so 3.2 GB/s for one load.
+"""Extra seconds for each node in which a block may save and load: each load reads the whole checkpoint once for each
+node. For the largest model that is trained (8 B parameters and their moments) this is 96 GB, so 3.2 GB/s for one load.
 Chosen here."""
 
 MEMBERS_MAX = 256
@@ -30,16 +30,15 @@ MEMBERS_MAX = 256
 SOAK_MINUTES_MAX = 2880
 """Two days: an error rate of one in a day has shown by then."""
 FAULT_STEPS = 60
-"""Of a training in which ranks are killed, where the programme has none at its longest level."""
+"""Steps of a training in which ranks are killed, if the programme has none at its longest level."""
 FAULT_RUN_S = 1800.0
-"""Seconds more for a training in which ranks are killed: three starts of all ranks, and the steps between them."""
+"""Extra seconds for a training in which ranks are killed: three starts of all ranks, and the steps between them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a person asks of one block beyond its level. ``soak_minutes``: of collectives, at least so long;
-    ``fault_run``: whether ranks are killed, as at level long.
-    """
+    """What a person requests for one block beyond its level. ``soak_minutes``: least duration of the collectives;
+    ``fault_run``: whether ranks are killed, as at level long."""
 
     soak_minutes: int = 0
     fault_run: bool = False
@@ -114,7 +113,7 @@ def has_rounds(block: BlockProgramme, level: str) -> bool:
 
 
 def pair_deadline_s(block: BlockProgramme, level: str) -> float:
-    """Seconds after which either side of a pair ends its job by itself."""
+    """Seconds after which either side of a pair ends its own job."""
     return START_AND_COLLECT_S + block.probes[PAIRS].timeout_at(level) + JOIN_TIMEOUT_S
 
 
@@ -125,7 +124,7 @@ def pair_call(block: BlockProgramme, level: str, params: Mapping[str, Any], seed
 
 
 def cluster_deadline_s(block: BlockProgramme, level: str, nodes: int, asked: Asked = Asked()) -> float:
-    """Seconds after which each member of a block of so many nodes ends its job by itself."""
+    """Seconds after which each member of a block of ``nodes`` nodes ends its own job."""
     limits = (_limit_s(probe, use, level, nodes, asked) for probe, use in together(block).items())
     return START_AND_COLLECT_S + sum(limits)
 
@@ -140,7 +139,7 @@ def _params(probe: str, use: ProbeUse, level: str, asked: Asked) -> dict[str, An
 
 
 def _limit_s(probe: str, use: ProbeUse, level: str, nodes: int, asked: Asked) -> float:
-    """Seconds that a probe may take; where members meet, one may wait for another first."""
+    """Seconds that a probe may take, including the wait for other members where they meet."""
     more = {
         COLLECTIVES: 60.0 * asked.soak_minutes,
         TRAINING: FAULT_RUN_S * asked.fault_run + PATH_NODE_S * nodes,

@@ -1,8 +1,9 @@
 """Ports of a block's members: error rates over all rounds and collectives together, and time without a link.
 
-One round is too short to prove a rate: counts and minutes of all that a member took part in are summed, and the rate is
-the lower limit of what the sum proves, at 95 % (``counts.rate_limits``). What most members of a leaf break on one rail
-is their switch's, and where leaves are not known, several members may share one: then none fails, and none passes.
+One round is too short to prove a rate, so counts and minutes are summed over all that a member took part in. The rate
+is the lower limit that the sum proves at 95 % (``counts.rate_limits``). If most members of a leaf break a limit on one
+rail, it is their switch's fault; where leaves are not known, several members may share a switch: then none of them
+fails, and none passes.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ RATE, DOWN = "ib_error_rate", "port_down"
 COUNTED = ("port_watched", "port_errors", DOWN)
 
 COMMON_MIN = 3
-"""Fewest members with the same fault of the same port for which it may be their switch's, where that is not a known
-leaf's: chosen here. Of a whole block whose leaves are known it takes most of them besides: cables of a large block that
-break independently are often three."""
+"""Fewest members with the same fault of the same port for which a switch may be at fault without a known leaf: chosen
+here. If all leaves of a block are known, it must also be most members: three independent bad cables are common in a
+large block."""
 
 
 @dataclasses.dataclass
 class _Port:
-    """``errors`` by counter, while it was watched so long (min); seconds ``down``; ``odd``: a value that none has;
-    ``unread``: counters that were full, or lost meanwhile, each with why. ``reset``: those that were reset meanwhile.
-    """
+    """``errors`` by counter over ``minutes`` watched; seconds ``down``; ``odd``: an impossible value; ``unread``:
+    {counter that was full or got lost: why}; ``reset``: counters that were reset meanwhile."""
 
     minutes: float = 0.0
     down: float = 0.0
@@ -51,7 +51,7 @@ class _Port:
 
 
 def port_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Those of a SKU that are on ports under load: ceilings of error rates by counter, and of the time without link."""
+    """The limits of a SKU on ports under load: ceilings of error rates by counter, and of the time without link."""
     return tuple(each for each in limits if each.metric in (RATE, DOWN) and each.key == "ceiling")
 
 
@@ -95,7 +95,7 @@ def judge_ports(
 def _behind_switches(
     found: Collection[str], having: Collection[str], topology: Topology | None
 ) -> list[Collection[str]]:
-    """Of the members with a fault those that may share a switch, by switch. ``having``: all that have such a port."""
+    """By switch, the members with a fault that may share that switch. ``having``: all members with such a port."""
     if topology is None or not topology.known:
         return [found] if len(found) >= COMMON_MIN else []
     if len(found) >= max(COMMON_MIN, MOST * len(having)):

@@ -47,8 +47,8 @@ def judge_presence(members: Sequence[MemberResult], measured: Mapping[str, Measu
 def reported_lost(rows: Measurements, began: Collection[str] = ()) -> dict[str, str]:
     """Members that this one reports as lost, with its reasons.
 
-    ``began``: probes in which members met. There a report counts only of one that was let in: one that came too late,
-    or that cannot reach the master, knows nothing of the others.
+    ``began``: probes in which members met. There a report counts only from an admitted member: one that came too late,
+    or cannot reach the master, knows nothing about the others.
     """
     return {
         row.labels.get("member", ""): row.note or "it gave no reason"
@@ -59,7 +59,7 @@ def reported_lost(rows: Measurements, began: Collection[str] = ()) -> dict[str, 
 
 
 def _parts(measured: Mapping[str, Measurements]) -> dict[str, str]:
-    """The device that most others name as the reason why a member was lost, by member; those without are left out."""
+    """By lost member, the device that most reports name as the reason; members without one are left out."""
     named: dict[str, Counter[str]] = {}
     for at, rows in measured.items():
         for probe in PROBES:

@@ -7,7 +7,7 @@ import enum
 
 
 class Trouble(enum.StrEnum):
-    """What can be wrong with a node's, or a rack's, NVLink domain; by the metric that shows it."""
+    """What can be wrong with the NVLink domain of a node or rack, by the metric that shows it."""
 
     NOT_JOINED = "fabric_state"
     UNHEALTHY = "fabric_healthy"
@@ -19,9 +19,9 @@ class Trouble(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class RackState:
-    """One rack-scale domain as a block saw it. ``troubles``: the rack's own, as (code, sentence); none: it is good.
+    """One rack-scale domain as a block saw it. ``troubles``: the rack's own, as (code, sentence); empty if it is good.
 
-    ``held``: those of its nodes whose domain has a trouble, which is all of them unless the rack is partitioned.
+    ``held``: nodes whose domain has a trouble: all of them unless the rack is partitioned.
     """
 
     rack: str

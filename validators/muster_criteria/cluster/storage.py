@@ -1,7 +1,7 @@
 """The path that all nodes of a block share: whether it works, on which node it does not, and how fast it is.
 
-It is no node's hardware: each finding is a warning, on the nodes on which it shows. A resume that differs may be a
-device's, or be explained by one that corrupts.
+The path is no node's hardware, so each finding is a warning on the nodes that show it. A resume that differs may be a
+device's fault, or explained by a member that corrupts data.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def judge_path(members: Mapping[str, Measurements], block: BlockFindings) -> Non
 def judge_resume(members: Mapping[str, Measurements], block: BlockFindings) -> None:
     """Warns of each resume that differs: of the path, if nothing else explains it.
 
-    A loss that differs though weights and moments are equal is its device's. What a member that corrupts saves, the
-    others load; and where the ranks' weights differ, a checkpoint holds those of one of them.
+    If the loss differs although weights and moments are equal, the device is at fault. A member that corrupts data
+    saves what others load; and if the ranks' weights differ, a checkpoint holds those of only one rank.
     """
     corrupt = block.with_rule(CORRUPTION)
     for name, measured in members.items():
@@ -57,15 +57,15 @@ def judge_resume(members: Mapping[str, Measurements], block: BlockFindings) -> N
 def judge_rates(
     programme: BlockProgramme, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
-    """Warns of a node that gets much less of the path than the others, and of saves slower than earlier blocks'."""
+    """Warns of a node that gets much less of the path than the others, and of slower saves than in earlier blocks."""
     _judge_share(programme.limit("shared_drop", "warn"), members, block)
     _judge_saves(programme.limit("save_rise", "warn"), earlier, members, block)
 
 
 def _hung(members: Mapping[str, Measurements]) -> set[str]:
-    """Nodes on which a small file could not be written either while a save or a load did not end.
+    """Nodes on which a small file could not be written either while a save or load did not end.
 
-    The ranks of a save wait for each other: where a few of them hang, it does not end on any.
+    The ranks of a save wait for each other: if a few hang, it does not end on any rank.
     """
     return {
         name for name, measured in members.items()
@@ -76,7 +76,7 @@ def _hung(members: Mapping[str, Measurements]) -> set[str]:
 
 
 def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """All nodes write, and then read, at once: what one of them gets against the median of the others."""
+    """Compares each node's rate, while all nodes write or read at once, with the median of the others."""
     for direction in ("write", "read"):
         rates = values_of(members, "shared_rate", direction=direction, nodes="all")
         for name, low in low_rates(limit, rates, dict.fromkeys(rates)).items():
@@ -93,7 +93,8 @@ def _judge_share(limit: Limit, members: Mapping[str, Measurements], block: Block
 def _judge_saves(
     limit: Limit, earlier: Earlier | None, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
-    """The 95th percentile of the saves, by their slowest rank: a path that is irregular shows as one that is slow."""
+    """Judges the 95th percentile of the saves, by their slowest rank: a path that is irregular shows as one that is
+    slow."""
     saves = values_of(members, "checkpoint_save", stat="p95")
     if earlier is None or earlier.save_s is None or earlier.saves < OTHERS_MIN or not saves:
         return

@@ -26,7 +26,7 @@ PARTS = ("step_compute", "step_wait")
 """What a step consists of here."""
 
 FEW_CONFIDENCE = 0.5
-"""In a finding by fewer others than ``OTHERS_MIN``."""
+"""Confidence of a finding that is based on fewer than ``OTHERS_MIN`` others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Pace:
 
     @property
     def noise(self) -> float:
-        """By what share the medians of two equal nodes differ by chance, where steps are independent and normal.
+        """By what share the medians of two equal nodes differ by chance, if steps are independent and normal.
 
-        Of n such steps the spread is 3.29 sigma, and the difference of two medians has a standard deviation of
-        1.77 sigma / √n, so that 2 spread / √n is 3.7 of these.
+        For n such steps the spread is 3.29 sigma, and the difference of two medians has a standard deviation of 1.77
+        sigma / √n, so 2 spread / √n is 3.7 standard deviations.
         """
         return 2.0 * self.spread / math.sqrt(self.steps)
 
 
 def judge_pace(programme: BlockProgramme, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Finds stragglers; slow members that no other waits for, and members late to collectives, are warned of."""
+    """Finds stragglers; warns of slow members that no other waits for, and of members late to collectives."""
     paces = {name: pace for name, measured in members.items() if (pace := _pace(measured)) is not None}
     for name in members.keys() - paces.keys():
         if all(_of_node(members[name], metric) for metric in PARTS):
@@ -93,8 +93,8 @@ def _limits(pace: Pace, programme: BlockProgramme) -> tuple[Limit, Limit]:
 def _leave_unjudged(
     name: str, pace: Pace, others: Sequence[Pace], programme: BlockProgramme, block: BlockFindings
 ) -> None:
-    """Says that a member is compared with none, and by how much it is slower than the others, which may be due to its
-    libraries."""
+    """Notes that a member has no comparison, and how much slower it is than the others, which its libraries may
+    explain."""
     apart = listed([unlike(key, [key for other in others for key in other.key]) for key in pace.key]) or "unknown"
     why = f"not compared: no other member has its devices and libraries ({apart})"
     usual = statistics.median([other.compute for other in others] or [pace.compute])
@@ -112,9 +112,9 @@ def _judge_one(name: str, pace: Pace, others: list[Pace], programme: BlockProgra
     excess, gap = 100 * (pace.compute / usual - 1.0), pace.compute - usual
     if excess <= max(number_of(warn), 100 * statistics.median(other.noise for other in others)):
         return
-    # All wait for what no compute hides; the others also wait for the straggler.
+    # All ranks wait for communication that no compute hides; the others also wait for the straggler.
     holds_up = statistics.median(other.wait for other in others) - pace.wait >= gap / 2
-    # Medians of steps of two levels, as of a clock that toggles, differ by as much as single steps do.
+    # If steps have two levels (a toggling clock), medians differ by as much as single steps do.
     surely = excess > max(number_of(fail), 100 * statistics.median(other.spread for other in others))
     fails = surely and holds_up and len(others) >= OTHERS_MIN
     limit = fail if fails else warn
@@ -140,7 +140,7 @@ def _culprit(pace: Pace, others: list[Pace], limit: float) -> str:
 
 
 def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: BlockFindings) -> None:
-    """Warns of members late to most collectives by more than these take: a slow host, not a slow device."""
+    """Warns of members late to most collectives by more than a collective takes: a slow host, not a slow device."""
     lags: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
     for name, measured in members.items():
         for row in measured.rows(COLLECTIVES, "arrival_lag"):
@@ -148,7 +148,7 @@ def _judge_lateness(members: Mapping[str, Measurements], limit: Limit, block: Bl
             if row.value is not None and seconds is not None:
                 key = (row.labels.get("op", ""), row.labels.get("bytes", ""))
                 lags.setdefault(key, {})[name] = (row.value, seconds)
-    # What most took part in: a member may name as many others as it likes.
+    # Only collectives that most took part in count: a member may report any number of others.
     lags = {key: rows for key, rows in lags.items() if 2 * len(rows) > len(members)}
     for name in members:
         late = [rows[name] for rows in lags.values() if name in rows and _is_late(name, rows, number_of(limit))]

@@ -1,6 +1,6 @@
 """The training of a block: scaling, regular steps, each node alone, and the paths between neighbours.
 
-What belongs to the block and to no member is a warning on all of them: a person decides, and no node fails for it.
+A finding on the block as a whole is a warning on all members: no node fails for it, and a person decides.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EARLIER_MIN = 3
 """Fewest earlier blocks to compare a block with."""
 
 PATH_TIMES_MAX = 100.0
-"""How many times slower a path may make a block, chosen here: 1 Gb/s of a management network in place of 100 Gb/s. Its
-receiver alone says how slow it is."""
+"""How many times slower a path may make a block, chosen here: 1 Gb/s of a management network in place of 100 Gb/s. Only
+the path's receiver reports how slow it is."""
 
 EXPLAINING = frozenset({"straggler", "slow_alone"})
-"""Rules of findings that explain why a block does not scale, as far as that member is slower, or steps irregularly, as
-far as its compute is irregular."""
+"""Rules of findings that explain why a block does not scale (as far as the member is slower) or steps irregularly (as
+far as the member's compute is irregular)."""
 
 
 def judge_training(
@@ -63,7 +63,7 @@ def judge_training(
 
 
 def recipe_of(results: Iterable[StageResult | None]) -> tuple[str, float]:
-    """What the members trained, as they name it, "" where none does, or they differ; and on how many devices."""
+    """(what the members trained, as they name it, "" if none trained or they differ; on how many devices)."""
     sent = [Measurements(each) for each in results]
     recipes = {text for each in sent if (text := each.text(TRAINING, "training_recipe"))}
     devices = sum(each.value(TRAINING, "training_devices") or 0.0 for each in sent)
@@ -84,8 +84,8 @@ def dense_peaks(limits: Iterable[Limit]) -> dict[str, tuple[float, str]]:
 def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]], of_block: float) -> tuple[Observation, ...]:
     """MFU = tokens/s of a device × FLOP per token ÷ dense peak of the number format, alone and together, in %.
 
-    ``of_block``: how many devices train together, 0 if that is not known. The formula of PaLM (Chowdhery et al. 2022,
-    arXiv:2204.02311, appendix B); its terms are in the note. Empty where no peak is known for the format.
+    ``of_block``: how many devices train together, 0 if not known. The formula of PaLM (Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B); its terms are in the note. Empty if no peak is known for the format.
     """
     flop, recipe = measured.value(TRAINING, "flop_per_token"), measured.text(TRAINING, "training_recipe")
     dtype = next((name for name in peaks if name in (recipe or "").split(", ")), "")
@@ -109,10 +109,10 @@ def mfu_of(measured: Measurements, peaks: Mapping[str, tuple[float, str]], of_bl
 
 
 def _explained(members: Mapping[str, Measurements], block: BlockFindings, times: float, slow_path: float) -> str:
-    """Members of which something explains a block that is so many ``times`` slower than its limit; "" without any.
+    """Members that explain why a block is ``times`` slower than its limit allows; "" if there are none.
 
     All wait for the slowest: one that is slower by a tenth costs the block a tenth. A path that is ``slow_path`` times
-    slower than the others costs as much where a step is nothing but communication, and never more.
+    slower than the others costs up to that factor, which it reaches if a step is nothing but communication.
     """
     if times <= slow_path:
         return listed(block.with_rule(frozenset({"slow_path"})))
@@ -149,7 +149,7 @@ def _judge_regularity(limit: Limit, members: Mapping[str, Measurements], block: 
         return
     shown, most = against(max(values.values()), number_of(limit), "")
     observed, expected = f"the p95 of its steps is {shown} times their median", f"≤ {most} times"
-    # What is slow in every step moves p95 and median alike: only a member irregular by as much explains it.
+    # A constant slowness moves p95 and median alike, so only an equally irregular member explains it.
     times = max(values.values()) / number_of(limit)
     culprits = listed([name for name in _slow(block) if 1.0 + _irregular(members[name]) >= times])
     _warn_all(limit, "step_p95_to_p50", values, observed, expected, "The block's steps are irregular", culprits, block)
@@ -163,7 +163,8 @@ def _irregular(measured: Measurements) -> float:
 def _judge_earlier(
     limit: Limit, earlier: Earlier | None, slow_path: float, members: Mapping[str, Measurements], block: BlockFindings
 ) -> None:
-    """What slows all members alike shows in no comparison between them: so the block is compared with earlier ones."""
+    """Compares the block with earlier ones, since a cause that slows all members alike shows in no comparison of
+    them."""
     together = values_of(members, "tokens_per_s", scope="block")
     devices = block.training_devices
     if earlier is None or earlier.blocks < EARLIER_MIN or not together or not devices:
@@ -186,7 +187,7 @@ def _warn_all(
     limit: Limit, metric: str, names: Iterable[str], observed: str, expected: str, what: str, culprits: str,
     block: BlockFindings,
 ) -> None:  # fmt: skip
-    """Ranks of a block step together, so that a figure of all is no member's fault, but for ``culprits``."""
+    """Warns all members of a figure of the block, since ranks step together; ``culprits`` are named as its cause."""
     if culprits:
         block.note(f"{what} ({observed}), which what was found on {culprits} explains.")
         return
@@ -196,7 +197,7 @@ def _warn_all(
 
 
 def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> None:
-    """Each node's throughput alone against the others with the same devices and libraries."""
+    """Compares each node's throughput alone with the others that have the same devices and libraries."""
     keys = {name: measured.texts(TRAINING, "pace_key") for name, measured in members.items()}
     for name, low in low_rates(limit, values_of(members, "tokens_per_s", scope="node"), keys).items():
         if any(each.rule == "straggler" for each in block.findings.get(name, ())):
@@ -211,9 +212,8 @@ def _judge_alone(limit: Limit, members: Mapping[str, Measurements], block: Block
 def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: BlockFindings) -> float:
     """Messages between neighbours, all at once, rank by rank: a path slower than the others is named by its ends.
 
-    What goes over the NVLinks of a domain is compared with such paths alone, what goes over the network with the rest.
-    Returns how many times slower than the others the slowest path is that was named, ``PATH_TIMES_MAX`` at most; 1
-    without any.
+    Paths over the NVLinks of a domain are compared with each other, and paths over the network with each other. Returns
+    how many times slower than the others the slowest named path is, ``PATH_TIMES_MAX`` at most; 1 without any.
     """
     domains = {name: domain_of(measured) for name, measured in members.items()}
     rates = _path_rates(members, block)
@@ -232,9 +232,9 @@ def _judge_paths(limit: Limit, members: Mapping[str, Measurements], block: Block
 
 
 def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> dict[tuple[str, str, str], float]:
-    """By sender, receiver and its device. In a ring one node sends to each, so that a member that names several of
-    them, or more devices than most do, is a suspect, and counts for no other; nor does one that sends a rate of zero.
-    """
+    """Rates by (sender, receiver, receiver's device). In a ring each node has one sender, so a member that names
+    several, or more devices than most do, is a suspect and does not count for others; nor does a sender with a rate of
+    zero."""
     known = {
         name: [
             (row.labels.get("sender", ""), row.device, row.value)
@@ -258,7 +258,7 @@ def _path_rates(members: Mapping[str, Measurements], block: BlockFindings) -> di
 
 
 def _kind_of(sender: str, receiver: str, of_domains: bool) -> str:
-    """What lies between two nodes of these NVLink domains; "" where it is not known in a block that has some."""
+    """What lies between two nodes of these NVLink domains; "" if it is not known in a block that has domains."""
     if sender and sender == receiver:
         return "NVLink"
     return "network" if (sender and receiver) or not of_domains else ""

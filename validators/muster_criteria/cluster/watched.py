@@ -1,7 +1,7 @@
-"""GPUs' states and counters over a block's loads: the limits that a node's burn-in is held to hold here too.
+"""GPUs' states and counters over a block's loads: the limits of a node's burn-in apply here too.
 
-A node throttles, or loses a GPU, for a reason of its own; heat or braked power of most members of a rack, or of the
-block, is the hall's, and what a hot inlet explains is no member's: then none of them fails, and none passes.
+A node has its own reasons to throttle or lose a GPU. Heat or power braking on most members of a rack, or of the block,
+is the hall's fault, and a hot inlet excuses what it explains: then none of these members fails, and none passes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from muster_criteria.words import against, figure, listed
 
 PROBE = "gpu_watch"
 COMMON_MIN = 3
-"""Fewest members with the same finding that have a common cause: chosen here, as for ports."""
+"""Fewest members with the same finding that may have a common cause: chosen here, as for ports."""
 _SHARED = (FaultClass.COOLING, FaultClass.PSU)
-"""Faults of a node that a hall, or its power, gives to many at once."""
+"""Faults that a hall, or its power, may cause on many nodes at once."""
 _LOAD = "burn_in"
 
 
 def watch_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Those of a SKU that bound from above what is read of a GPU or of its inlet while it is loaded."""
+    """The limits of a SKU that bound from above what is read of a GPU or of its inlet under load."""
     return tuple(
         each for each in limits
         if each.key in ("exactly", "ceiling") and each.number is not None and (not each.stages or _LOAD in each.stages)
@@ -38,8 +38,8 @@ def judge_watched(
     limits: Mapping[str, Sequence[Limit]], racks: Mapping[str, str], members: Mapping[str, Measurements],
     block: BlockFindings,
 ) -> None:  # fmt: skip
-    """Adds a finding for each limit that a GPU breaks. ``limits``: of ``watch_limits``; ``racks``: "" where it is not
-    known; both by member."""
+    """Adds a finding for each limit that a GPU breaks. By member, ``limits``: from ``watch_limits``; ``racks``: "" if
+    unknown."""
     broken: dict[tuple[object, ...], dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
     for name, measured in members.items():
         invalid = dict(_invalid(limits[name], measured))
@@ -73,8 +73,8 @@ def judge_watched(
 
 
 def _alike(found: Collection[str], racks: Mapping[str, str]) -> list[str]:
-    """Those that may have a common cause: all where they are most of the block, else those whose rack is not known, or
-    most of which is ill, and ``COMMON_MIN`` of it. None if they are fewer than that."""
+    """Members that may have a common cause: all if they are most of the block; else those without a known rack, and
+    those of a rack of which most and at least ``COMMON_MIN`` are ill. Empty if fewer than ``COMMON_MIN``."""
     ill, whole = Counter(racks[name] for name in found), Counter(racks.values())
     in_hall = {rack for rack in ill if not rack or ill[rack] >= max(COMMON_MIN, MOST * whole[rack])}
     most = len(found) >= MOST * len(racks)
@@ -83,7 +83,7 @@ def _alike(found: Collection[str], racks: Mapping[str, str]) -> list[str]:
 
 
 def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measured]:
-    """Rows without a value of what could fail a GPU; what it does not have is none of them."""
+    """Rows without a value for limits that could fail a GPU, except metrics that it does not support."""
     for limit in limits:
         for row in measured.rows(PROBE, limit.metric) if limit.breach == "fail" else ():
             applies = limit.applies_to(row.metric, kind_of(row.device), dict(row.labels))
@@ -92,7 +92,8 @@ def _unread(limits: Sequence[Limit], measured: Measurements) -> Iterator[Measure
 
 
 def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[Limit, Measured]]:
-    """One that breaks both what fails and what warns counts once, as failing."""
+    """(limit, row) for each broken limit; a row that breaks both a failing and a warning one counts once, as
+    failing."""
     failing: set[tuple[object, ...]] = set()
     for limit in sorted(limits, key=lambda each: each.breach != "fail"):
         for row in measured.rows(PROBE, limit.metric):
@@ -104,7 +105,7 @@ def _broken(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[L
 
 
 def _invalid(limits: Sequence[Limit], measured: Measurements) -> Iterable[tuple[str, str]]:
-    """(metric, why) of what an inlet beyond its limit makes no measurement of the GPU."""
+    """(metric, why) for metrics that an inlet beyond its limit makes invalid as measurements of the GPU."""
     for limit in limits:
         value = measured.value(PROBE, limit.metric)
         if limit.breach == "invalid" and value is not None and value > number_of(limit):

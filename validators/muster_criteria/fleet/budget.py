@@ -1,17 +1,17 @@
-"""The budget of false alarms: how often a healthy node may be failed in one visit, and how that is divided.
+"""The budget of false alarms: how often a healthy node may fail in one visit, and how that is divided.
 
 At most ``HEALTHY_FAIL_PER_VISIT`` over all devices × metrics × rules together (union bound, so correlated metrics only
-make it stricter). It goes where it helps, by kind of spread and by rule:
+make it stricter). It is spent where it helps, by kind of spread and by rule:
 
 * Series of low spread are many, and their true spread has the longer tail: a third goes to their peers' rule, and
   most of that to readings that a retest confirmed, since two that agree exclude noise. The milder of two exceeds its
   predicted tail up to twice as often as predicted (see ``tails``), so they spend more.
-* Series that vary from part to part ("varied") are few, but no retest changes them: most of what they have goes to
-  single readings among peers. For a device without a past these are all there is, and the rules about its past cost
-  nothing: so they get twice as much as where there is a past.
-* A device's distance from its own past is noise alone, whose tail is short, and shorter still for two readings;
-  siblings see little that peers do not. A little is enough for both.
-* The rest is kept back for a fleet whose tails are longer than its sample shows.
+* Series that vary from part to part ("varied") are few, but no retest changes them: most of their budget goes to
+  single readings among peers. A device without a past has only these rules, and its rules about the past cost
+  nothing, so they get twice the budget that they have where there is a past.
+* A device's distance from its own past is noise alone, which has a short tail, and a shorter one for two readings;
+  siblings show little that peers do not. A little is enough for both.
+* The rest is reserve for a fleet whose tails are longer than its sample shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEALTHY_FAIL_PER_VISIT = 1e-3
 """Probability: at most one healthy node in 1,000 is failed per visit."""
 HEALTHY_WARN_PER_VISIT = 1e-2
 """How often a healthy node may be an outlier in varied series: no retest explains these, so a person is called. Chosen
-here: ten times what may be failed."""
+here: ten times the rate of failures."""
 EFFECT_MIN = 0.03
 """Share; a smaller distance never fails."""
 RETEST_MIN = 0.025
@@ -69,7 +69,7 @@ def varies_by_part(rule: str, spread: Spread) -> bool:
 def repeat_informs(rule: str, spread: Spread) -> bool:
     """Returns whether a second reading can distinguish a fault from noise.
 
-    Part-to-part variation is the same in every reading; against the device's or the node's own past only noise is left.
+    Part-to-part variation is the same in every reading; against its own past, a device or node varies by noise only.
     """
     return spread == "low" or rule in OWN_PAST
 
@@ -77,13 +77,13 @@ def repeat_informs(rule: str, spread: Spread) -> bool:
 def part(rule: str, spread: Spread, share: float, *, confirmed: bool = False, has_past: bool = True) -> float:
     """Probability of a false alarm that ``rule`` may spend on one series, by a single or a ``confirmed`` reading.
 
-    ``share``: what the series weighs of all of its spread that a node has (see ``keyed.Series.weight``).
-    ``has_past``: whether the device has the visits behind it that the rules about its own past need.
+    ``share``: the series' part of the weight of all series of its spread on a node (see ``keyed.Series.weight``).
+    ``has_past``: whether the device has enough visits for the rules about its own past.
     """
     shares = SHARES if has_past else SHARES_WITHOUT_PAST
     return HEALTHY_FAIL_PER_VISIT * shares[rule][spread][confirmed] * share
 
 
 def warn_part(share: float) -> float:
-    """Probability with which each rule that compares parts may find an outlier in a varied series."""
+    """Probability that each rule which compares parts may find an outlier in a varied series."""
     return HEALTHY_WARN_PER_VISIT * share / len(COMPARED)

@@ -1,4 +1,4 @@
-"""Results against the fleet: results of the fleet's rules as columns of the judge's frame."""
+"""Compares one node's results with the fleet: results of the fleet's rules as columns of the judge's frame."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster_criteria.rows import Row
 FLEET_PROBE = "fleet"
 """The probe of rows that are computed here: family indices, and a node's own level."""
 LEVEL = "_level"
-"""What the name of a node's own level of a metric, or of an index, ends in."""
+"""Ending of the name of a node's own level of a metric or index."""
 PEERS_MEDIAN = "peers_median"
 """The frame's column of what is usual among a row's peers."""
 NOW = "this"
@@ -42,7 +42,7 @@ Runs = Mapping[int, tuple[float, ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """One node's result as it is compared: its ``rows``, its name in history and repeats, and its ``References``."""
+    """One node's result to be compared: its ``rows``, its name in history and repeats, and its ``References``."""
 
     rows: Sequence[Row]
     node: str
@@ -66,9 +66,9 @@ class Compared:
 
 
 def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]:
-    """The rows that these derivations make of others, of the same device; labels are the numerator's.
+    """The rows that these derivations make from others of the same device; labels are the numerator's.
 
-    What a row is divided by carries the same labels, or none at all. Nothing is made of a row in another unit.
+    The denominator has the same labels or none. Rows in another unit are ignored.
     """
     wanted = {name for each in derivations for name in (each.of, each.per)}
     known = {
@@ -93,9 +93,9 @@ def derived(rows: Sequence[Row], derivations: Sequence[Derivation]) -> list[Row]
 
 
 def compare(subjects: Sequence[Subject], comparisons: Sequence[Comparison]) -> Compared:
-    """Judge the rows of these results by the fleet; see ``Compared``.
+    """Compares the rows of these results with the fleet; see ``Compared``.
 
-    All have one snapshot and history, and each is of another node.
+    All share one snapshot and history, and each is of another node.
     """
     rows = [row for each in subjects for row in each.rows]
     case = np.repeat(np.arange(len(subjects)), [len(each.rows) for each in subjects])
@@ -180,7 +180,7 @@ class _Table:
             self._at[self._item[reading]] = self._make(reading, device, series.key[1], float(of.value[reading]), what)
 
     def _make(self, reading: int, device: str, metric: str, value: float, what: str) -> int:
-        """The position of a row that is made of others."""
+        """Adds a row computed from others and returns its position."""
         of = self._measured.readings
         labels = labels_of(of.catalogue[of.series[reading]].key[2])
         self._rows.append(Row(FLEET_PROBE, metric, device, labels, INDEX_UNIT, value, None, 1, None, _NOTES[what]))
@@ -247,7 +247,7 @@ class _Table:
         return np.where(higher & ~made, 1.0, -1.0)
 
     def _positions(self, rule: RuleResult, levels: dict[int, int]) -> tuple[Codes, Codes]:
-        """(elements of the rule, positions of their rows). ``levels``: of the rows about a node's own level."""
+        """(elements of the rule, positions of their rows). ``levels``: positions of rows about a node's own level."""
         of = self._measured.readings
         if rule.rule not in NODE_RULES:
             at = self._at[self._item[rule.reading]]

@@ -22,11 +22,10 @@ Absolute Deviation, 1993)."""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Thresholds:
-    """For each rule: matrices over (SKU, series) of distances as shares; infinite where too little is known to fail
-    any.
+    """For each rule: matrices over (SKU, series) of distances as shares; infinite if too little is known to fail any.
 
-    They follow from chance alone, however small; the least effect that counts is policy and comes on top. NaN where
-    the rule does not apply, since no scale was estimated.
+    They follow from chance alone, however small; the least effect that counts is policy and is applied in addition. NaN
+    if the rule does not apply because no scale was estimated.
     """
 
     snapshot: Snapshot
@@ -53,9 +52,9 @@ class Thresholds:
         ).reshape(len(self.skus), len(self.catalogue))
 
     def tail(self, rule: str, repeats: int, sku: str, series: Series) -> Numbers | None:
-        """The tail of this metric's pool, else that of its kind; None where neither was estimated.
+        """The tail of this metric's pool, else that of its kind; None if neither was estimated.
 
-        The milder of two readings is no further off than either, whatever a small sample shows.
+        The milder of two readings has no longer tail than either, whatever a small sample shows.
         """
         kind, metric = series.key[:2]
         known = self.snapshot.tail_of
@@ -85,9 +84,9 @@ class Thresholds:
     def outlier(self, rule: str) -> Numbers:
         """The distance from which a reading is an outlier: a robust z of ``budget.RETEST_Z`` or more.
 
-        Where parts vary, it must be rare besides: by the peers' tail, or, while that is unknown, for a Gaussian
-        variation whose scale is known from few values (a MAD of n values is as uncertain as a standard deviation of
-        ``MAD_EFFICIENCY`` × n, and what lies beyond follows Student's t).
+        Where parts vary, it must also be rare: by the peers' tail or, while that is unknown, by Student's t for a
+        Gaussian variation whose scale is estimated from few values (a MAD of n values is as uncertain as a standard
+        deviation of ``MAD_EFFICIENCY`` × n).
         """
         scale = self.scale(rule)
         found = np.asarray(scale * budget.RETEST_Z)
@@ -105,7 +104,7 @@ class Thresholds:
         return found
 
     def second(self, rule: str, repeats: Codes, sku: Codes, series: Codes) -> Numbers:
-        """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite where there is one."""
+        """As ``critical``, for the second worst of each item's ``repeats`` readings; infinite if there is only one."""
         found: npt.NDArray[np.float64] = np.full(len(repeats), np.inf)
         for count in np.unique(repeats[repeats > 1]):
             chosen = repeats == count

@@ -1,6 +1,6 @@
 """The fleet's rules: each reading's distances against their thresholds.
 
-``judge_readings`` is the one way from readings to results of rules, for one node's stage and for a whole fleet.
+``judge_readings`` is the only way from readings to results of rules, for one node's stage and for a whole fleet.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class RuleResult:
     """Results of one rule, an element for each (node, device, series) that it applies to.
 
     ``reading``: position in ``Distances.readings`` of the worst repeat. ``share``: its distance, adverse positive.
-    ``fail``: margin as a share; negative fails the device. ``retest``: margin; negative is an outlier, of which a
-    second reading may be needed. ``threshold``: the distance beyond which it fails: alone, or where it does so only
-    with a repeat as well. ``expected``: in unit (for node rules: relative to the peers). ``cleared``: one of
-    several readings was an outlier, and no other. ``foreign``: by peers of which most run another stack, which fail
-    nothing.
+    ``fail``: margin as a share; negative fails the device. ``retest``: margin; negative is an outlier, which may need a
+    second reading. ``threshold``: the distance beyond which it fails, alone or only together with a repeat.
+    ``expected``: in unit (for node rules: relative to the peers). ``cleared``: of several readings only one was an
+    outlier. ``foreign``: most peers run another stack, so nothing fails.
     """
 
     rule: str
@@ -57,7 +56,7 @@ def judge_readings(
 ) -> tuple[Distances, list[RuleResult]]:
     """Distances of the readings (see ``readings.as_readings``), and the results of every rule.
 
-    ``at_least``: only of readings at this distance or beyond it, as a share; −∞: of all.
+    ``at_least``: only readings at this distance or beyond it, as a share; −∞: all.
     """
     measured = distances(keyed(readings, comparisons), snapshot.lookup, snapshot.slope_of)
     thresholds = Thresholds(snapshot, measured.readings.skus, measured.readings.catalogue)
@@ -130,9 +129,10 @@ class _Rules:
         only: Codes | None = None,
         foreign: npt.NDArray[np.bool_] | None = None,
     ) -> RuleResult:
-        """One rule; ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a factor.
+        """Applies one rule. ``only``: the readings it is about (default: all). ``uncertain`` widens thresholds by a
+        factor.
 
-        ``foreign``: the readings of which it fails nothing, since their usual values are those of another stack.
+        ``foreign``: readings that cannot fail, since their usual values are another stack's.
         """
         reading, share, second, repeats = self._worst(distance, only)
         sku, series = self._readings.sku[reading], self._readings.series[reading]

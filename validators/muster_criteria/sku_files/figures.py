@@ -1,4 +1,4 @@
-"""A hardware model's dense peaks, its best known figures, and the measurements that it cannot give."""
+"""A hardware model's dense peaks, its best known figures, and the measurements that it does not support."""
 
 from __future__ import annotations
 
@@ -69,11 +69,12 @@ class Share(Written):
 
 
 class Figure(Written):
-    """The best that is known of one metric. Nothing is judged by it but a ``floor``: the lint checks floors against it.
+    """The best known value of one metric. Only its ``floor`` judges anything; the lint checks floors against it.
 
-    ``best``: the best published or measured on this model. ``peak``: what physics allows, as for ``Peaks``, of a metric
-    that is not among those. Labels as in a limit. ``floor``: kept with the SKU as the limit that it gives (``limit``).
-    ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not stated".
+    ``best``: the best published or measured on this model. ``peak``: the physical maximum, as in ``Peaks``, for a
+    metric that is not among those. Labels as in a limit. ``floor``: stored in the SKU as the limit that it gives
+    (``limit``). ``stack``: driver, CUDA, libraries and container of ``best`` as the source states them, or "not
+    stated".
     """
 
     metric: str
@@ -115,7 +116,7 @@ class Figure(Written):
 
 
 class Absent(Written):
-    """A measurement that the programme requires and that this model cannot give: no FP8 units, no NVLink."""
+    """A measurement that the programme requires and this model cannot give: no FP8 units, no NVLink."""
 
     metric: str
     labels: dict[str, str] = Field(default_factory=dict)

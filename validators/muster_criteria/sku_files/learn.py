@@ -1,4 +1,4 @@
-"""Calibrates floors from healthy nodes: robust, from enough of them, on one stack, and never lowered unreported.
+"""Calibrates floors from enough healthy nodes on one stack, by robust statistics, and reports floors that would sink.
 
 Pure: readings (``fleet.series.readings``) of one level and the SKU give a ``Calibration``; ``learned`` writes it as a
 file.
@@ -47,7 +47,7 @@ DIGITS = 4
 
 
 def rates(sku: Sku) -> list[str]:
-    """The metrics of which floors can be learned: what the SKU limits, requires or compares, where it is a rate."""
+    """The metrics whose floors can be learned: those that the SKU limits, requires or compares, if they are rates."""
     plans = sku.programme.stages.values()
     wanted = {required.metric for plan in plans for use in plan.probes.values() for required in use.require}
     wanted |= {limit.metric for limit in sku.limits} | {each.metric for each in sku.programme.compare}
@@ -58,11 +58,11 @@ def rates(sku: Sku) -> list[str]:
 def learn(
     readings: pd.DataFrame, before: Sequence[LearnedFile], stack: str = "", limits: Sequence[Limit] = ()
 ) -> Calibration:
-    """Learn from the latest reading of each device.
+    """Learns from the latest reading of each device.
 
-    ``before``: the revisions in force at the level of the readings, the newest first. ``stack``: learn of this one;
-    default: of the one that most nodes run. ``limits``: the SKU's own, which stay in force; a note names those that are
-    above what was learned.
+    ``before``: the revisions in force at the level of the readings, the newest first. ``stack``: the stack to learn;
+    default: the one that most nodes run. ``limits``: the SKU's own, which stay in force; a note names those above what
+    was learned.
     """
     frame = readings[readings["unit"].isin(RATE_UNITS)].copy()
     frame["stack"] = frame["group"].astype(str).map(stack_of)
@@ -104,7 +104,7 @@ def learn(
 
 
 def _healthy(group: pd.DataFrame) -> tuple[pd.DataFrame, set[str]]:
-    """Returns the readings without those of low outlier nodes, dropped until none is left, and these nodes' names."""
+    """Returns (the readings without low outlier nodes, names of these nodes); repeats until none is left."""
     suspects: set[str] = set()
     while True:
         kept = group[~group["node"].isin(suspects)]
@@ -163,7 +163,7 @@ def _same(found: LearnedFloor, before: Sequence[LearnedFloor]) -> LearnedFloor |
 
 
 def _below_own(learned: Sequence[LearnedFloor], limits: Sequence[Limit], canary: bool) -> Iterator[Note]:
-    """Yields a note for each learned floor that is below the SKU's own of the same breach."""
+    """Yields a note for each learned floor below the SKU's own floor with the same breach."""
     for found in learned:
         for breach, number, _ in breaches(found, canary):
             own = max((limit.number or 0.0 for limit in limits if _is_floor(limit, breach, found)), default=0.0)

@@ -1,9 +1,8 @@
 """Calibrated floors as files: ``learned/SKU-0001.yaml``, each calibration under the next number.
 
-A revision holds on nodes of the stack that it was learned on, tested at the level that it was learned at; of each stack
-and level the highest number is in force, but for floors of what a probe has measured with other parameters since. Its
-floors are added to the SKU's own: where two meet, the higher one counts, so that no calibration lowers what a person
-set.
+A revision applies to nodes with the stack and test level that it was learned at. For each stack and level the highest
+number is in force, except for floors of a probe whose parameters have changed since. Its floors are added to the SKU's
+own; where two meet, the higher one counts, so no calibration lowers a floor that a person set.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class LearnedFloor:
 
 
 class Remark(enum.StrEnum):
-    """What a person has to know of one metric's floors."""
+    """What a person has to know about one metric's floors."""
 
     TOO_FEW_NODES = "too_few_nodes"
     TOO_WIDE = "too_wide"
@@ -92,7 +91,7 @@ class Note:
 class Calibration:
     """Floors from a fleet's healthy nodes. ``canary``: few nodes run this stack so far, so its floors only warn.
 
-    ``needed``: how many nodes it takes. ``refused``: one sentence on why there are too few nodes; empty otherwise.
+    ``needed``: how many nodes are required. ``refused``: one sentence on why there are too few nodes; empty otherwise.
     """
 
     stack: str
@@ -144,7 +143,7 @@ def in_force(folders: Iterable[Path], sku: str) -> tuple[bytes, tuple[LearnedFil
 
 
 def _revisions(folders: Iterable[Path], sku: str) -> list[Path]:
-    """Those of the first folder that has any, the newest first."""
+    """The revisions in the first folder that has any, the newest first."""
     for folder in folders:
         numbered = sorted((_number(path, sku), path) for path in (Path(folder) / FOLDER).glob(f"{sku}-*.yaml"))
         if found := [path for number, path in numbered if number]:
@@ -166,7 +165,7 @@ def _parsed(text: bytes, where: str, sku: str) -> LearnedFile:
 
 
 def floors_of(file: LearnedFile) -> list[LearnedFloor]:
-    """The floors of a revision; a canary has no second floor, so that it warns below the first."""
+    """The floors of a revision; a canary has no second floor and warns below the first."""
     floors = [limit for limit in file.limits if limit.meaning == TOO_SLOW]
     warns = {_key(limit): limit.number or 0.0 for limit in file.limits if limit.meaning == SLOW}
     return [
@@ -187,9 +186,9 @@ def without(file: LearnedFile, metrics: Collection[str]) -> LearnedFile:
 
 
 def with_learned(limits: Sequence[Limit], file: LearnedFile) -> tuple[Limit, ...]:
-    """A SKU's limits and the learned floors. Where two floors of one breach meet, a frame judges by the higher one.
+    """A SKU's limits and the learned floors. Where two floors with one breach meet, a frame judges by the higher one.
 
-    Floors of nodes that do not report their stack have the stack "not stated".
+    Nodes that do not report their stack use the floors of stack "not stated".
     """
     learned = (limit.model_copy(update={"stack": limit.stack or NOT_STATED}) for limit in file.limits)
     return (*limits, *learned)
@@ -245,13 +244,13 @@ def as_file(
 
 
 def _kin(found: LearnedFloor, like: Sequence[Limit]) -> Limit | None:
-    """The limit that says what a slow device suffers from: a floor, or else another that fails or warns."""
+    """The limit whose fault and action a slow device gets: a floor, or else another that fails or warns."""
     alike = [limit for limit in like if (limit.metric, limit.device) == (found.metric, found.kind)]
     return min((each for each in alike if each.breach != "invalid"), key=lambda each: each.key != "floor", default=None)
 
 
 def _suspect(kind: str) -> FaultClass:
-    """The part that is slow, where no limit names another."""
+    """The part suspected of being slow, if no limit names one."""
     return FaultClass(kind) if kind in list(FaultClass) else FaultClass.NODE
 
 

@@ -27,13 +27,13 @@ _OWN = ("key", "value")
 class Limit(Written):
     """One limit on one metric, over all devices of kind ``device`` and all measurements that carry ``labels``.
 
-    In a SKU file exactly one key of ``kinds.LIMIT_KINDS`` is set; here ``key`` names it and ``value`` is what it is set
-    to. ``siblings``: how many siblings a limit relative to their median needs. ``stages``: applies only there (empty:
-    everywhere). ``invalidates``: other metrics of the stage that are invalid too while this limit is broken,
-    but for those of the device's siblings. ``explains``: metrics of the device whose findings are then of this limit's
-    fault and action, and say so. ``meaning``: half a sentence for operators ("computes wrong results"). ``source``:
-    where the number comes from; ``date``: when it was taken from there; ``stack``: driver, CUDA, libraries, container
-    and conditions under which it holds, as the source states them.
+    A SKU file sets exactly one key of ``kinds.LIMIT_KINDS``; here ``key`` is its name and ``value`` its value.
+    ``siblings``: how many siblings a limit relative to their median needs. ``stages``: where it applies (empty:
+    everywhere). ``invalidates``: other metrics of the stage that are invalid too while this limit is broken, except
+    those of the device's siblings. ``explains``: metrics of the device whose findings then take this limit's fault and
+    action, and say so. ``meaning``: half a sentence for operators ("computes wrong results"). ``source``: where the
+    number comes from; ``date``: when it was taken from there; ``stack``: driver, CUDA, libraries, container and
+    conditions under which it holds, as the source states them.
     """
 
     metric: str
@@ -84,7 +84,7 @@ class Limit(Written):
 
     @property
     def kind(self) -> LimitKind:
-        """The kind of limit that this is one of."""
+        """The kind of this limit."""
         return LIMIT_KINDS[self.key]
 
     @property
@@ -108,7 +108,7 @@ def _type(key: str) -> pydantic.TypeAdapter[Any]:
 
 
 class BadValue(ValueError):
-    """What an entry sets is not of its kind. ``key``: where in the entry it stands; ``problem``: what is wrong."""
+    """A value of an entry that does not fit its kind. ``key``: its place in the entry; ``problem``: what is wrong."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
@@ -116,7 +116,7 @@ class BadValue(ValueError):
 
 
 def _given(key: str, value: object) -> object:
-    """What an entry sets, in the type of its kind. Raises BadValue."""
+    """The value of an entry, in the type of its kind. Raises BadValue."""
     try:
         return _type(key).validate_python(value)
     except pydantic.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Problems of a SKU file that can be read: limits that contradict, names and units that no probe has."""
+"""Problems of a readable SKU file: limits that contradict each other, names and units that no probe has."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OTHER_UNIT = ""
 def problems_of(sku: Sku) -> list[Problem]:
     """Returns contradictions within a SKU, and names that the shipped probes do not have.
 
-    Learned floors are checked only where the SKU itself is right, for each stack and level. One may meet a floor of the
-    SKU: the higher one counts. And published figures, of other conditions, say nothing about one: the fleet's own
-    readings are its basis.
+    Learned floors, for each stack and level, are checked only if the SKU itself is right. A learned floor may meet a
+    floor of the SKU: the higher one counts. It is not checked against published figures, which hold for other
+    conditions: it is based on the fleet's own readings.
     """
     return _problems_of(sku) or [
         dataclasses.replace(found, file=f"learned/{sku.name}-{file.revision:04d}.yaml")
@@ -64,7 +64,7 @@ def _misplaced(sku: Sku) -> Iterator[Problem]:
 
 
 def _contradictions(sku: Sku) -> Iterator[Problem]:
-    """Yields what each entry contradicts in the first later one: all pairs would be half a million of 1,000 copies."""
+    """Yields what each entry contradicts in the first later one: 1,000 copies would make half a million pairs."""
     of_metric: dict[tuple[str, str], list[tuple[str, Limit]]] = collections.defaultdict(list)
     for _, key, limit in limits_of(sku):
         of_metric[limit.metric, limit.device].append((key, limit))
@@ -129,7 +129,7 @@ def _unknown_metrics(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Probl
 
 
 def _unlike_probes(metric: str, device: str, unit: str, probes: Mapping[str, Declared]) -> Iterator[tuple[str, str]]:
-    """Yields (code, message) of each way in which no probe reports the metric so."""
+    """Yields (code, message) for each mismatch between the metric and what the probes report."""
     of = [probe for probe in probes.values() if metric in probe.units]
     units = {probe.unit(metric, device) for probe in of}
     kinds = {probe.on.get(metric, device) for probe in of}
@@ -191,7 +191,7 @@ def _use_problems(sku: Sku, file: str, key: str, use: ProbeUse, probes: Mapping[
 
 
 def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """Yields problems of derived metrics whose inputs no probe reports so."""
+    """Yields problems of derived metrics with inputs that no probe reports in that way."""
     file = f"programmes/{sku.programme.programme}.yaml"
     for index, each in enumerate(sku.programme.derive):
         key = f"derive.{index} ({each.metric})"
@@ -201,7 +201,7 @@ def _derivation_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
 
 
 def _comparison_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """Yields problems of compared metrics that no probe reports so, and that none is derived as."""
+    """Yields problems of compared metrics that no probe reports in that way and no derivation makes."""
     file = f"programmes/{sku.programme.programme}.yaml"
     derived = {(each.metric, each.device, each.unit) for each in sku.programme.derive}
     for index, each in enumerate(sku.programme.compare):
@@ -216,7 +216,7 @@ def _comparison_problems(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[P
 
 
 def _not_noise(sku: Sku, file: str, key: str, probe: Declared) -> Iterator[Problem]:
-    """A test may be repeated against noise only: part-to-part variation is the same in every repeat."""
+    """Yields a problem for a repeated test whose metrics vary from part to part: a repeat excludes noise only."""
     varied = {each.metric for each in sku.programme.compare if each.spread == "varied"}
     for metric in sorted(varied & set(probe.units)):
         message = f"is sequential, but its {metric} varies from part to part, which no repeat changes"
@@ -238,9 +238,8 @@ def _kind(need: Need) -> str:
 
 
 def _unmet_references(sku: Sku, probes: Mapping[str, Declared]) -> Iterator[Problem]:
-    """Yields each limit that fails and is relative to a measurement that a stage does not require: without it the limit
-    judges none.
-    """
+    """Yields each failing limit that is relative to a measurement which a stage does not require of exactly one probe:
+    without that measurement the limit judges nothing."""
     relative = [
         (key, each, each.value)
         for _, key, each in limits_of(sku)

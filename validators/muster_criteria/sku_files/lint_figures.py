@@ -17,7 +17,7 @@ from muster_criteria.sku_files.model import Problem, Sku
 FLOORS = ("floor", "at_least")
 NO_FIGURE, TOO_LOW, ABOVE_BEST = "no-figure", "floor-too-low", "floor-above-best"
 OF_FIGURES = (NO_FIGURE, TOO_LOW, ABOVE_BEST)
-"""Problems of a floor by the published figures."""
+"""Problems of a floor that the published figures show."""
 LEAST_SHARE = 0.5
 """A floor below this share of the best known figure is taken for a mistake, often of the unit."""
 LEAST_OF_PEAK = 0.05
@@ -87,7 +87,7 @@ def _against_figures(sku: Sku, limit: Limit, number: float) -> Iterator[tuple[st
 
 
 def _above_peak(sku: Sku, key: str, figure: Figure, best: float) -> Iterator[Problem]:
-    """Reports a best that is no measurement of the device."""
+    """Yields a problem for a ``best`` beyond the peak, which cannot be a measurement of the device."""
     for peak in _peaks(sku):
         covers = peak.applies_to(figure.metric, figure.device, figure.labels)
         if covers and in_base_units(best, figure.unit) > in_base_units(peak.number or 0.0, peak.unit):
@@ -96,7 +96,7 @@ def _above_peak(sku: Sku, key: str, figure: Figure, best: float) -> Iterator[Pro
 
 
 def _peaks(sku: Sku) -> Iterator[Limit]:
-    """What no measurement of a rate can exceed."""
+    """Ceilings that no measurement of a rate can exceed."""
     ceilings = (each for each in sku.all_limits if (each.key, each.breach) == ("ceiling", "invalid"))
     return (each for each in ceilings if each.number and each.unit in SCALE)
 
@@ -111,7 +111,7 @@ def labels_meet(one: Figure | Limit, other: Limit) -> bool:
 
 
 def _borrowed(sku: Sku, key: str, source: str) -> Iterator[Problem]:
-    """Reports a number whose source names other models only."""
+    """Yields a problem for a number whose source names other models only."""
     named = set(_MODEL.findall(source))
     if sku.names and named and not named & set(sku.names):
         models, own = ", ".join(sorted(named)), " or ".join(sku.names)

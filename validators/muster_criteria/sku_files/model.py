@@ -53,15 +53,14 @@ Choices = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
 class Requirement(Written):
     """A metric that a stage must have measured before it may pass.
 
-    ``devices``: "each gpu", "each cpu", "each core" (one logical CPU for each physical core), or one device's name.
-    A label with several values means one measurement for each of them. ``judged: false`` is for what is only
-    reported (a serial number): measured is enough. ``where_readable`` is for counters that not every machine offers:
-    the probe must have tried, and "not readable here" with a reason is a note, not a miss. ``where_supported`` excuses
-    only what the device or its driver does not have at all; what it has and does not give is missed.
-    ``or_judged``: a metric of the same probe, devices and labels that must be judged on a device that is so excused,
-    where no other figure would show how good the device is.
-    ``levels`` limits it to some levels. ``shown: false`` is written by the reader alone (``shown``): the metric is a
-    term of the programme that no family of the SKU shows, so it is always missed.
+    ``devices``: "each gpu", "each cpu", "each core" (one logical CPU for each physical core), or one device's name. A
+    label with several values requires one measurement for each. ``judged: false``: it is enough that it was measured,
+    for what is only reported (a serial number). ``where_readable`` is for counters that not every machine offers: the
+    probe must have tried, and "not readable here" with a reason is a note, not a miss. ``where_supported`` excuses only
+    what the device or its driver lacks altogether; if they have it and give no value, it is missed. ``or_judged``: a
+    metric of the same probe, devices and labels that must be judged on a device so excused, if no other figure would
+    show how good the device is. ``levels`` limits it to some levels. ``shown: false`` is set only by the reader
+    (``shown``): the metric is a term of the programme that no family of the SKU shows, so it is always missed.
     """
 
     metric: str
@@ -76,7 +75,7 @@ class Requirement(Written):
 
 
 class Sensor(Requirement):
-    """A sensor that the SKU promises, and the probe and stage that read it; a node without it misses a measurement."""
+    """A sensor that the SKU promises, with the probe and stage that read it; a node without it misses a measurement."""
 
     stage: Stage
     probe: str
@@ -85,8 +84,8 @@ class Sensor(Requirement):
 class ProbeUse(Written):
     """How a stage uses one probe. A value that depends on the level is a map with an entry for each of ``LEVELS``.
 
-    ``sequential``: it takes minutes and fails now and then on sound hardware, so its runs are weighed (``sequential``).
-    ``retest``: levels at which it is short enough to be run once more where the fleet needs that (``retests``).
+    ``sequential``: it takes minutes and sometimes fails on sound hardware, so its runs are weighed (``sequential``).
+    ``retest``: levels at which it is short enough to be run again if the fleet needs that (``retests``).
     """
 
     timeout_s: Annotated[FiniteFloat, Field(gt=0)] | dict[Level, Annotated[FiniteFloat, Field(gt=0)]]
@@ -124,8 +123,8 @@ class StagePlan(Written):
 class Programme(Written):
     """The probes of a class of machines, stage by stage; SKU files share it.
 
-    ``compare``: the metrics that a fleet of them may judge, by siblings, peers and history; ``derive``: those that are
-    made of others for it.
+    ``compare``: the metrics that the fleet may judge, by siblings, peers and history; ``derive``: metrics made from
+    others for that.
     """
 
     programme: str
@@ -146,14 +145,14 @@ BLOCK_LIMITS = (
     ("shared_drop", "warn", {}),
     ("save_rise", "warn", {}),
 )
-"""(metric, breach, labels) of the limits that the judge of a block needs."""
+"""(metric, breach, labels) of the limits that a block's judge needs."""
 
 PAIR_RATE = "pair_bandwidth"
-"""The rate of a rail between two nodes. A block may have floors for it, of one backend each."""
+"""The rate of a rail between two nodes. A block may have a floor for it for each backend."""
 
 
 class BlockProgramme(Written):
-    """The steps of every member of a block, in order, its required measurements, and the limits of its training.
+    """The steps of every member of a block, in order, the required measurements, and the limits of the training.
 
     A SKU file's ``block_limits`` replace those with the same metric, breach and labels.
     """
@@ -190,12 +189,11 @@ class BlockProgramme(Written):
 
 
 class Sku(Written):
-    """One hardware model. ``devices``: the number of each kind, or "inventory" where the machine itself reports it.
+    """One hardware model. ``devices``: the number of each kind, or "inventory" if the machine itself reports it.
 
-    ``block``: what its nodes run together with others. ``names``: what sources call the model. ``includes``: the
-    families whose sensors and limits it shares.
-    ``domain_nodes``: how many nodes an NVLink domain has, where it spans a rack.
-    ``version`` is what people wrote; ``revision`` is that plus a digest of all files read, and is what verdicts cite.
+    ``block``: the programme of its nodes together with others. ``names``: what sources call the model. ``includes``:
+    the families whose sensors and limits it shares. ``domain_nodes``: how many nodes an NVLink domain has, if it spans
+    a rack. ``version`` is written by people; ``revision`` adds a digest of all files read, and verdicts cite it.
     ``learned``: the revisions of learned floors in force, one for each stack and level; ``on`` applies them.
     """
 
@@ -225,7 +223,7 @@ class Sku(Written):
     @field_validator("limits")
     @classmethod
     def _with_floors(cls, written: tuple[Limit, ...], info: ValidationInfo) -> tuple[Limit, ...]:
-        """What the file limits, and the floors of its figures."""
+        """The file's limits and the floors of its figures."""
         figures: tuple[Figure, ...] = info.data.get("figures", ())
         return (*written, *(limit for figure in figures if (limit := figure.limit)))
 
@@ -239,7 +237,8 @@ class Sku(Written):
         return self
 
     def on(self, stack: str, level: str) -> Sku:
-        """The SKU with the limits for nodes that run ``stack``, at ``level``; this one if no floors were learned so."""
+        """The SKU with the limits for nodes with ``stack`` at ``level``; this one if no floors were learned for
+        these."""
         return self._on.get((stack, level), self)
 
     @property
@@ -260,7 +259,7 @@ class Sku(Written):
 
     @property
     def all_limits(self) -> tuple[Limit, ...]:
-        """Inventory expectations, limits, and what physics allows."""
+        """Inventory expectations, limits, and physical peaks."""
         return self.inventory + self.limits + self.physical_peaks
 
     @property

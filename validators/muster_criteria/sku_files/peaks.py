@@ -1,7 +1,7 @@
 """Physical peaks of a SKU's metrics, derived from its file: ceilings beyond which a value is invalid.
 
-Derived from the peaks of its data sheet and of its figures, the generation and width of its PCIe link, its NVLinks, and
-for rates per clock from the peaks of the formats (docs/science.md#physical-peaks).
+They come from the peaks of its data sheet and its figures, the generation and width of its PCIe link, its NVLinks, and,
+for rates per clock, the peaks of the formats (docs/science.md#physical-peaks).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIRECTIONS = {"h2d": 1, "d2h": 1, "both": 2}
 def peaks_of(
     peaks: Sequence[Peaks], figures: Sequence[Figure], inventory: Sequence[Limit], limits: Sequence[Limit]
 ) -> tuple[Limit, ...]:
-    """The ceilings of kind ``invalid`` that follow from a SKU's entries, without those that it has itself."""
+    """The ceilings of kind ``invalid`` that follow from a SKU's entries, except those that it states itself."""
     written = [limit for limit in limits if limit.key == "ceiling" and limit.breach == "invalid"]
     rates = (*_of_data_sheet(peaks), *_of_figures(figures))
     found: list[Limit] = []
@@ -39,7 +39,7 @@ def peaks_of(
 
 
 def _implies(one: Limit, other: Limit) -> bool:
-    """Returns whether ``one`` covers all measurements of ``other`` with a bound that is not wider."""
+    """Returns whether ``one`` covers all measurements of ``other`` with a bound at least as tight."""
     if one.number is None or other.number is None or one.unit != other.unit or one.stages:
         return False
     return one.applies_to(other.metric, other.device, other.labels) and one.number <= other.number
@@ -88,9 +88,9 @@ def _of_nvlink(inventory: Sequence[Limit]) -> Iterator[Limit]:
 
 
 def _of_clocks(peaks: Sequence[Limit]) -> Iterator[Limit]:
-    """Work per clock of each format, by that of one: at the same clock they are as their peak rates are.
+    """Work per clock of each format from that of one: at the same clock, their ratio is that of their peak rates.
 
-    Of several rates of a format the first one counts.
+    If a format has several rates, the first counts.
     """
     formats = [each for each in peaks if set(each.labels) == {"dtype"}]
     rates = {each.labels["dtype"]: each for each in reversed(formats) if each.metric == "gemm_rate"}

@@ -1,4 +1,5 @@
-"""Which probes a stage runs at a level, with parameters, time limits and own seeds; and what it must have measured."""
+"""The probes that a stage runs at a level, with parameters, time limits and own seeds; and what it must have
+measured."""
 
 from __future__ import annotations
 
@@ -51,13 +52,13 @@ def stage_probes(sku: Sku, stage: str, level: str) -> dict[str, ProbeUse]:
 
 
 def watching(sku: Sku, stage: str, level: str) -> tuple[str, ...]:
-    """The probes of a stage that put no load on the node: what a load did to it is read by these, also in a repeat."""
+    """The probes of a stage that put no load on the node, and show what a load did to it; a repeat runs them too."""
     declared = declared_probes()
     return tuple(name for name in stage_probes(sku, stage, level) if name in declared and not declared[name].loads)
 
 
 def stage_deadline_s(sku: Sku, stage: str, level: str) -> float:
-    """Seconds after which the node ends the job by itself: all probes' time limits, and starting and collecting."""
+    """Seconds after which the node ends its own job: all probes' time limits, and starting and collecting."""
     return START_AND_COLLECT_S + sum(use.timeout_at(level) for use in stage_probes(sku, stage, level).values())
 
 
@@ -67,21 +68,20 @@ def test_limit_s(sku: Sku, stages: Iterable[str], level: str) -> float:
 
 
 def blocking(sku: Sku, stage: str) -> bool:
-    """Returns whether a FAIL of this stage ends the run: nothing more is burnt on a node that is broken already."""
+    """Returns whether a FAIL of this stage ends the run, so that a broken node gets no further burn."""
     return sku.stage(stage).blocking
 
 
 def needs(sku: Sku, stage: str, level: str) -> tuple[Need, ...]:
-    """Everything that the stage must have measured at this level: the programme's part and the SKU's sensors, without
-    what the model cannot give.
-    """
+    """Everything that the stage must have measured at this level: by the programme and the SKU's sensors, except what
+    the model cannot give."""
     wanted = [need for probe, use in stage_probes(sku, stage, level).items() for need in needs_of(probe, use.require)]
     wanted += [need for each in sku.sensors if each.stage == stage for need in needs_of(each.probe, [each])]
     return tuple(need for need in wanted if level in need.requirement.levels and not _absent(need, sku))
 
 
 def requires(sku: Sku, probe: str, use: ProbeUse) -> bool:
-    """Whether the programme requires of a probe, at any level, what the model can give: then it may not be skipped."""
+    """Whether the programme requires, at any level, what the model can give of a probe: then it may not be skipped."""
     return not all(_absent(need, sku) for need in needs_of(probe, use.require))
 
 
@@ -106,7 +106,7 @@ def source_units(programme: Programme) -> dict[tuple[str, str], str]:
 
 
 def promised(need: Need) -> bool:
-    """Returns whether this is a sensor that the SKU promises, rather than work of the programme."""
+    """Returns whether this is a sensor that the SKU promises, not a requirement of the programme."""
     return isinstance(need.requirement, Sensor)
 
 

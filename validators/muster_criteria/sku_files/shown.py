@@ -1,4 +1,4 @@
-"""What a programme asks for in neutral terms, as the metrics by which a family of devices shows it.
+"""Replaces the neutral terms of a programme with the metrics by which a family of devices shows them.
 
 A programme's probe has ``shows: [memory_repair, …]``, and a family ``shows: {PROBE: {memory_repair: [requirements]}}``.
 """
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 Shows = Mapping[str, Mapping[str, list[Any]]]
-"""By probe and term, the requirements that stand for the term."""
+"""By probe and term, the requirements that replace the term."""
 
 
 def with_shown(programme: dict[str, Any], shows: Shows) -> dict[str, Any]:
-    """The programme, as read from its file, with requirements in place of terms.
+    """The programme, as read from its file, with terms replaced by requirements.
 
     A term that no family shows is required under its own name, which nothing measures: the stage cannot pass.
     """
@@ -26,7 +26,7 @@ def with_shown(programme: dict[str, Any], shows: Shows) -> dict[str, Any]:
 
 
 def both(one: Shows, other: object) -> dict[str, dict[str, list[Any]]]:
-    """What two families show together. Raises ValueError if ``other`` is no such map."""
+    """The combined terms of two families. Raises ValueError if ``other`` is no such map."""
     found = {probe: dict(terms) for probe, terms in one.items()}
     if not isinstance(other, dict) or not all(isinstance(terms, dict) for terms in other.values()):
         raise ValueError("shows is not a map of probes to maps of terms")

@@ -50,7 +50,7 @@ def list_skus(search: Sequence[Path] = ()) -> list[str]:
 
 
 def find_sku(name: str, search: Sequence[Path]) -> Path:
-    """The file of a SKU, ``search`` first. Raises SkuError that lists those there are and suggests the nearest."""
+    """The file of a SKU, ``search`` first. Raises SkuError that lists the known SKUs and suggests the nearest."""
     known = list_skus(search)
     if name not in known:
         near = difflib.get_close_matches(name[:NAME_MAX], known, n=1, cutoff=0.5)
@@ -60,7 +60,7 @@ def find_sku(name: str, search: Sequence[Path]) -> Path:
 
 
 def changed(search: Sequence[Path] = ()) -> tuple[tuple[str, int], ...]:
-    """Every file that a SKU may be made of, each with the time (ns) of its last change: a key for a cache of SKUs."""
+    """Every file that may belong to a SKU, with the time (ns) of its last change: a key for a cache of SKUs."""
     files = (path for folder in _folders(search) for where in ("*.yaml", "*/*.yaml") for path in folder.glob(where))
     return tuple((str(path), _changed_at(path)) for path in files)
 
@@ -73,7 +73,7 @@ def _changed_at(path: Path) -> int:
 
 
 def load_sku(name: str, search: Sequence[Path] = ()) -> Sku:
-    """Load a SKU by name and check it wholly. Raises SkuError, in one sentence, for the first thing that is wrong."""
+    """Loads a SKU by name and checks all of it. Raises SkuError, in one sentence, for the first problem."""
     path = find_sku(name, search)
     sku, problems = read_sku(path, search)
     if sku is not None and not problems:
@@ -85,7 +85,7 @@ def load_sku(name: str, search: Sequence[Path] = ()) -> Sku:
 
 
 def current_sku(name: str, search: tuple[Path, ...]) -> Sku:
-    """A SKU as its files are now; only changed ones are read again: servers ask for months. Raises SkuError."""
+    """A SKU as its files are now, for long-running servers; reads only changed ones again. Raises SkuError."""
     return _as_changed(name, search, changed(search))
 
 
@@ -110,7 +110,7 @@ def read_sku(path: Path, search: Sequence[Path]) -> tuple[Sku | None, list[Probl
 
 
 class _Refused(Exception):
-    """What is wrong with the form of a SKU file, or of one that it names."""
+    """The form of a SKU file, or of a file that it names, is wrong."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*problems)
@@ -119,7 +119,7 @@ class _Refused(Exception):
 
 @contextlib.contextmanager
 def _refusing(file: str, key: str = "file", code: str = "unreadable") -> Iterator[None]:
-    """Raises _Refused for whatever is wrong with what is read in the block."""
+    """Raises _Refused for any error of reading in the block."""
     try:
         yield
     except (SkuError, BadPolicy, BadCalibration, BadVersions) as error:
@@ -225,7 +225,7 @@ def _listed(raw: dict[str, Any], key: str) -> list[Any]:
 def _read_policies(named: Sequence[object], search: Sequence[Path]) -> tuple[bytes, tuple[EventPolicy, ...]]:
     """The policies for device events by name, with their bytes; ``KERNEL`` comes last. Raises BadPolicy.
 
-    The first one of a kind judges it: what a SKU names goes before what its families name.
+    The first policy for a kind judges it, so the SKU's own come before those of its families.
     """
     read, found = b"", list[EventPolicy]()
     for name in dict.fromkeys([*map(str, named), KERNEL]):
@@ -244,9 +244,9 @@ def _parsed_policy(text: bytes, where: str) -> EventPolicy:
 
 @functools.lru_cache(maxsize=128)
 def _values(text: bytes) -> bytes:
-    """The values of a file's text, pickled: each reader gets values of its own. Raises BadYaml.
+    """The values of a file's text, pickled, so that each reader gets its own copy. Raises BadYaml.
 
-    Parsing is two thirds of what loading a SKU costs, which each task of a node does.
+    Parsing takes two thirds of the time to load a SKU, which each task of a node does.
     """
     return pickle.dumps(yaml_file.load(text, YAML_BYTES_MAX))
 

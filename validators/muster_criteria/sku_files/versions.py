@@ -24,7 +24,7 @@ KIND = {
     "vbios": "gpu", "inforom_version": "gpu", "nvswitch_firmware": "nvswitch", "ib_firmware": "nic",
     "nic_firmware": "nic",
 }  # fmt: skip
-"""The kind of device that reports a part's version; all others are of the node."""
+"""The kind of device that reports a part's version; all other parts are the node's."""
 _HEX = ("vbios", "nvswitch_firmware", "cpu_microcode")
 """Parts whose numbers are hexadecimal: VBIOS 96.00.A5.00.01."""
 
@@ -46,7 +46,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
 class Allowed(Written):
-    """The allowed versions of one part. Any of the forms that are given suffices.
+    """The allowed versions of one part; any of the given forms is sufficient.
 
     ``exactly``: these. ``at_least`` and ``below``: a range. ``as_the_fleet``: those on which at least eight other nodes
     of the SKU agree. ``labels``: only devices that carry them, such as {adapter: MT4129}.
@@ -74,7 +74,7 @@ class Allowed(Written):
 
     @property
     def expected(self) -> str:
-        """The requirement as a text, without what the fleet runs."""
+        """The requirement as a text, without the fleet's versions."""
         bounds = [f"at least {self.at_least}"] * bool(self.at_least) + [f"below {self.below}"] * bool(self.below)
         return " or ".join([*self.exactly, *([" and ".join(bounds)] if bounds else [])])
 
@@ -102,8 +102,8 @@ class VersionsFile(Written):
 def compared(part: str, version: str, bound: str) -> int | None:
     """−1 if ``version`` is older than ``bound``, 0 if it is the same, 1 if newer; None if they cannot be compared.
 
-    As many words of the version count as the bound has: "28.39.1002 (MT_0000000838)". Versions that begin with
-    different texts are numbered differently: "U54 v2.10" and "2.20".
+    Only as many words of the version count as the bound has: "28.39.1002 (MT_0000000838)". Versions with different
+    leading texts are numbered differently: "U54 v2.10" and "2.20".
     """
     words = len(bound.split())
     (before, own), (before_bound, other) = _split(part, " ".join(version.split()[:words])), _split(part, bound)

@@ -1,4 +1,4 @@
-"""What the probes of a programme have to do: what one measured with other parameters is another quantity."""
+"""What the probes of a programme have to do: a measurement with other parameters is another quantity."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def work_of(programme: Mapping[str, Any], level: str) -> dict[str, str]:
-    """{"stage/probe": digest of the probe's parameters at ``level``}; ``programme``: a ``Programme`` as JSON.
-
-    What a probe measured with other parameters is another quantity.
-    """
+    """{"stage/probe": digest of the probe's parameters at ``level``}; ``programme``: a ``Programme`` as JSON."""
     return {
         f"{stage}/{probe}": _digest({name: at_level(value, level) for name, value in use["params"].items()})
         for stage, plan in programme["stages"].items()
@@ -35,8 +32,8 @@ def sku_work(sku: Sku, level: str) -> dict[str, str]:
 
 
 def other_quantities(sku: Sku, stage: str, one: Mapping[str, str], other: Mapping[str, str]) -> frozenset[str]:
-    """The metrics that the stage's probes measured with other parameters in ``one`` than in ``other``, both of
-    ``work_of``, and what the programme derives from them."""
+    """The metrics that the stage's probes measured with different parameters in ``one`` and ``other`` (both from
+    ``work_of``), and those that the programme derives from them."""
     both = one.keys() & other.keys()
     changed = [
         each for each in sku.stage(stage).probes if (key := f"{stage}/{each}") in both and one[key] != other[key]
@@ -46,14 +43,14 @@ def other_quantities(sku: Sku, stage: str, one: Mapping[str, str], other: Mappin
 
 
 def outdated(sku: Sku, file: LearnedFile) -> frozenset[str]:
-    """The metrics whose floors in a learned revision apply to nothing: they are measured with other parameters now."""
+    """The metrics whose floors in a learned revision no longer apply: they are measured with other parameters now."""
     now = sku_work(sku, file.level)
     changed = [other_quantities(sku, stage, file.work, now) for stage in sku.programme.stages]
     return frozenset(limit.metric for limit in file.limits) & frozenset[str]().union(*changed)
 
 
 def outdated_notes(sku: Sku, level: str = "") -> list[str]:
-    """A sentence for each learned revision in force, at ``level`` or any, of which some floors apply to nothing."""
+    """A sentence for each learned revision in force, at ``level`` or any, with floors that no longer apply."""
     return [
         f"{sku.name}: the learned floors of {listed(sorted(metrics))} in revision {file.revision} apply to nothing, "
         f"since other parameters measure them now: run `muster sku learn {sku.name} --level {file.level}` again"

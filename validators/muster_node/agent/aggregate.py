@@ -1,4 +1,4 @@
-"""Seconds that a device spent in each state, by the telemetry so far, in bounded memory."""
+"""Seconds that a device spent in each state, from the telemetry so far, in bounded memory."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ FROM_FACTS = {
     "ib_firmware": "nic",
     "nic_firmware": "nic",
 }
-"""Inventory facts that also belong to the environment of every result, and their names there."""
+"""Inventory facts that are also part of every result's environment, with their names there."""
 
 VERSION_MAX = 200
 """Characters of one version."""

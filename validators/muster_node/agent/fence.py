@@ -27,7 +27,7 @@ TERM_WAIT_S = 3.5
 KILL_WAIT_S = 2.0
 
 LOCK_WAIT_S = 3.0
-"""The fence is taken for one small write."""
+"""Seconds to wait for the fence, which is held for one small write only."""
 
 
 class Fenced(Exception):

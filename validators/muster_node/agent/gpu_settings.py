@@ -1,8 +1,8 @@
 """Clocks, limits and modes of GPUs: every job restores them at its end, however it ends.
 
-Our probes change no settings. Vendors' diagnostics do, and one that is killed leaves its own behind. A file next to the
-jobs keeps the settings from before the load until they are restored, so that the next job on the node restores them if
-the agent is killed as well. NVML does not report locked clocks, so these are not restored.
+Muster's own probes change no settings. Vendors' diagnostics do, and leave theirs behind if they are killed. A file next
+to the jobs keeps the settings from before the load until they are restored, so that the next job on the node can
+restore them if the agent is killed as well. NVML does not report locked clocks, so these are not restored.
 """
 
 from __future__ import annotations

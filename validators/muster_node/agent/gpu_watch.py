@@ -23,13 +23,13 @@ PAUSE_S = 0.2
 LAST_LIMIT_S = 60.0
 """For the first and the last reading: with eight GPUs that hang NVML gives up after 46 s."""
 KEPT = 1000
-"""Readings after which they come half as often: of a run of equal ones three are kept, so only an unsteady GPU has
-so many."""
+"""Number of readings after which the interval doubles: of a run of equal readings three are kept, so only an unsteady
+GPU has this many."""
 
 Sampled = Callable[[], Mapping[str, Mapping[str, float]]]
-"""Seconds in each throttle state by GPU, so far; or most of them within a minute, by cause."""
+"""Seconds in each throttle state by GPU, so far; or the most of these within a minute, by cause."""
 Inlet = Callable[[], "tuple[float | None, int]"]
-"""Median of the inlet temperatures so far (°C), and of how many readings."""
+"""(median of the inlet temperatures so far in °C, number of readings)."""
 
 
 class GpuWatch:

@@ -1,9 +1,9 @@
 """The in-use guard: is this machine in use before a load starts?
 
-What counts as use: a foreign process on a GPU, a GPU of which the processes cannot be listed, or processes that are not
-ours and take CPU time. What does not: a login that does nothing and a daemon that polls by design, which the plan names
-(both are reported, not refused), and the load average, which lags by a minute and would refuse our own next stage. Busy
-means busy in three readings in a row, so that a passing cron job refuses nothing.
+What counts as use: a foreign process on a GPU, a GPU whose processes cannot be listed, or foreign processes that take
+CPU time. What does not (reported, not refused): an idle login, and a daemon named in the plan that polls by design. The
+load average is ignored: it lags by a minute and would refuse the job's own next stage. Busy means busy in three
+readings in a row, so that a passing cron job refuses nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMM_MAX = 15
 class Use:
     """Whether the machine is in use, and sentences that name its users (or logins that do not use it).
 
-    Not ``known``: it counts as in use, since nothing shows that it is not.
+    If not ``known``, it counts as in use, since nothing shows that it is not.
     """
 
     busy: bool

@@ -20,11 +20,11 @@ from muster_node import privilege, processes
 from muster_node.processes import Process
 
 ASKING = ("dcgmi",)
-"""Programs that only ask a service of the node to work, and on SIGTERM ask it to stop: a killed one leaves it working.
-One that takes longer than the limit is left behind to do that."""
+"""Programs that only ask a service of the node to work, and on SIGTERM ask it to stop; if killed, they leave it
+working. One that takes longer than the limit is left running so that it can still do that."""
 
 END_WAIT_S = 1.0
-"""How long what an agent that is gone left behind gets to end."""
+"""Seconds that processes left by a dead agent get to end."""
 
 MARKER = "MUSTER_RUN"
 """Environment variable that every process of a job inherits; its value is unique to the run."""
@@ -47,7 +47,7 @@ def descendants(of: int, without: Callable[[Process], bool] = lambda process: Fa
 
 
 def marked(value: str) -> list[Process]:
-    """Processes whose environment carries this run's marker, as far as this user may look."""
+    """Processes whose environment carries this run's marker, as far as this user may read it."""
     needle = (f"{MARKER}={value}").encode()
     found = []
     for process in processes.table().values():
@@ -79,9 +79,9 @@ def asking(spare: set[int]) -> set[int]:
 
 
 def end_all(find: Callable[[], list[Process]], limit_s: float) -> list[str]:
-    """Ends what ``find`` gives, by SIGTERM, and after half of ``limit_s`` by SIGKILL; returns the names.
+    """Ends the processes that ``find`` returns, by SIGTERM and after half of ``limit_s`` by SIGKILL; returns the names.
 
-    Looks again until nothing is left (what is ended may have been forking), ``limit_s`` seconds at most.
+    Searches again until nothing is left (a process may fork while it is ended), for at most ``limit_s`` seconds.
     """
     names: dict[int, str] = {}
     begun = time.monotonic()

@@ -16,7 +16,7 @@ NOTE_MAX = 500
 def encode(result: Result, limit: int = RESULT_BYTES_MAX) -> bytes:
     """The result as JSON of at most ``limit`` bytes. What does not fit is dropped, and a note lists it.
 
-    Space is dealt out evenly: a probe that measured little loses nothing to one that flooded.
+    Space is shared evenly: a probe with few measurements loses nothing to one with very many.
     """
     result = dataclasses.replace(result, notes=_capped_notes(result.notes))
     data = result.to_json().encode()
@@ -45,7 +45,7 @@ def _size(entry: Any) -> int:
 
 
 def _fit(groups: dict[str, list[Measurement]], room: int) -> tuple[list[Measurement], list[str]]:
-    """The entries of each group that fit into an even share of ``room`` bytes; what small groups leave, others use."""
+    """The entries of each group that fit into an even share of ``room`` bytes; groups may use what small ones leave."""
     sizes = {name: sum(_size(entry) for entry in entries) for name, entries in groups.items()}
     shares: dict[str, int] = {}
     left, waiting = max(room, 0), sorted(groups, key=lambda name: sizes[name])

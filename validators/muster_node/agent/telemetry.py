@@ -1,7 +1,8 @@
-"""Telemetry while probes run: reads every sensor once a second, streams the readings to a file, of a long job fewer.
+"""Telemetry while probes run: reads every sensor once a second and streams the readings, of a long job fewer, to a
+file.
 
-Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full
-disk ends the file alone.
+Nothing here may stop a run: a sensor that raises is noted, one that hangs loses only its series, a full disk ends the
+file alone.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class _HashedFile(io.RawIOBase):
 class Recorder:
     """Takes readings: streams them to ``path``, and keeps what its other methods need. Thread-safe.
 
-    ``hold_max_s`` is for how long a state is taken to hold without a new reading. ``lasts_s``: how long the job may
-    take; of the readings of a long one, so many go to the file that it stays within its limit to the end.
+    ``hold_max_s``: how long a state is assumed to hold without a new reading. ``lasts_s``: how long the job may take;
+    for a long job, only as many readings are written as keep the file within its limit to the end.
     """
 
     def __init__(self, path: pathlib.Path, hold_max_s: float, lasts_s: float = 0.0) -> None:
@@ -115,17 +116,17 @@ class Recorder:
                 self._write(t, lines)
 
     def throttled(self, until: float) -> dict[str, dict[str, float]]:
-        """Seconds of each device by what throttled it until then (epoch seconds), as far as readings tell."""
+        """Seconds of each device by throttle reason, up to ``until`` (epoch seconds), as far as readings show."""
         with self._lock:
             return {device: kept.seconds_until(until, self._hold_max_s) for device, kept in self._throttled.items()}
 
     def peaks(self) -> dict[str, dict[str, float]]:
-        """Most seconds of each device within a minute by what throttled it, as far as readings tell."""
+        """Most seconds of each device within a minute by throttle reason, as far as readings show."""
         with self._lock:
             return {device: dict(kept.peaks) for device, kept in self._throttled.items()}
 
     def inlet(self) -> tuple[float | None, int]:
-        """Median of the inlet temperatures so far (°C), None without any, and of how many readings."""
+        """(median of the inlet temperatures so far in °C, None without any; number of readings)."""
         with self._lock:
             return statistics.median_low(self._inlet) if self._inlet else None, len(self._inlet)
 

@@ -1,4 +1,4 @@
-"""XIDs while a job runs, where the kernel log cannot be read: entries of ``device_events``, which then sees none."""
+"""XIDs while a job runs, if the kernel log cannot be read: entries of ``device_events``, which then has none."""
 
 from __future__ import annotations
 

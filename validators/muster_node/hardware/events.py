@@ -29,9 +29,9 @@ FORMS_MAX = 100
 class DeviceEvent:
     """One message, or ``count`` messages with the same text.
 
-    ``kind``: the vendor's name for messages with such codes, as "xid"; ``part``: the device where the message names it,
-    "" where its PCI address says which; ``at``: the first one's seconds since boot; ``last``: the last one's, None for
-    one message. ``form``: what texts have in common that mean the same, "" where that is the text without its numbers.
+    ``kind``: the vendor's name for messages with such codes, as "xid"; ``part``: the device if the message names it, ""
+    if only its PCI address does; ``at``: seconds since boot of the first message; ``last``: of the last, None for one
+    message. ``form``: what texts of one meaning have in common, "" if that is the text without its numbers.
     """
 
     kind: str
@@ -59,7 +59,7 @@ def normal_pci(address: str) -> str:
 
 
 def by_pci(inventory: Iterable[Fact]) -> dict[str, str]:
-    """Device by PCI address ({"0000:1b:00": "gpu3"}) of the GPUs that answer; one that two claim names neither."""
+    """{PCI address: device} ({"0000:1b:00": "gpu3"}) of the GPUs that answer; one that two claim is left out."""
     claimed = [(normal_pci(fact.text), fact.device) for fact in inventory if fact.name == "pci_address" and fact.text]
     times = collections.Counter(address for address, _ in claimed)
     return {address: device for address, device in claimed if times[address] == 1}
@@ -94,10 +94,10 @@ def shape_of(text: str) -> str:
 
 
 def folded(events: Iterable[DeviceEvent], texts: int = TEXTS_MAX, forms: int = FORMS_MAX) -> list[DeviceEvent]:
-    """Messages with the same text of the same device as one event, and beyond ``texts`` of one code on one device those
-    of the same form: what the controller decides by differs between forms.
+    """Merges messages with the same text on one device and, beyond ``texts`` of one code on one device, those of the
+    same form: the controller decides by what differs between forms.
 
-    The counts add up to the number of messages, but for those of more than ``forms`` forms, which are left out.
+    The counts add up to the number of messages, except for those beyond ``forms`` forms, which are left out.
     """
     kept: dict[tuple[str, int, str], tuple[dict[str, DeviceEvent], dict[str, str]]] = {}
     for event in events:

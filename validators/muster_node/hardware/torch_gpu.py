@@ -100,7 +100,7 @@ class CudaCompute(Compute):
         return torch.mm(a, b)
 
     def host_buffer(self, elements: int) -> Any:
-        """Page-locked memory of the GPU's own NUMA node: what lies behind the other socket is slower to reach."""
+        """Page-locked memory of the GPU's own NUMA node: memory behind the other socket is slower to reach."""
         with _running_on(self._near()):
             return self._torch.empty(elements, dtype=self._torch.int64, pin_memory=True)
 
@@ -164,7 +164,7 @@ class _PaceSampler:
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[list[Pace]]:
-        """The readings that were begun and finished within the block."""
+        """The readings that began and ended within the block."""
         taken: list[Pace] = []
         with self._lock:
             self._taken = taken

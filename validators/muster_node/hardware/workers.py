@@ -25,7 +25,7 @@ class StartAborted(Exception):
 
 
 class StartSignal:
-    """A barrier that a worker may leave: those that have ended are not waited for, nor for ever those that hang."""
+    """A barrier that workers may leave: it does not wait for ended workers, nor forever for those that hang."""
 
     def __init__(self, workers: int, limit_s: float) -> None:
         self._condition = threading.Condition()
@@ -110,17 +110,16 @@ class Threads:
         return any(thread.is_alive() for thread in self._threads)
 
     def overdue(self, late_s: float) -> bool:
-        """Whether the rest has run ``late_s`` longer than the first that did its work, and at least twice as long, but
-        for ``takes_s``, which all take alike; or ``late_s`` longer than that from the latest start: the others may have
-        failed, or there are none. A probe's own time limit leaves less than twice ``takes_s``.
-        """
+        """Whether the rest hangs: it has run ``late_s`` longer than the first that did its work, and twice as long (not
+        counting ``takes_s``, which all take); or ``late_s`` longer than ``takes_s`` from the latest start, since the
+        others may have failed. A probe's own time limit leaves less than twice ``takes_s``."""
         now, first, takes_s = time.monotonic(), min(self._done_at, default=math.inf), self._takes_s or 0.0
         if self._takes_s is not None and now - self._begun > self._start_limit_s + takes_s + late_s:
             return True
         return now - first > max(late_s, first - self._begun - takes_s)
 
     def join(self) -> None:
-        """Wait a moment for one that is still at work."""
+        """Waits a moment for a worker that is still running."""
         next((thread for thread in self._threads if thread.is_alive()), self._threads[0]).join(_JOIN_S)
 
     def results(self) -> list[Any]:

@@ -50,9 +50,9 @@ Burns = Optional["Future[list[HostBurn]]"]
 
 @dataclasses.dataclass(frozen=True)
 class HostBurn:
-    """One CPU's burn: GFLOPS window by window, each with a check of memory, and words and products that were wrong.
+    """One CPU's burn: GFLOPS window by window, each with a check of memory; number of wrong words and products.
 
-    ``first``: the digest of its first product, which has the operands of every other CPU's.
+    ``first``: the digest of its first product, whose operands are the same on every CPU.
     """
 
     rates: list[float]

@@ -126,7 +126,7 @@ def release(key: RunKey, reason: str) -> list[str]:
 
     A node still in flight goes back to registered (or qualified), which a block's members are until they are admitted;
     one in revalidation waits there for the next. A run without a verdict is closed as INCONCLUSIVE. Harmless when
-    nothing is lease.
+    nothing is leased.
     """
     with writing() as session:
         query = select(LeaseRow).where(

@@ -1,4 +1,4 @@
-"""Who holds a block's steps up, and why, where counters say so."""
+"""Names the stragglers of a block's training and, where counters show it, why they are slow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from muster_criteria.model import Observation
 from muster_criteria.words import figure, listed
 
 SLOW_GEMM = 0.97
-"""A device whose own products reach less than this share of the others' is slow by itself. Chosen here, between the
-spread of healthy GPUs of a node (up to 5 %, stas00/ml-engineering) and the excess that is called a straggler."""
+"""Share of the other members' median product rate below which a device is slow by itself. Chosen here, between the
+spread of healthy GPUs of a node (up to 5 %, stas00/ml-engineering) and the excess that makes a straggler."""
 SLOW_CLOCK = 0.97
-"""A device whose clock in a step is below this share of the others' is slow for it. Chosen here, as ``SLOW_GEMM``."""
+"""Share of the others' median clock in a step below which a device is slow for its clock. Chosen here, as
+``SLOW_GEMM``."""
 
 
 def stragglers(members: Sequence[Member]) -> Iterator[tuple[Member, str, str, str]]:
@@ -51,7 +52,7 @@ def cause(member: Member, device: str, members: Sequence[Member]) -> str:
 
 
 def _of_others(member: Member, device: str, members: Sequence[Member], metric: str) -> float | None:
-    """A metric of the training on a device as a share of the median of all other members' devices."""
+    """A device's training metric (for "node" the lowest) as a share of the median of all other members' devices."""
 
     def rates(of: Member, only: str) -> list[float]:
         return [

@@ -12,14 +12,15 @@ from muster_criteria.words import figure, listed, number
 
 
 class Figures:
-    """Figures of a block's training, by metric and labels. Those of all together are the same on every member."""
+    """Looks up figures of a block's training by metric and labels. The block's own figures are the same on each
+    member."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = members
         self.simulated = any(member.simulated for member in members)
 
     def rows(self, metric: str, device: str = "node", **labels: str) -> list[tuple[str, Observation]]:
-        """(member, row) of each that has a value. ``device`` "" stands for all but "node"."""
+        """(member, row) for each row with a value. ``device`` "" matches every device except "node"."""
         return [
             (member.name, each) for member in self.members for each in member.observations
             if (each.probe, each.metric) == (TRAINING, metric) and each.value is not None
@@ -32,30 +33,30 @@ class Figures:
         return [each.value for _, each in self.rows(metric, device, **labels) if each.value is not None]
 
     def value(self, metric: str, **labels: str) -> float | None:
-        """The median over members; None where none has it."""
+        """The median over members; None if no member has a value."""
         found = self.values(metric, **labels)
         return statistics.median(found) if found else None
 
     def text(self, metric: str) -> str:
-        """The first text of a metric, "" without any."""
+        """The first text of a metric, "" if there is none."""
         return next(
             (each.text for member in self.members for each in member.observations
              if each.metric == metric and each.text), ""
         )  # fmt: skip
 
     def notes(self, metric: str) -> list[str]:
-        """Notes of rows of a node without a value, or with 0."""
+        """Notes of the "node" rows whose value is missing or 0."""
         return [
             each.note for member in self.members for each in member.observations
             if each.metric == metric and each.device == "node" and each.note and not each.value
         ]  # fmt: skip
 
     def devices(self) -> float:
-        """Ranks of all members."""
+        """Number of ranks of all members."""
         return sum(self.values("training_devices"))
 
     def together(self) -> float | None:
-        """Tokens a second of the block."""
+        """Tokens per second of the block."""
         return self.value("tokens_per_s", scope="block")
 
 

@@ -13,7 +13,7 @@ from muster_criteria.devices import natural
 from muster_criteria.words import figure, listed
 
 OTHERS_MIN = 4
-"""Members from which on each has three others to be compared with."""
+"""Fewest members for which each has three others to be compared with."""
 TITAN = "torchtitan, benchmarks/llama3_h100_202412"
 BRIDGE = "NVIDIA Megatron-Bridge performance summary 25.11"
 CVS = "ROCm CVS floors"
@@ -25,12 +25,12 @@ FIGURES = (
     ("gb200", f"Llama 3 8B fp8 on 8 GB200: 1,622 TFLOPS a GPU ({BRIDGE})"),
     ("mi300x", f"Llama 3.3 70B by MaxText: at least 260 to 300 TFLOPS a GPU ({CVS})"),
 )  # fmt: skip
-"""Figures of trainings that others published, by the SKU whose name begins so."""
+"""Published training figures, each with a prefix of the SKUs' names that it is for."""
 MANY = "MFU of large jobs: 38 to 43 % (Llama 3 405B, arXiv:2407.21783), 55 % on 12,288 GPUs (MegaScale)"
 
 
 def training_of(members: Sequence[Member], compared: Comparisons) -> Training | None:
-    """The table; None for members of which none trained."""
+    """The training table of a block; None if no member trained."""
     trained = [member for member in members if any(each.probe == TRAINING for each in member.observations)]
     if not trained:
         return None
@@ -56,7 +56,7 @@ def training_of(members: Sequence[Member], compared: Comparisons) -> Training | 
 
 
 def inputs_of(figures: Figures, compared: Comparisons) -> Inputs:
-    """What the forecast is made from: measured here, else in an earlier block, else assumed."""
+    """The inputs of the forecast: measured in this block, else in an earlier one, else assumed."""
     host = ", on simulated nodes" if figures.simulated else ""
     save, restart = figures.value("checkpoint_save", stat="p50"), figures.value("fault_restart")
     earlier = compared.earlier.get("checkpoint_save")
@@ -74,7 +74,7 @@ def inputs_of(figures: Figures, compared: Comparisons) -> Inputs:
 
 
 def _with_load(restart: Input, figures: Figures, compared: Comparisons) -> Input:
-    """The model of a fault run is small whatever the block trains, so the load of the block's own is added."""
+    """Adds the time to load the block's own checkpoint: a fault run trains a small model, whatever the block trains."""
     load, of = figures.value("checkpoint_load", stat="p50"), "this block"
     if load is None and "checkpoint_load" in compared.earlier:
         load, blocks = compared.earlier["checkpoint_load"]
@@ -134,6 +134,6 @@ def _not_covered(figures: Figures, members: Sequence[Member], trained: Sequence[
 
 
 def _published(sku: str) -> tuple[str, ...]:
-    """Sentences about hardware of this SKU; none for CPUs. A published best is no limit."""
+    """Sentences with published figures for the hardware of this SKU; none for CPUs. They are no limits."""
     found = tuple(sentence for model, sentence in FIGURES if sku.startswith(model))
     return (*found, MANY) if found else ()

@@ -1,4 +1,4 @@
-"""The values of a block's training table. Seconds, unless a name says otherwise."""
+"""Data classes of a block's training table. Times are in seconds unless a name says otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster_criteria.model import Finding, Observation
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One node of the block: what was judged of it."""
+    """One node of the block, with its judged observations and its findings."""
 
     name: str
     sku: str
@@ -24,8 +24,8 @@ class Member:
 class Comparisons:
     """What a block's own figures are compared with.
 
-    ``earlier``: by figure, the median of earlier blocks with the same recipe and how many they are. ``rate``: failures
-    of a node a day; ``restart``: seconds from an earlier fault run, where this block had none. ``differences``: a
+    ``earlier``: by figure, (median of earlier blocks with the same recipe, number of these blocks). ``rate``: failures
+    per node and day; ``restart``: seconds from an earlier fault run, used if this block had none. ``differences``: one
     sentence for each version in which the members differ.
     """
 
@@ -38,7 +38,7 @@ class Comparisons:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One figure: its gate, whether it is met (None: it has none), what it is compared with, and how it is counted."""
+    """One figure, its gate, whether it is met (None: no gate), its comparison, and a note on how it was counted."""
 
     what: str
     value: str
@@ -50,7 +50,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """What a step of one rank goes into; None where it was not measured. ``why``: a straggler's cause, else ""."""
+    """Seconds of one rank's step by part, None if not measured. ``why``: a straggler's cause, else ""."""
 
     node: str
     device: str

@@ -1,7 +1,7 @@
 """Cables that contradict those of the nodes around them: a rail on another switch, or rails swapped.
 
-The pairs of such a node run between the switches that it really is on, so that nothing they show is charged to a wrong
-part; whether the cable or the plan is wrong, a person decides.
+Pairs of such a node are attributed to the switches that it is really connected to, so no wrong part is charged; a
+person decides whether the cable or the plan is wrong.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def switches(links: Mapping[str, Link], rails: Sequence[str]) -> tuple[str, ...]
 
 
 def miscabled_rails(on: Mapping[str, Mapping[str, Link]], rails: Sequence[str]) -> tuple[Miscabled, ...]:
-    """Rails of a few nodes on another switch than ``OTHERS_MIN`` others with which they share most switches.
+    """Rails on another switch than those of ``OTHERS_MIN`` nodes that otherwise share most switches with the node.
 
-    A rail on which such others differ among themselves has no switch of its own.
+    A rail on which those nodes differ among themselves is not judged.
     """
     groups = {node: switches(links, rails) for node, links in on.items()}
     usual = [group for group, nodes in Counter(groups.values()).items() if nodes >= OTHERS_MIN]

@@ -1,4 +1,4 @@
-"""What crosses to the nodes of a round and back: parameters of both sides of each pair, and their figures as cells."""
+"""Parameters for both sides of each pair of a round, and the figures that they return as cells."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GPU = re.compile(r"gpu[0-9]{1,3}")
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """One rail's port on a node: its address, and where known its interface, RDMA device and nearest GPU.
+    """One rail's port on a node: its address and, if known, its interface, RDMA device and nearest GPU.
 
-    Without an address it is the one by which the two nodes of a pair have met: what a name means differs by node.
-    ``named``: ``gpu`` is the number of its slot; else its place among the node's GPUs that answer.
+    Without an address, the address by which the two nodes have met is used: a name's address differs by node.
+    ``named``: ``gpu`` is a slot number; else it is a place among the node's GPUs that answer.
     """
 
     address: str = ""
@@ -35,7 +35,7 @@ class Port:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """How the others reach a node: its management address, and its ports in order of the rails."""
+    """How the others reach a node: its management address, and its ports in the order of the rails."""
 
     address: str
     ports: tuple[Port, ...]
@@ -74,7 +74,7 @@ def pair_params(
 
 
 def _apart(place: Place) -> bool:
-    """Whether each rail has a GPU of its own: over another rail's NIC, a GPU of both tells nothing of either NIC."""
+    """Whether each rail has a GPU of its own: a GPU that two rails share shows nothing of either NIC when crossed."""
     gpus = [port.gpu for port in place.ports]
     return len(set(gpus)) == len(gpus)
 
@@ -90,10 +90,10 @@ def _rails(topology: Topology, name: str, own: Place, other: Place) -> list[dict
 
 
 def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequence[Measured] | None]) -> RoundResult:
-    """The cells of a round. ``returned``: each node's measurements, None for one that returned nothing.
+    """The cells of a round. ``returned``: each node's measurements, None for a node that returned nothing.
 
-    A pair of which one node returned nothing is not measured, nor is one that was measured with another backend than
-    most pairs: it is software that one of the two lacks. What arrived at either node counts, the lower of both.
+    A pair counts as not measured if one node returned nothing, or if its backend is not the one of most pairs: then one
+    of the two lacks software. The lower of the rates that arrived at both nodes counts.
     """
     shape = (len(plan.pairs), len(topology.rails))
     flows = {ALONE: plan.variants, TOGETHER: plan.variants, CROSSED: 1, HOST_TCP: 1}
@@ -140,8 +140,8 @@ def round_result(topology: Topology, plan: Round, returned: Mapping[str, Sequenc
 
 
 def untried(figures: Iterable[Measured]) -> dict[tuple[str, str], str]:
-    """{(rail, mode): why} of what was not tried over any flow, alone or with all rails at once: a NIC that is gone has
-    no rate, not even 0. ``figures``: one node's of a round."""
+    """{(rail, mode): why} for rails over which nothing was tried in any flow, alone or with all rails at once: a NIC
+    that is gone has no rate, not even 0. ``figures``: one node's of a round."""
     rates = [row for row in figures if row.metric == "pair_bandwidth" and row.labels.get("mode") in (ALONE, TOGETHER)]
     by_flow = [((row.labels.get("rail", ""), row.labels["mode"]), row) for row in rates]
     tried = {at for at, row in by_flow if row.value is not None}

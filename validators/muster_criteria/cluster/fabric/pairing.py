@@ -1,10 +1,10 @@
 """The first rounds: partners on the same leaf, on another leaf of the pod, and in another pod.
 
-Between leaves the pairs follow a circle schedule of *leaves*, transposed: the nodes of a leaf that have slot s follow
-the schedule's round s. One round of tests then covers as many leaf pairs as a circle schedule of nodes does in as many
-rounds as a leaf has nodes: all of them where a leaf has at least as many nodes as there are other leaves. Without
-leaves, these are three rounds of the plain circle schedule. In no two of the rounds does a node meet the same partner,
-as far as the numbers allow.
+Between leaves the pairs follow a circle schedule of *leaves*, transposed: nodes in slot s of their leaf follow round s
+of the schedule. One round of tests thus covers as many pairs of leaves as a circle schedule of nodes does in as many
+rounds as a leaf has nodes: all of them, if a leaf has at least as many nodes as there are other leaves. Without leaves,
+these are three rounds of the plain circle schedule. No node meets the same partner in two rounds, as far as the numbers
+allow.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Matching = list[Pair]
 ROUNDS = 3
 
 FLOWS_FAR = 2
-"""Flows over which a rail is measured between pods. There one pair is all that goes from a leaf to another one, so each
-hot spot makes a path a suspect; over one flow they were more than a leaf has nodes to confirm them in one round."""
+"""Flows over which a rail is measured between pods. Each pair of leaves has one pair of nodes there, so each hot spot
+makes a path a suspect; over one flow these were more than a leaf's nodes can confirm in one round."""
 
 
 def screening(topology: Topology, seed: int) -> tuple[Round, ...]:
@@ -83,7 +83,7 @@ def _by_leaves(topology: Topology, ranked: list[list[int]]) -> list[tuple[Kind, 
 
 
 def same_leaf(ranked: Sequence[Sequence[int]]) -> Matching:
-    """The nodes of each leaf in twos, in their order."""
+    """Pairs the nodes of each leaf in their order."""
     return [ordered(a, b) for nodes in ranked for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
 
 
@@ -141,8 +141,8 @@ def _transposed(ranked: list[list[int]], matchings: Matchings, shift: int, rotat
 
 
 def _leftover(ranked: list[list[int]], pairs: Collection[Pair], met: Collection[Pair]) -> Matching:
-    """Pairs of the nodes that have none: between leaves, then what is left of the largest within it. ``met``: pairs of
-    earlier rounds."""
+    """Pairs the nodes left without a partner: between leaves, then within the largest leaf. ``met``: pairs of earlier
+    rounds."""
     taken = {node for pair in pairs for node in pair}
     rest = [[node for node in nodes if node not in taken] for nodes in ranked]
     found = across(rest)
@@ -152,7 +152,7 @@ def _leftover(ranked: list[list[int]], pairs: Collection[Pair], met: Collection[
 
 
 def across(groups: Sequence[list[int]], most: int = sys.maxsize) -> Matching:
-    """Takes as many pairs as possible out of these groups, at most so many, always of the two largest."""
+    """Takes as many pairs as possible from these groups, at most ``most``, always from the two largest."""
     heap = [(-len(nodes), at) for at, nodes in enumerate(groups) if nodes]
     heapq.heapify(heap)
     found: Matching = []

@@ -37,10 +37,10 @@ class Member:
 
 
 def places_of(members: Sequence[Member]) -> tuple[tuple[str, ...], dict[str, Place]]:
-    """The rails that all members have, in order, and the place of each.
+    """The rails that all members have, in order, and the place of each member.
 
-    Raises BadTopology for a label that cannot be read, members whose rails differ, or one address for two nodes. Of
-    more rails than GPUs, those that name none begin with the first GPU again.
+    Raises BadTopology for a label that cannot be read, members whose rails differ, or one address for two nodes. If
+    there are more rails than GPUs, rails that name no GPU begin with the first GPU again.
     """
     labelled = [each for each in members if each.labels.get(RAILS_LABEL)]
     if not labelled:
@@ -114,11 +114,11 @@ def _is_ip(text: str) -> bool:
 def topology_of(
     members: Sequence[Member], rails: Sequence[str], places: Mapping[str, Place], files: Mapping[str, str] | None = None
 ) -> Topology:
-    """The topology of the members: by the files if there are any, else by their labels; else all on one leaf.
+    """The topology of the members: from the files if there are any, else from their labels; else all on one leaf.
 
-    ``files``: one text of topology.conf, topology.yaml or ibnetdiscover, or of each node one NODE.lldp, which is the
-    output of ``lldpctl -f keyvalue``, by file name; ``rails`` and ``places``: of ``places_of``. Raises BadTopology
-    where a file cannot be read, lacks a member, or contradicts a member's label.
+    ``files``: by file name, the text of one topology.conf, topology.yaml or ibnetdiscover output, or of NODE.lldp for
+    each node (output of ``lldpctl -f keyvalue``); ``rails`` and ``places``: from ``places_of``. Raises BadTopology if a
+    file cannot be read, lacks a member, or contradicts a member's label.
     """
     if not files:
         return from_labels({each.name: each.labels for each in members}, rails)

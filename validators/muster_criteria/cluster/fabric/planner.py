@@ -1,9 +1,9 @@
 """The next round: the three of the screening, then rounds of confirmation until no suspect is left.
 
-In a round of confirmation each suspect meets a partner that is known to be good, another one in each round and on
-another leaf where one can be had; a suspected path is measured between two other nodes of its leaves. Pairs of good
-nodes run with them, to compare the others with: as many between leaves as within. A small fleet has too few for both,
-so that all pairs of a round are of one kind there.
+In a round of confirmation each suspect meets a partner known to be good, a new one in each round and on a new leaf if
+possible; a suspected path is measured between two other nodes of its leaves. Pairs of good nodes run with them as
+references: as many between leaves as within. A small fleet has too few nodes for both, so all pairs of a round are of
+one kind there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from muster_criteria.cluster.fabric.topology import Topology
 from muster_criteria.stages import ROUNDS_MAX
 
 VARIANTS = 8
-"""Flows over which a rail is measured in a round of confirmation. With a tenth of the flows in a hot spot, seven or
-more of eight are in one at once in one cell of a million."""
+"""Flows over which a rail is measured in a round of confirmation. If a tenth of the flows are in a hot spot, seven or
+more of eight are in one in one cell of a million."""
 REFERENCES = 2 * (OTHERS_MIN + 1)
-"""Pairs of good nodes in a round of confirmation; half of its pairs at most. Of a small fleet, what suspects leave."""
+"""Pairs of good nodes in a round of confirmation, at most half of its pairs; in a small fleet, what suspects leave."""
 
 
 def next_round(
@@ -38,11 +38,11 @@ def next_round(
     short: Collection[int] = (),
     across: Collection[int] = (),
 ) -> Round | None:
-    """The round after these; None when nothing is left to find out, or after so many rounds.
+    """The next round; None if nothing is left to find out, or after ``rounds_max`` rounds.
 
-    ``variants``: flows over which a round of confirmation measures each rail. ``gone``: nodes that can be in no round
-    any more. ``short``: nodes of which a pair was not measured to its end, so that they are measured once more;
-    ``across``: those of them that need a partner on another leaf for it.
+    ``variants``: flows over which a round of confirmation measures each rail. ``gone``: nodes that can be in no further
+    round. ``short``: nodes with a pair that was not fully measured, which are measured once more; ``across``: those of
+    them that need a partner on another leaf.
     """
     first = screening(topology, seed)
     if len(results) < len(first):
@@ -57,10 +57,8 @@ def next_round(
 
 
 def _without(topology: Topology, plan: Round, results: Sequence[RoundResult], gone: frozenset[int]) -> Round:
-    """The round of the screening without them: nodes without a partner in it meet, on one leaf where they can.
-
-    Also who would have rested. The DAG takes a round without pairs for the last; this has some if two nodes are left.
-    """
+    """The round of the screening without the nodes that are gone: nodes without a partner, resting ones too, meet, on
+    one leaf if possible. The DAG ends after a round without pairs; this has some if two nodes are left."""
     pairs = [pair for pair in plan.pairs if not gone & set(pair)]
     left = sorted(set(range(len(topology.nodes))) - gone - {node for pair in pairs for node in pair})
     left.sort(key=lambda node: topology.leaf_of[node])
@@ -101,21 +99,21 @@ class _Confirmation:
         bad |= {node for each in every if each.part.kind is PartKind.SHARED for node in each.touches}
         bad |= gone
         self.good = [
-            # Last those whose own pairs broke: they may be why.
+            # Nodes whose own pairs broke come last: they may be the cause.
             sorted(self.draw.sample(members, len(members)), key=short.__contains__)
             for members in (tuple(n for n in nodes if n not in bad and n in self.met) for nodes in topology.members)
         ]
         self.slow_leaves = {each.part.a for each in every if each.part.kind in (PartKind.UPLINK, PartKind.LEAF)}
         places = sum(map(len, self.good)) + len(bad - gone)
         kept = min(REFERENCES, places // 4)
-        # Fewer than a comparison takes are compared with together with the others: suspects first.
+        # Too few references for a comparison: suspects are compared with each other too, and go first.
         self.room = places // 2 - (kept if kept >= OTHERS_MIN else 0)
         self.kinds = _kinds(topology, frozenset(self.met) - gone)
         """Which pairs can be compared with enough others of this round: within leaves (False), between them (True)."""
         self.one_kind = kept < REFERENCES
 
     def round(self, variants: int, across: Collection[int]) -> Round | None:
-        """The round; None where no pair could be made for any suspect, nor for those that were measured too seldom."""
+        """The round; None if no pair could be made for any suspect or any node that was measured too seldom."""
         suspects = self.diagnosis.suspects
         for node in self._suspected_nodes(suspects):
             self._with_good(node)
@@ -155,14 +153,14 @@ class _Confirmation:
     def _with_good(self, node: int, across: bool = False) -> None:
         """Pairs a suspect with a good node that it was not confirmed with: of its own leaf first, then of another.
 
-        ``across``: of another alone; it is to be measured at all, so that it needs no others to compare it with.
+        ``across``: only of another leaf; the node only has to be measured, so it needs no pairs to compare with.
         """
         own = self.topology.leaf_of[node]
         seen = {self.topology.leaf_of[other] for other in self.chosen[node]}
         leaves = [leaf for leaf in self._leaves(own, own not in seen, seen) if not across or leaf != own]
         wanted = [(known, leaf) for known in (self.met[node], self.chosen[node]) for leaf in leaves]
         if own in self.slow_leaves:
-            # Behind a slow uplink only partners of the own leaf show anything of the node, also those that it has met.
+            # Behind a slow uplink only partners on its own leaf show how the node is, even if it met them before.
             wanted.sort(key=lambda each: each[1] != own)
         for known, leaf in wanted:
             for other in self.good[leaf]:
@@ -170,7 +168,7 @@ class _Confirmation:
                     return
 
     def _leaves(self, own: int, own_first: bool, seen: set[int]) -> Iterator[int]:
-        """The leaves to take a partner from: those without a finding, in which none was met yet, before others."""
+        """The leaves to take a partner from: those without a finding and without an earlier partner first."""
         if own_first:
             yield own
         begin = self.draw.randrange(len(self.good))
@@ -199,7 +197,7 @@ class _Confirmation:
                         return
 
     def _references(self) -> list[tuple[int, int]]:
-        """Pairs of good nodes: half of them between leaves, or all where the others are, and where none are left."""
+        """Pairs of good nodes, of each kind that the other pairs have; between leaves if those within run out."""
         leaf = self.topology.leaf_of
         kinds = {leaf[a] != leaf[b] for a, b in self.pairs}
         free = [[node for node in nodes if node not in self.used] for nodes in self.good]
@@ -215,8 +213,8 @@ class _Confirmation:
 
 
 def _kinds(topology: Topology, nodes: Collection[int]) -> frozenset[bool]:
-    """Whether as many pairs as a comparison takes can be made within leaves (False), and between them (True); both
-    where neither can."""
+    """Kinds of pairs that are numerous enough for a comparison: within leaves (False), between them (True); both if
+    neither is."""
     sizes = [sum(node in nodes for node in members) for members in topology.members]
     within, between = sum(size // 2 for size in sizes), min(sum(sizes) // 2, sum(sizes) - max(sizes))
     enough = frozenset(kind for kind, most in ((False, within), (True, between)) if most > OTHERS_MIN)

@@ -29,11 +29,11 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Pairs of node indices, the lower first. ``references``: how many of the last pairs are of good nodes only, which
-    the others are compared with; 0 where all pairs are compared with each other.
+    """Pairs of node indices, the lower first. ``references``: how many of the last pairs consist of good nodes and
+    serve as references; 0 if all pairs are compared with each other.
 
-    ``variants``: how often each rail is measured, each time over another flow (source port or queue pair), so that
-    two flows that collided on a link once do not collide in all of them.
+    ``variants``: how often each rail is measured, each time over another flow (source port or queue pair), so that two
+    flows that collide on a link once do not collide every time.
     """
 
     number: int

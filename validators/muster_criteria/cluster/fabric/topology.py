@@ -42,9 +42,9 @@ class Miscabled:
 class Topology:
     """Nodes by index, with the index of their leaf, and of each leaf's pod.
 
-    Raises BadTopology unless names are unique and every index exists. ``known`` is false where nothing is known of
-    leaves: all nodes then form one leaf, and neither leaves nor their uplinks can be told apart from paths.
-    ``miscabled``: what of it contradicts most nodes; the nodes are where their switches say.
+    Raises BadTopology unless names are unique and every index exists. ``known`` is false if leaves are not known: all
+    nodes then form one leaf, and leaves, uplinks and paths cannot be distinguished. ``miscabled``: rails that
+    contradict most nodes; their nodes are placed by their switches.
     """
 
     nodes: tuple[str, ...]
@@ -87,7 +87,7 @@ class Topology:
 
     @property
     def paths(self) -> bool:
-        """Whether paths between leaves can be told apart at all."""
+        """Whether paths between leaves can be distinguished."""
         return self.known and len(self.leaves) > 1
 
     def loaded(self) -> tuple[str, ...]:
@@ -105,22 +105,22 @@ class Topology:
 
 
 def from_records(kept: Mapping[str, Any]) -> Topology:
-    """The topology of which ``kept`` is ``dataclasses.asdict``, after JSON."""
+    """The topology from its ``dataclasses.asdict`` after JSON."""
     fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in kept.items()}
     return Topology(**{**fields, "miscabled": tuple(Miscabled(**each) for each in kept["miscabled"])})
 
 
 def unknown(nodes: Sequence[str], rails: Sequence[str]) -> Topology:
-    """The topology of nodes of which nothing is known: one leaf, one pod."""
+    """The topology of nodes without a known place: one leaf, one pod."""
     return Topology(tuple(nodes), tuple(rails), (0,) * len(nodes), ("all nodes",), (0,), ("all nodes",), known=False)
 
 
 def from_groups(
     leaf: Mapping[str, Hashable], rails: Sequence[str], pod: Mapping[Hashable, str] | None = None
 ) -> Topology:
-    """The topology of nodes whose leaf is known; ``pod`` of each leaf, all in one pod where it is not given.
+    """The topology of nodes whose leaf is known; ``pod``: of each leaf, None for one pod.
 
-    Raises BadTopology for a leaf without a pod where others have one.
+    Raises BadTopology for a leaf without a pod if others have one.
     """
     leaves = sorted(set(leaf.values()), key=str)
     above = pod or dict.fromkeys(leaves, "all leaves")

@@ -1,8 +1,8 @@
 """Topology from what a fleet has: Slurm's topology.conf or topology.yaml, or the output of ibnetdiscover or lldpctl.
 
-Where every rail has a leaf switch of its own, nodes are on the same leaf here if they share their switch on each rail.
-A file describes a whole fleet: each function takes the names of a block's nodes, ignores what is said of others, and
-raises BadTopology that names what cannot be used, or for a node that the file lacks.
+If every rail has a leaf switch of its own, nodes are on the same leaf here if they share the switch on each rail. A
+file describes a whole fleet: each function takes the names of a block's nodes, ignores others, and raises BadTopology
+that names what cannot be used, or a node that the file lacks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBER = r"\[(\d+)\](?:\[ext \d+\])?(?:\([0-9a-f]+\))?"
 """A port; with `-g`, one of a modular switch has its number on the outside, too (rdma-core, ibnetdiscover.c)."""
 _PORT = re.compile(rf'^{_NUMBER}\s+"([SH])-([0-9a-f]+)"{_NUMBER}\s*#\s*"([^"]*)"')
 _AGGREGATION = "Aggregation Node"
-"""Ends the description of the adapter that a switch with SHARP has inside: no node's."""
+"""Ends the description of the adapter inside a switch with SHARP, which belongs to no node."""
 _LLDP = re.compile(r"^lldp\.(.+?)\.(chassis\.name|port\.ifname)=(.+)$")
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))')
 """As Slurm's own parser reads it: blanks around the sign, and quotes."""
@@ -43,7 +43,8 @@ def from_slurm(text: str, rails: Sequence[str], names: Sequence[str]) -> Topolog
 
 
 def from_slurm_yaml(text: str, rails: Sequence[str], names: Sequence[str]) -> Topology:
-    """As ``from_slurm``, of topology.yaml: of the first topology that names a node of the block, the default at first.
+    """As ``from_slurm``, of the first topology in topology.yaml that names a node of the block; the default comes
+    first.
 
     https://slurm.schedmd.com/topology.yaml.html
     """
@@ -94,7 +95,7 @@ def _by_entries(
 
 
 def _slurm_lines(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where ("line 3") and parameters of each line; a line that ends in a backslash goes on in the next."""
+    """(place such as "line 3", parameters) of each line; a trailing backslash continues a line."""
     whole, begun = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         begun = begun if whole else number
@@ -124,10 +125,10 @@ def from_ibnetdiscover(
     """Topology by channel adapters, whose description is "NODE ADAPTER".
 
     Leaf switches are those with adapters; a pod is the leaves that reach the same switches above them. ``devices``: by
-    node and rail, the adapter; no other one (a storage network's) says anything of a node's leaf then, and each node
-    has to have these. Without it, and where the file names adapters otherwise, there is one rail for each name. Nodes
-    lacking an adapter that others have belong to a leaf without it, unless one with another description may be theirs.
-    Its second port is named "ADAPTER/2", as nodes name it.
+    node and rail, the adapter; each node must have these, and others (a storage network's) are ignored. Without it, or
+    if the file names adapters differently, there is one rail for each name. Nodes without an adapter that others have
+    form a leaf without it, unless an adapter with another description may be theirs. The second port of an adapter is
+    named "ADAPTER/2", as nodes name it.
     """
     adapters, uplinks, odd = _ib_ports(text, names)
     if devices and any(set(devices[name].values()) & adapters.get(name, {}).keys() for name in names):
@@ -152,7 +153,7 @@ def from_ibnetdiscover(
 def _ib_ports(text: str, names: Sequence[str]) -> tuple[dict[str, dict[str, Link]], dict[str, set[str]], str]:
     """(switch of each adapter of each node, switches above each switch, the first description that names no node).
 
-    Such a description may be of any node; of the block's own nodes it is refused at once.
+    Such a description may belong to any node; if it belongs to one of the block, it is refused at once.
     """
     adapters: dict[str, dict[str, Link]] = defaultdict(dict)
     uplinks: dict[str, set[str]] = defaultdict(set)

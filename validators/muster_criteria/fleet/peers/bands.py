@@ -1,4 +1,4 @@
-"""What is usual among the peers of a SKU, over all slots, read from a snapshot's bytes without pandas: for pages."""
+"""The usual range among the peers of a SKU, over all slots, read from a snapshot's bytes without pandas, for pages."""
 
 from __future__ import annotations
 

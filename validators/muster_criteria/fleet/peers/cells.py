@@ -1,4 +1,4 @@
-"""Cells: what is usual for one series in one slot of one peer group, and where to look when there are too few peers."""
+"""Cells: the usual value of one series in one slot of one peer group, and where to look if there are too few peers."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Cells:
         return (series * len(self._groups) + group) * self._slots + slot + 2
 
     def usual(self, readings: Keyed) -> tuple[Numbers, Codes, npt.NDArray[np.bool_]]:
-        """The median that each reading is compared with, of how many peers it is, and whether most of these run another
-        stack; NaN, 0 and False where there are none.
+        """(median that each reading is compared with, number of its peers, whether most of these run another stack);
+        NaN, 0 and False without peers.
 
         The same slot of the peer group; else the same slot of the SKU; else any slot of the SKU.
         """
@@ -103,10 +103,10 @@ class Cells:
 
 
 def cells_of(readings: Keyed) -> pd.DataFrame:
-    """The cells that these readings make, one reading a device; those of fewer than ``PEERS_MIN`` are left out.
+    """The cells that these readings make, one reading per device; those of fewer than ``PEERS_MIN`` are left out.
 
-    A node is not its own peer: over all slots, so many must stand in others than the node that has most of them, and
-    more than it has, or the median would lie between the two.
+    A node is not its own peer: a cell over all slots needs ``PEERS_MIN`` readings from other nodes than the one with
+    most of them, and more than that node has, or the median would lie between the two.
     """
     catalogue, slots = readings.catalogue, int(readings.slot.max(initial=0)) + 3
     any_slot: Codes = np.full(len(readings), ANY_SLOT)

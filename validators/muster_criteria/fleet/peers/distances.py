@@ -1,4 +1,4 @@
-"""Distances: how far each reading is from its peers, from its siblings, and from what its device used to be.
+"""Distances: how far each reading is from its peers, from its siblings, and from its device's own past.
 
 A distance is a share, and positive where it is adverse: 0.05 is a rate 5 % too low, or a resistance 5 % too high.
 """
@@ -17,19 +17,18 @@ from muster_criteria.fleet.peers.explained import Slopes, without_given
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, firsts, medians, together
 
 MEMBERS_MIN = 2
-"""Readings of a family that make an index."""
+"""Fewest readings of a family that make an index."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Distances:
     """One element per reading, family indices included; NaN where there is nothing to compare with.
 
-    ``usual``: the peers' median, in unit; ``peers_count``: of how many; ``foreign``: most of them run another
-    stack. ``relative``: the reading relative to its
-    peers' median and then to its siblings' median (to the peers alone where siblings are too few): what a device's
-    history is kept in. ``level``: what its siblings' median is relative to the peers', the node's own level;
-    ``own_level``: what the node's history is kept in. Of peers of another stack it is unknown how far the stack
-    explains them: what rests on these is neither ``relative`` nor ``own_level``.
+    ``usual``: the peers' median, in unit, of ``peers_count`` peers; ``foreign``: most of them run another stack.
+    ``relative``: the reading over its peers' median and then over its siblings' median (over the peers' alone with too
+    few siblings); a device's history consists of these. ``level``: the siblings' median over the peers', the node's own
+    level; ``own_level``: what the node's history consists of. How much of a distance from peers of another stack is due
+    to the stack is unknown, so neither ``relative`` nor ``own_level`` uses such distances.
     """
 
     readings: Keyed
@@ -45,9 +44,9 @@ class Distances:
 
 
 def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
-    """Compare readings with their peers' cells and with each other; see ``Distances``.
+    """Compares readings with their peers' cells and with each other; see ``Distances``.
 
-    Indices are judged too, and what only explains others is not: it is left out.
+    Indices are judged too; readings that only explain others are left out.
     """
     usual, count, foreign = cells.usual(readings)
     ratio = readings.value / usual
@@ -63,7 +62,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
         foreign = np.concatenate([foreign, more_foreign])
     ratio = readings.value / usual
     all_foreign = _all_foreign(readings, foreign, np.isfinite(ratio))
-    # Where all siblings are compared with another stack, what the stack explains cancels between them.
+    # Where all siblings are compared with another stack, the effect of the stack cancels between them.
     apart = foreign & ~all_foreign
     level, siblings_count = _levels(readings, np.where(apart, np.nan, ratio))
     enough = (siblings_count >= SIBLINGS_MIN) & (level > 0.0)
@@ -86,7 +85,7 @@ def distances(readings: Keyed, cells: Cells, slopes: Slopes) -> Distances:
 
 
 def _levels(readings: Keyed, ratio: Numbers) -> tuple[Numbers, Codes]:
-    """The median ratio over the devices of the reading's node, and how many they are; repeats count once."""
+    """(median ratio over the devices of the reading's node, number of these devices); repeats count once."""
     of, size = readings.siblings_of, readings.visits * len(readings.catalogue)
     if not readings.repeated:
         level, count = medians(ratio, of, size)
@@ -109,10 +108,10 @@ def _all_foreign(
 
 
 def own_changes(change: Numbers, siblings_of: Codes) -> tuple[Numbers, Numbers]:
-    """Returns (each device's change since its past less its siblings' shared change, that change; 1 for too few).
+    """Returns (each device's change since its past over its siblings' shared change; the shared one, 1 for too few).
 
-    ``change``: today's relative reading over that of the past. Where healthy devices differ widely, one that worsens
-    moves the median of its node's readings by as much as half of its own change; the median of their changes stays.
+    ``change``: today's relative reading over the past one. Where healthy devices differ widely, one that worsens moves
+    the median of its node's readings by up to half of its own change; the median of their changes stays.
     """
     common, count = medians(change, siblings_of, int(siblings_of.max(initial=-1)) + 1)
     shared = np.where((count >= SIBLINGS_MIN) & (common > 0.0), common, 1.0)[siblings_of]

@@ -1,8 +1,8 @@
 """Removes from a family's index what another metric of the same device explains: a hotter part runs slower.
 
-Inlet, place in the rack and cooling move the clock of healthy parts as they move their temperature, so at a given
-temperature healthy parts differ less. A part that is cooled badly is found by its thermal resistance; one that is slow
-for its temperature is slow. The slope is estimated from the fleet: no physics is assumed but that it is a line.
+Inlet, place in the rack and cooling move the clock of healthy parts along with their temperature, so at a given
+temperature healthy parts differ less. Bad cooling of a part is found by its thermal resistance; a part that is slow for
+its temperature is slow. The slope is estimated from the fleet, and assumed to be constant: a line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from scipy.stats import median_abs_deviation
 from muster_criteria.fleet.series.keyed import Codes, Keyed, Numbers, Places, medians, numbered, together
 
 COLUMNS = ("sku", "kind", "metric", "slope")
-"""``metric``: of the index without what is explained. ``slope``: change of the index by change of what explains it,
-both relative to the peers' median."""
+"""``metric``: name of the index without the explained part. ``slope``: change of the index per change of the explaining
+metric, both relative to the peers' median."""
 
 Slopes = Mapping[tuple[str, str, str], float]
 """By SKU, kind and metric."""
@@ -51,7 +51,7 @@ def estimated_slopes(indices: Keyed, readings: Keyed, ratio: Numbers) -> pd.Data
 
 
 def without_given(indices: Keyed, readings: Keyed, ratio: Numbers, slopes: Slopes) -> Keyed:
-    """Readings of each index without what is explained; none where that was not measured or no slope is known.
+    """Readings of each index without the explained part; none if that was not measured or no slope is known.
 
     ``ratio``: of each of ``readings`` to its peers' median. Of repeats, the median explains.
     """
@@ -67,13 +67,13 @@ def without_given(indices: Keyed, readings: Keyed, ratio: Numbers, slopes: Slope
 
 
 def _pairs(indices: Keyed) -> list[tuple[int, int]]:
-    """Numbers of (an index, the same without what is explained)."""
+    """(number of an index, number of the same index without the explained part)."""
     number = {each.comparison.family: at for at, each in enumerate(indices.catalogue) if each.index and not each.given}
     return [(number[each.comparison.family], at) for at, each in enumerate(indices.catalogue) if each.given]
 
 
 def _explaining(indices: Keyed, readings: Keyed, ratio: Numbers, at: int) -> Numbers:
-    """Returns the distance from peers of the metric that explains series ``at``, by index; NaN where not measured."""
+    """Returns, by index, the distance from peers of the metric that explains series ``at``; NaN if not measured."""
     comparison = indices.catalogue[at].comparison
     explaining = [each.key[:2] == (comparison.device, comparison.given) for each in readings.catalogue]
     rows = np.flatnonzero(np.array(explaining or [False])[readings.series])

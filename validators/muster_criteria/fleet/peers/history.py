@@ -1,7 +1,7 @@
-"""History: what a device was like at its earlier visits, relative to its siblings on the same day.
+"""History: a device's readings at its earlier visits, relative to its siblings on the same day.
 
-Relative to siblings, what the whole node felt that day (inlet, load, driver) cancels. The node's own level is kept
-with it, so that a node whose devices all slow down together is seen too.
+Relative to siblings, effects on the whole node that day (inlet, load, driver) cancel. The node's own level is kept too,
+so that a node whose devices all slow down together is found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VISIT_COLUMNS = tuple(f"v{number}" for number in range(VISITS_MAX))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
-    """The past of some readings' owners: the median over earlier visits (NaN: unknown), and their number."""
+    """The past of each reading's device or node: the median over earlier visits (NaN: unknown), and their number."""
 
     median: Numbers
     visits: Codes
@@ -59,7 +59,7 @@ class History:
         return History(self.series[self.series["node"] == node].reset_index(drop=True))
 
     def of_nodes(self, nodes: Sequence[str]) -> History:
-        """The history of these nodes alone, without the names of others; the rows of a node stay in order."""
+        """The history of these nodes alone, without other nodes' names; the rows of a node stay in order."""
         names = self._categories["node"].categories
         wanted = np.unique(names.get_indexer(list(nodes)))
         wanted = wanted[wanted >= 0]
@@ -136,7 +136,7 @@ class History:
 
 
 def build_history(readings: pd.DataFrame, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> History:
-    """The history that these earlier readings make: all visits before the one to be judged; repeats count once."""
+    """The history from these earlier readings: all visits before the one to be judged; repeats count once."""
     fleet = keyed(readings, comparisons, by_day=True)
     measured = distances(fleet, snapshot.lookup, snapshot.slope_of)
     of = measured.readings

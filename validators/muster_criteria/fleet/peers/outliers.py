@@ -21,14 +21,15 @@ from muster_criteria.fleet.series.weight import within_weight
 
 SCALES = ("rule", "sku", *SERIES, "scale", "size")
 """``scale``: 1.4826 × MAD of the rule's distances over all devices of the SKU, as a share; never below its floor.
-``size``: of how many distances."""
+``size``: number of these distances."""
 TAILS = ("rule", "repeats", "sku", "kind", "metric", "size", *(f"q{at}" for at in range(len(PROBABILITIES))))
-"""Distances in scales that healthy devices exceed with each of ``tails.PROBABILITIES``, pooled over a metric's labels,
-or over all metrics of a kind (``metric`` empty) for those with too few. ``repeats`` 2: the milder of two visits."""
+"""Distances, in scales, that healthy devices exceed with each of ``tails.PROBABILITIES``, pooled over a metric's
+labels; metrics with too few values use the pool of all metrics of a kind (``metric`` empty). ``repeats`` 2: the milder
+of two visits."""
 
 GAUSSIAN_MAD = 1.4826
 DRIFT_VISITS = 4
-"""Latest visits of each device from which its distances from its own past are estimated."""
+"""Number of each device's latest visits from which its distances from its own past are estimated."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class Estimated:
     """Figures estimated from a fleet's readings.
 
     ``cells``: the median, 5th and 95th percentile of each (series, peer group, slot), see ``cells``. ``scales`` and
-    ``tails``: distances of healthy devices, for each rule. ``slopes``: what one metric explains of others, see
-    ``explained``. ``low`` and ``varied``: what a node's series of each spread weigh together, by which the budget is
+    ``tails``: distances of healthy devices, for each rule. ``slopes``: how one metric explains others, see
+    ``explained``. ``low`` and ``varied``: total weight of a node's series of each spread, by which the budget is
     divided.
     """
 
@@ -52,7 +53,7 @@ class Estimated:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sample:
-    """Distances of one rule: of the latest visit, and the milder of the two latest (NaN where there is one only)."""
+    """Distances of one rule: of the latest visit, and the milder of the two latest (NaN if there is only one)."""
 
     rule: str
     sku: Codes
@@ -97,7 +98,7 @@ def _latest(readings: Keyed) -> Keyed:
 
 
 def _weight(readings: Keyed, spread: Spread) -> float:
-    """The most that a node's series of this spread weigh together, devices counted."""
+    """The largest total weight, over all nodes, of a node's series of this spread; each device counts."""
     weights = [each.weight if each.comparison.spread == spread else 0.0 for each in readings.catalogue]
     of = np.array(weights or [0.0])[readings.series]
     return round(float(np.bincount(readings.node, weights=of).max(initial=0.0)), 6)
@@ -138,11 +139,11 @@ def _column(lines: Timeline, at: int) -> Numbers:
 
 
 def _drifts(lines: Timeline, sign: Numbers, siblings_of: Codes | None) -> tuple[Codes, Numbers, Numbers]:
-    """(row of ``lines``, distance of a visit from the median of the others, the milder of the two latest visits').
+    """(row of ``lines``, distance of a visit from the median of the others, the milder of the two latest distances).
 
-    Of healthy devices any visit is as far from the others as the latest is from those before, so each of the last
-    ``DRIFT_VISITS`` is used: they show more of the tail, and a fault of the latest visit is a smaller part of them.
-    ``siblings_of``: which timelines are of siblings, whose common change is taken out; None for a node's own level.
+    On healthy devices any visit is as far from the others as the latest is from those before, so each of the last
+    ``DRIFT_VISITS`` is used: they show more of the tail and reduce the share of a fault in the latest visit.
+    ``siblings_of``: which timelines are siblings, whose common change is removed; None for a node's own level.
     """
 
     def distance(judged: Sequence[int], others: Matrix) -> Numbers:
@@ -176,7 +177,7 @@ def _scales(sample: _Sample, of: Keyed) -> Iterator[tuple[object, ...]]:
 
 
 def _tails(sample: _Sample, of: Keyed) -> Iterator[tuple[object, ...]]:
-    """Tails of each metric, estimated with the others of its kind of device and spread; then of each kind of device."""
+    """Tails of each metric, estimated with others of its kind of device and spread; then of each kind of device."""
     scale = np.full((max(len(of.skus), 1), max(len(of.catalogue), 1)), np.nan)
     skus = {name: at for at, name in enumerate(of.skus)}
     numbers = {each.key: at for at, each in enumerate(of.catalogue)}

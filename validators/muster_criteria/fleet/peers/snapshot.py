@@ -1,4 +1,4 @@
-"""A frozen snapshot of the peers: what is usual for each metric, slot and peer group, and how far healthy parts differ.
+"""A frozen snapshot of the peers: usual values by metric, slot and peer group, and how far healthy parts differ.
 
 Built from the latest value of each device; the same readings and date always give the same version. A verdict cites the
 version, and can be replayed with it.
@@ -66,12 +66,12 @@ class Snapshot(Estimated):
         return {(str(r), int(n), str(s), str(k), str(m)): tables[at] for at, (r, n, s, k, m) in enumerate(keys)}
 
     def without(self, metrics: Collection[str]) -> Snapshot:
-        """The same snapshot, by its version too, without what is usual for these metrics."""
+        """The same snapshot (its version too) without the usual values of these metrics."""
         kept = ~self.cells["metric"].isin(list(metrics))
         return self if kept.all() else dataclasses.replace(self, cells=self.cells[kept].reset_index(drop=True))
 
     def equals(self, other: Snapshot) -> bool:
-        """Whether both say the same, whenever they were made."""
+        """Whether both have the same content, whenever they were made."""
         return _digest(self) == _digest(dataclasses.replace(other, made_at=self.made_at))
 
     def to_bytes(self) -> bytes:
@@ -127,10 +127,10 @@ def build_snapshot(
 ) -> Snapshot:
     """The snapshot of these readings (see ``readings.COLUMNS``) as of ``at`` (with zone).
 
-    Give the last few visits of each device where there are any: medians come from the latest value of each device; from
-    several visits the distances of a device from its own past are estimated, without which drift and repeats only warn.
-    Readings after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out. ``work``: what
-    the probes had to do for the readings.
+    Pass the last few visits of each device if there are any: medians come from the latest value of each device;
+    distances of a device from its own past need several visits, and without them drift and repeats only warn. Readings
+    after ``at`` and those of nodes in ``exclude`` (open findings, quarantined) are left out. ``work``: what the probes
+    had to do for the readings.
     """
     made_at = at.astimezone(datetime.UTC)
     kept = (readings["at"] <= made_at.timestamp() / 86400.0) & ~readings["node"].isin(list(exclude))

@@ -1,18 +1,17 @@
 """Tails: rare distances of healthy parts, from an empirical sample and a prediction beyond it.
 
 Few samples reach one in a million, so beyond the data a generalised Pareto tail is used (peaks over threshold: Pickands
-1975; Balkema and de Haan 1974). No single fit is used. What is tabulated is the predictive tail: the distance t
-at which the chance of more than t, averaged over all tails by their likelihood, is the given probability. So a
-small sample is given a long tail by its own uncertainty, and a large one is given the tail that it shows.
+1975; Balkema and de Haan 1974). No single fit is used. Instead the predictive tail is tabulated: the distance t at
+which the chance of more than t, averaged over all tails by their likelihood, is the given probability. Its own
+uncertainty thus gives a small sample a long tail, while a large sample gets the tail that it shows.
 
-Shapes lie between ``SHAPE_MIN`` and ``SHAPE_MAX``, and which are likely follows from the tails of like metrics (see
-``shapes``). The least of them still has an end, but one far beyond a Gaussian sample's largest value; from the other
-end, 0.8 is much heavier than the Student-t(4) (0.25) of the benchmark. With fewer than ``SAMPLE_MIN`` values there is
-no tail, and no device fails by it.
+Shapes lie between ``SHAPE_MIN`` and ``SHAPE_MAX``, weighted by the tails of similar metrics (see ``shapes``). The
+smallest still has an end, but far beyond a Gaussian sample's largest value; the largest, 0.8, is much heavier than the
+Student-t(4) (0.25) of the benchmark. With fewer than ``SAMPLE_MIN`` values there is no tail, and no device fails by it.
 
 A fleet's sample holds faulty parts too: at most 0.3 % of the values at real prevalence (2 % of nodes, one device each).
-So a first tail is fitted to what lies below those, and values that it would give a chance of less than one in fifty to
-occur even once are left out of the second.
+So a first tail is fitted to the values below those, and the second fit leaves out values whose chance of occurring even
+once by the first tail is less than one in fifty.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ probability."""
 def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
     """Distances that healthy parts exceed with each of ``PROBABILITIES``; None for a sample that is too small.
 
-    ``samples``: of like metrics, whose tails inform each other's shape; each with its weight (0 to 1).
-    Adverse distances, positive is worse, in any unit; values that are not finite are left out.
+    ``samples``: of similar metrics, whose tails inform each other's shape; each with its weight (0 to 1). Distances are
+    adverse if positive, in any unit; values that are not finite are left out.
     """
     fallen = [np.sort(sample[np.isfinite(sample)])[::-1] for sample, _ in samples]
     enough = [at for at, ordered in enumerate(fallen) if len(ordered) >= SAMPLE_MIN]
@@ -82,7 +81,7 @@ def tails_of(samples: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
 
 
 def _priors(ordered: Sequence[tuple[Numbers, float]]) -> list[Numbers | None]:
-    """For each sample, how likely the others make each shape; None where no other informs it."""
+    """For each sample, the likelihood of each shape given the others; None if no other informs it."""
     fits = [(_fits(_kept(sample)), weight) for sample, weight in ordered]
     informing = [(fit.shapes(), weight) for fit, weight in fits if fit is not None]
     known = iter(priors(_SHAPES, *zip(*informing, strict=True)) if len(informing) > 1 else [None] * len(informing))
@@ -104,7 +103,7 @@ def _table(ordered: Numbers, prior: Numbers | None) -> Numbers:
 
 
 def _fits(kept: Numbers, prior: Numbers | None = None) -> _Fits | None:
-    """The tails that the largest values allow; None where all of these are equal."""
+    """The possible tails of the largest values; None if these are all equal."""
     above = _window(len(kept))
     start = kept[above]
     return _Fits.of(kept[:above] - start, prior) if kept[0] > start else None
@@ -121,7 +120,7 @@ def _window(size: int) -> int:
 
 
 def _kept(ordered: Numbers, prior: Numbers | None = None) -> Numbers:
-    """Without those largest values that cannot be of healthy parts; at most ``_SUSPECT`` of all are left out."""
+    """The sample without its largest values that cannot come from healthy parts, at most ``_SUSPECT`` of all."""
     suspect = math.ceil(_SUSPECT * len(ordered)) + 1
     above = suspect + _window(len(ordered))
     start, end = ordered[above], ordered[suspect]
@@ -144,7 +143,7 @@ class _Fits:
         """``excesses``: in falling order. ``prior``: how likely each of ``_SHAPES`` is beforehand (None: all alike).
         ``below``: the sample is cut off at this excess.
 
-        Many excesses are represented by some, evenly chosen, each with the weight of those that it represents.
+        Many excesses are represented by an evenly chosen subset, each weighted by the number that it represents.
         """
         unit = float(excesses.mean())
         chosen = np.linspace(0, len(excesses) - 1, min(_POINTS, len(excesses))).round().astype(np.intp)
@@ -163,7 +162,7 @@ class _Fits:
         return np.asarray(self.likely.reshape(len(_SHAPES), len(_SCALES)).sum(axis=1))
 
     def exceeded_by(self, share: Numbers) -> Numbers:
-        """The excess that so small a ``share`` of the excesses goes beyond, predicted by all tails together."""
+        """The excess that this ``share`` of the excesses exceeds, predicted by all tails together."""
         survival = self.likely @ _survival_of_grid()
         rarity = -np.log(np.maximum(survival, np.finfo(np.float64).tiny))
         return np.asarray(self.unit * np.exp(np.interp(-np.log(share), rarity, np.log(_DISTANCES))))

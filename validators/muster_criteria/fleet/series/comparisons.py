@@ -22,14 +22,13 @@ of its own, so healthy ones differ by several percent."""
 class Comparison(Written):
     """A metric that is compared with siblings, peers and history, over all its labels.
 
-    ``worse``: which way is bad. ``family``: metrics that one cause affects together; the median of the distances
-    from the peers of those of one stage is judged too, as ``<family>_index``: it is steadier than any of them.
-    ``given``, on the first of a family: a metric of the same device that explains part of it (temperature: of a clock).
-    Without what that explains, by the slope that the fleet shows, the index is judged as ``<family>_given_<metric>``.
-    ``judged`` false: it only explains others. ``weight``: its part of the budget of false alarms, shared with the
-    others of its spread, each label of it; less than 1 where another shows the same fault. ``fault``, ``action``,
-    ``meaning``: as for a limit. Only quantities with a true zero (rates, resistances, power) may be judged: distances
-    are shares.
+    ``worse``: the bad direction. ``family``: metrics that one cause affects together; the median of their distances
+    from the peers in one stage is judged too, as ``<family>_index``: it is steadier than any of them. ``given``, on the
+    first of a family: a metric of the same device that explains part of it (temperature: of a clock). The index without
+    that part, by the slope that the fleet shows, is judged as ``<family>_given_<metric>``. ``judged`` false: it only
+    explains others. ``weight``: its part of the budget of false alarms, for each label, shared with the others of its
+    spread; less than 1 if another shows the same fault. ``fault``, ``action``, ``meaning``: as for a limit. Only
+    quantities with a true zero (rates, resistances, power) may be judged, since distances are shares.
     """
 
     metric: str
@@ -49,8 +48,8 @@ class Comparison(Written):
 class Derivation(Written):
     """A metric made from two others of the same device and labels: ``times`` × ``of`` / ``per``.
 
-    What varies with the clock that each part settles at cancels, and what is left hardly varies. ``of_unit`` and
-    ``per_unit``: the only units in which the two are taken; what is reported in another is no measurement of them.
+    Variation with the clock of each part cancels, and the rest hardly varies. ``of_unit`` and ``per_unit``: the only
+    units in which the two are used; values in another unit are ignored.
     """
 
     metric: str

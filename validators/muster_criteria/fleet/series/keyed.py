@@ -1,6 +1,6 @@
-"""Readings as integers: what the vectorised judge works on, with the names kept aside.
+"""Readings as integers for the vectorised judge, with the names kept separately.
 
-Only readings that a comparison is about are kept: the metric on that kind of device, in that unit, and finite.
+Only readings that match a comparison are kept: its metric on its kind of device, in its unit, and finite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 SeriesKey = tuple[str, str, str, str]
-"""(kind, metric, labels, unit): what is compared with its like."""
+"""(kind, metric, labels, unit): readings with equal keys are compared with each other."""
 SERIES = ("kind", "metric", "labels", "unit")
 """The columns of readings that make a ``SeriesKey``."""
 
@@ -35,9 +35,9 @@ MEMBER_WEIGHT, INDEX_WEIGHT, GIVEN_WEIGHT, ALONE_WEIGHT = 0.1, 1.0, 12.0, 4.5
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One kind of number: what it is, which comparison is about it, and whether it is a family's index.
+    """One kind of number: its key, its comparison, and whether it is a family's index.
 
-    ``given``: an index without what another metric explains of it (see ``comparisons.Comparison``).
+    ``given``: an index without the part that another metric explains (see ``comparisons.Comparison``).
     """
 
     key: SeriesKey
@@ -54,9 +54,9 @@ class Series:
     def weight(self) -> float:
         """Its weight among the series of its spread, by which the budget is divided.
 
-        Of low spread each may show a defect that no other does; an index shows little that its members do not. A varied
-        family is left to its index, and where something explains part of it, to what is left: members and plain index
-        vary together.
+        Each series of low spread may show a defect that no other does; an index shows little that its members do not.
+        In a varied family members and index vary together, so most weight is on the index, or on the index without the
+        explained part if there is one.
         """
         if not self.comparison.judged:
             return 0.0
@@ -71,8 +71,8 @@ class Series:
 class Keyed:
     """Compared readings, one element each. ``row``: position in the frame they came from, −1 for a family's index.
 
-    ``visit`` numbers what siblings are compared within: the node, and where days matter the node's day (``day``: days
-    since 1970, whole). The names that codes stand for are in ``nodes``, ``devices``, ``groups`` and ``skus``.
+    ``visit``: number of the group within which siblings are compared: the node or, where days matter, the node's day
+    (``day``: whole days since 1970). ``nodes``, ``devices``, ``groups`` and ``skus`` are the names of the codes.
     """
 
     row: Codes
@@ -108,17 +108,17 @@ class Keyed:
 
     @property
     def owner(self) -> Codes:
-        """Number of the (node, device, series) that each reading is of, at whatever visit."""
+        """Number of each reading's (node, device, series), over all visits."""
         return (self.node * len(self.devices) + self.device) * len(self.catalogue) + self.series
 
     @property
     def of_node(self) -> Codes:
-        """Number of the (node, series) that each reading is of, at whatever visit."""
+        """Number of each reading's (node, series), over all visits."""
         return self.node * len(self.catalogue) + self.series
 
     @property
     def item(self) -> Codes:
-        """Number of the (visit, device, series) that each reading is of; repeats share it."""
+        """Number of each reading's (visit, device, series); repeats share it."""
         return (self.visit * len(self.devices) + self.device) * len(self.catalogue) + self.series
 
     @functools.cached_property
@@ -145,9 +145,9 @@ PER_READING = ("row", "visit", "node", "device", "slot", "group", "sku", "run", 
 
 
 def keyed(readings: pd.DataFrame, comparisons: Sequence[Comparison], *, by_day: bool = False) -> Keyed:
-    """The readings (see ``readings.as_readings``) that these comparisons are about.
+    """The readings (see ``readings.as_readings``) that match these comparisons.
 
-    ``by_day``: siblings are those of one day; otherwise all readings of a node are of one visit.
+    ``by_day``: siblings are those of one day; otherwise all readings of a node count as one visit.
     """
     catalogue, series = _catalogue(readings, comparisons)
     value = readings["value"].to_numpy()
@@ -237,14 +237,14 @@ def given_name(comparison: Comparison) -> str:
 
 
 def together(one: Keyed, other: Keyed) -> Keyed:
-    """Readings of the same names and series, one after the other."""
+    """Concatenates readings with the same names and series."""
     return one.replace(
         **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in PER_READING},
     )
 
 
 def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
-    """The number of each code, counted from 0 by rising code, and the code of each number. ``size``: codes are less."""
+    """(number of each code, from 0 in ascending order of codes; code of each number). ``size``: codes are less."""
     if size > 4 * len(codes) + 1_000_000:
         distinct, numbers = np.unique(codes, return_inverse=True)
         return numbers.astype(np.int64), distinct.astype(np.int64)
@@ -254,7 +254,7 @@ def numbered(codes: Codes, size: int) -> tuple[Codes, Codes]:
 
 
 def firsts(codes: Codes) -> Codes:
-    """The position at which each code stands first, in their order."""
+    """The position of each code's first occurrence, in ascending order of positions."""
     size = int(codes.max(initial=-1)) + 1
     if size > 4 * len(codes) + 1_000_000:
         return np.sort(np.unique(codes, return_index=True)[1])
@@ -265,16 +265,15 @@ def firsts(codes: Codes) -> Codes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Places:
-    """Where each key stands in a list of keys (from 0 to below ``size``). ``_order``: positions by rising key; None if
-    ``_keys`` is a table: the position of every possible key, and −1 at its end.
-    """
+    """Looks up the position of keys in a list of keys (0 ≤ key < ``size``). ``_order``: positions by ascending key;
+    None if ``_keys`` is a table of the position of every possible key, with −1 at its end."""
 
     _keys: Codes
     _order: Codes | None
 
     @classmethod
     def of(cls, keys: Codes, size: int) -> Places:
-        """The places of these keys; of a key that stands there twice, the first."""
+        """The places of these keys; for a repeated key, its first place."""
         if size > 4 * len(keys) + 1_000_000:
             order = np.argsort(keys, kind="stable")
             return cls(keys[order], order)
@@ -293,7 +292,7 @@ class Places:
 
 
 def mapping(names: Sequence[Name], known: Mapping[Name, int]) -> Codes:
-    """The other side's number of each name, −1 where it has none."""
+    """The number of each name in ``known``, −1 if it has none."""
     return np.array([known.get(name, -1) for name in names] or [-1], dtype=np.int64)
 
 
@@ -319,10 +318,10 @@ def medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
 
 
 def others_medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, Codes]:
-    """For each value the median of the others of its group (0…size−1), and how many the group has; NaN is none.
+    """For each value the median of the others of its group (0…size−1), and how many the group has; NaN is no value.
 
-    Of two middle ones it is the nearer, or the value itself between them: what is out of line is compared with what
-    more than half of the others reach, and of three, one bad value moves no reference. NaN for a group without values.
+    Of two middle values the nearer is used, or the value itself between them: an outlier is compared with what more
+    than half of the others reach, and of three, one bad value moves no reference. NaN for a group without values.
     """
     values = np.where(np.isfinite(values), values, np.nan)
     count, all_of = (np.bincount(of, minlength=size) for of in (groups[~np.isnan(values)], groups))
@@ -330,7 +329,7 @@ def others_medians(values: Numbers, groups: Codes, size: int) -> tuple[Numbers, 
     start, counted = (np.cumsum(all_of) - all_of)[groups], count[groups]
     rank = np.empty(len(values), dtype=np.int64)
     rank[order] = np.arange(len(values))
-    # Among all of the group, its middle one; of an even number, the middle one of the half that the value is not in.
+    # The group's middle value; in a group of even size, the middle value nearest to it in the other half.
     middle = np.where(2 * (rank - start) < counted, counted, np.maximum(counted - 1, 0)) // 2
     return values[order][start + middle], counted
 

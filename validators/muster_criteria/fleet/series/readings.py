@@ -1,4 +1,4 @@
-"""Readings: the long frame that a fleet is compared in, one row per node × device × (metric, labels) and visit.
+"""Readings: the long frame in which a fleet is compared, one row per node × device × (metric, labels) and visit.
 
 Repeated names are categories, so that the five million rows of 10,000 eight-GPU nodes take tens of bytes each.
 """
@@ -66,7 +66,7 @@ def readings_of(
 ) -> pd.DataFrame:
     """The readings of one stage's result: every row with a number.
 
-    ``rows``: what has probe-independent ``metric, device, labels, unit, value``: ``rows.Row``, ``measured.Measured`` or
+    ``rows``: objects with ``metric, device, labels, unit, value``: ``rows.Row``, ``measured.Measured`` or
     ``model.Observation``. ``at``: when it was measured (epoch seconds or a time with zone).
     """
     usable = [row for row in rows if row.value is not None and np.isfinite(row.value)]
@@ -92,8 +92,8 @@ def readings_of(
 def as_readings(frame: pd.DataFrame) -> pd.DataFrame:
     """Any frame with these columns in the types and order that the fleet functions expect, indexed 0…n−1.
 
-    ``kind`` and ``slot`` are taken from ``device`` where they are absent. A value that is no number becomes NaN.
-    Raises KeyError where another column is absent.
+    ``kind`` and ``slot`` are derived from ``device`` if absent. A value that is no number becomes NaN. Raises KeyError
+    if another column is absent.
     """
     columns: dict[str, Any] = {}
     device = _category(frame["device"])

@@ -13,7 +13,7 @@ from muster_criteria.fleet.series.keyed import Codes, Numbers, medians
 Matrix = npt.NDArray[np.float32]
 
 VISITS_MAX = 8
-"""Earlier visits that are kept of each series: enough for a median, and 32 bytes a series."""
+"""Earlier visits kept for each series: enough for a median, and 32 bytes a series."""
 
 
 _BLOCK = 50_000
@@ -24,14 +24,14 @@ _FAR = 1e30
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
-    """``owners``: whose each row is; ``values``: a column a visit, the latest last, NaN before the first one."""
+    """``owners``: the owner of each row; ``values``: a column per visit, the latest last, NaN before the first one."""
 
     owners: Codes
     values: Matrix
 
 
 def timeline(owner: Codes, day: Codes, value: Numbers) -> Timeline:
-    """Timelines of these readings; what an owner reported several times on one day counts once, as its median."""
+    """Timelines of these readings; several values of an owner on one day count once, as their median."""
     known = np.isfinite(value)
     owner, day, value = owner[known], day[known], np.clip(value[known], -_FAR, _FAR)
     if not len(owner):
@@ -71,7 +71,7 @@ def _medians(values: Matrix) -> Numbers:
             count += known
     if not columns:
         return np.full(len(values), np.nan)
-    # Whole columns exchange their values until each row is in order: a few columns, so faster than sorting rows.
+    # Sorts all rows at once by exchanging values between columns: faster than sorting rows, as columns are few.
     for end in range(len(columns) - 1, 0, -1):
         for at in range(end):
             one, other = columns[at : at + 2]

@@ -1,7 +1,7 @@
 """One node's weight in a fleet's statistics: no node gives more figures of a metric than several others do.
 
-Labels and devices that no limit counts cost a node nothing: with thousands of them, one node's figures would be most of
-a metric's tail, and their number would divide the budget of false alarms for all.
+Labels and devices without a limit cost a node nothing: with thousands of them, one node's figures would be most of a
+metric's tail, and their number would divide the budget of false alarms for all.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pandas as pd
 from muster_criteria.fleet.series.keyed import Codes, Keyed
 
 AGREE = 3
-"""Number of nodes whose number of figures limits that of each node; also the number that must agree on a golden."""
+"""Number of nodes that limits each node's number of figures; also the number of nodes that must agree on a golden."""
 
 
 def within_weight(fleet: Keyed) -> Keyed:
-    """The readings without what one node gives of a metric beyond the figures that ``AGREE`` nodes of its SKU give.
+    """The readings without a node's figures of a metric beyond the number that ``AGREE`` nodes of its SKU give.
 
-    A figure is a device's series. Those that the fewest nodes give are left out first. Where all nodes give the same,
+    A figure is a device's series. Figures that the fewest nodes give are left out first. If all nodes give the same,
     nothing is left out.
     """
     if not len(fleet):
@@ -44,7 +44,7 @@ def within_weight(fleet: Keyed) -> Keyed:
 
 
 def _beyond(pool: Codes, which: Codes, allowed: Codes) -> Codes:
-    """Positions of the figures beyond what is ``allowed`` in each pool, after those that the most nodes give."""
+    """Positions of the figures beyond the ``allowed`` number of each pool; figures that most nodes give come first."""
     _, at, often = np.unique(which, return_inverse=True, return_counts=True)
     order = np.lexsort((which, -often[at], pool))
     starts = np.flatnonzero(np.diff(pool[order], prepend=-1))

@@ -78,9 +78,9 @@ def node_counts(nodes: int) -> list[int]:
 
 
 def _reported(context: Context) -> str:
-    """Emits what the machine says of its domain. Returns the one identity of all its GPUs, "" if they have none.
+    """Emits what the machine reports about its domain. Returns the one identity of all its GPUs, "" if they have none.
 
-    Nor has a node whose IMEX something else manages: without a channel of it NCCL's MNNVL does not start.
+    It is also "" if something other than the node manages IMEX: NCCL's MNNVL needs an IMEX channel to start.
     """
     identities: set[str] = set()
     for fact in context.hardware.domain():

@@ -1,8 +1,8 @@
 """Collectives with a payload that every rank can check to the last bit, and that names the rank whose part was wrong.
 
-What is copied are random words. What is summed are integers times a power of two and a sign that all ranks have in
-common at a place, drawn from the test's seed: sums are exact in any order, and every bit of a word changes. Bus
-bandwidth is counted as nccl-tests counts it: S/t × factor, where S is the size of the whole buffer (for all_gather and
+Copied payloads are random words. Summed payloads are integers times a power of two and a sign, drawn from the test's
+seed and the same on all ranks at each place, so that sums are exact in any order and every bit of a word changes. Bus
+bandwidth is counted as in nccl-tests: S/t × factor, where S is the size of the whole buffer (for all_gather and
 reduce_scatter that of all ranks).
 """
 
@@ -19,8 +19,8 @@ ANYBODY = -1
 """The source of a wrong sum: which of its terms was wrong is unknown."""
 
 PERIOD = 4093
-"""Values come again after so many places: a prime, so that the pieces in which a buffer is sent do not lie a multiple
-of it apart, since their sizes are powers of two."""
+"""Number of places after which values repeat: a prime, so that the pieces of a sent buffer, whose sizes are powers of
+two, are never a multiple of it apart."""
 RANKS_MAX = PERIOD - 1
 """More would repeat each other's values. Sums over so many are below 2^24, which fp32 holds exactly."""
 _EXACT = 1 << 24
@@ -29,7 +29,7 @@ _SUMS = ("all_reduce", "reduce_scatter")
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 Layout = tuple[Callable[[], Any], Callable[[], Any], Any, list[tuple[int, slice]], Callable[[], Any]]
-"""Resets the buffers, runs the collective; the result; which parts of it came from which rank; and the right answer."""
+"""(resets the buffers, runs the collective, its result, the rank that each part came from, gives the right answer)."""
 
 
 def busbw_factor(op: str, ranks: int) -> float:
@@ -38,14 +38,13 @@ def busbw_factor(op: str, ranks: int) -> float:
 
 
 def elements_of(size_bytes: float, ranks: int) -> int:
-    """Elements of a whole buffer of about so many bytes: as many for each rank, and one at least."""
+    """Number of elements of a whole buffer of about ``size_bytes``: equally many for each rank, at least one."""
     return max(1, int(size_bytes) // ELEMENT_BYTES // ranks) * ranks
 
 
 class Payload:
-    """What ranks send: of each other values than of every other, and other ones at every place of a period, so that
-    swapped and reversed parts are wrong too.
-    """
+    """The values that ranks send: each rank's differ from every other's, and from place to place within a period, so
+    that swapped and reversed parts are wrong too."""
 
     def __init__(self, torch: Any, op: str, ranks: int, device: Any, seed: int) -> None:
         self._torch, self._ranks, self._device, self._seed = torch, ranks, device, seed
@@ -150,7 +149,7 @@ class Exchange:
         return self.clear(self._torch.empty(elements, dtype=self._payload.dtype, device=self._device))
 
     def clear(self, result: Any) -> Any:
-        """Fills a buffer with what no sum is, and no random word but one in 2^32."""
+        """Fills a buffer with a value that no sum has, and only one random word in 2^32."""
         return result.fill_(float("nan") if result.is_floating_point() else -1)
 
     def total(self, part: slice | None = None) -> Any:

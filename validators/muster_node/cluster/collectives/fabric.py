@@ -79,7 +79,7 @@ def open_fabric(torch: Any, group: RankGroup, device: Any) -> Iterator[Fabric]:
 def listening_store(dist: Any, address: str, world: int, limit: datetime.timedelta) -> Any:
     """torch's TCPStore for ``world`` ranks, on a port that the kernel chooses, at this address alone.
 
-    Everybody who reaches a store may write into it, and whatever address it is given it listens at all of them.
+    Anyone who reaches a store may write into it, and by itself it listens on all addresses, whichever it is given.
     """
     listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     port, handle = listener.getsockname()[1], listener.detach()
@@ -111,10 +111,10 @@ _Address._fields_ = [
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this address, as gloo and NCCL name it; empty where none does.
+    """The network interface that has this address, as gloo and NCCL name it; "" if none has it.
 
-    So it is where the loopback has an address that other nodes reach, as of hosts that route by BGP: gloo and NCCL take
-    the loopback's first address, 127.0.0.1 (github.com/NVIDIA/nccl/issues/1053).
+    It is also "" if the loopback has the address, as on hosts that route by BGP: gloo and NCCL would take the
+    loopback's first address, 127.0.0.1 (github.com/NVIDIA/nccl/issues/1053).
     """
     family, at = (socket.AF_INET6, 8) if ":" in address else (socket.AF_INET, 4)  # its place in the sockaddr
     try:

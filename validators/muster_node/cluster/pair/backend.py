@@ -1,4 +1,4 @@
-"""What a way of sending over one rail offers: a receiver that is opened first, and a sender that is told where."""
+"""What a backend for one rail offers: a receiver that is opened first, and a sender that gets its endpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NotSent(Exception):
 
 
 class NotTried(NotSent):
-    """The rail could not be chosen, or this node could not begin to send, so that nothing is known of the rail; the
+    """The rail could not be chosen, or this node could not begin to send, so nothing is known about the rail; the
     message is a clause that names the reason."""
 
 
@@ -66,7 +66,7 @@ class Rail:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One transfer: how long it is timed, after how long a start, over how many flows, and the payload's seed."""
+    """One transfer: its timed seconds, warm-up seconds, number of flows, and the payload's seed."""
 
     seconds: float
     warmup_s: float
@@ -82,9 +82,9 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """What arrived: Gb/s, wrong bytes (None where the backend does not look at them), and why nothing did.
+    """What arrived: Gb/s, wrong bytes (None if the backend does not check), and why nothing arrived.
 
-    ``missed``: nothing was tried over this rail, so that no rate is known, not even 0.
+    ``missed``: nothing was tried over this rail, so there is no rate, not even 0.
     """
 
     rate: float

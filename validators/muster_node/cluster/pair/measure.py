@@ -41,9 +41,9 @@ class Arrived:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """This node's side. ``leads``: it joined the other one. ``by_tcp``: the rails over whose ports TCP goes.
+    """This node's side. ``leads``: this node joined the other. ``by_tcp``: the rails whose ports carry TCP.
 
-    ``count`` gets what arrived before the partner says that it has sent it, ``report`` then.
+    ``count`` gets what arrived before the partner reports it as sent, ``report`` after that.
     """
 
     meeting: Meeting
@@ -76,7 +76,7 @@ class Pair:
                 self._both_ways([at], CROSSED, 0)
 
     def _both_ways(self, at: list[int], mode: str, variant: int) -> bool:
-        """Whether nothing went over one of the rails in either direction, the same on both sides."""
+        """Whether nothing went over one of the rails in either direction; both sides return the same."""
         dead = set(at)
         for to_leader in (True, False):
             receives = to_leader is self.leads

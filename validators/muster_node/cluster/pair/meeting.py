@@ -1,7 +1,7 @@
 """The conversation of the two nodes of a pair, apart from the rails: who does what next, in lines of JSON.
 
-The node that serves listens; the other one joins with the pair's secret. Each step is one call on either side of
-``tell`` and ``hear``. Over a management network, so that a dead rail does not end the conversation.
+The serving node listens; the other joins with the pair's secret. In each step one side calls ``tell`` and the other
+``hear``. It runs over the management network, so a dead rail does not end it.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Meeting:
 
 
 def serve(ports: Sequence[int], secret: str, join_s: float, limit_s: float, clock: Clock) -> Meeting:
-    """Waits for the partner, at all addresses: the name by which it knows this node may be the loopback's here.
+    """Waits for the partner on all addresses: the name by which the partner knows this node may resolve to loopback
+    here.
 
-    Others who connect are turned away, and keep it from nothing. Raises PartnerLost, or OSError where other programs
-    use all ports.
+    Other callers are turned away and do not delay it. Raises PartnerLost, or OSError if other programs use all ports.
     """
     until = clock.now() + join_s
     callers: dict[Link, float] = {}

@@ -112,9 +112,9 @@ def _is_port(port: Any) -> bool:
 
 
 def check_same(what: str, values: Sequence[tuple[str, str]]) -> None:
-    """Raises ValueError if ``what`` is not what most (node, value) say, or most say nothing alike.
+    """Raises ValueError if ``what`` differs from what most (node, value) say, or if there is no majority.
 
-    So one outlier is named and does not keep the others in a collective that cannot work.
+    One outlier is thus named, and does not keep the others in a collective that cannot work.
     """
     usual, count = collections.Counter(value for _, value in values).most_common(1)[0]
     if what != usual or 2 * count <= len(values):

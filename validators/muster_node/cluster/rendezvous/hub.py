@@ -1,9 +1,9 @@
-"""The rendezvous server of a block, on rank 0's node: presence, phases, and the decision which member is lost.
+"""The rendezvous server of a block, on rank 0's node: presence, phases, and which member is lost.
 
 The hub alone decides, so that all members get the same answer. A member is lost if its connection ends, if it sends
 nothing for ``stall_timeout_s``, if it reports a failure of its own, or if it sends heartbeats but makes no progress for
-``progress_timeout_s`` while it does not wait for the others. A member that does not come up is left out: the others
-begin without it, and it is reported as missing at their end.
+``progress_timeout_s`` without waiting for the others. A member that does not come up is left out: the others begin
+without it, and it is reported as missing at their end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LOOPBACK = ("127.", "::1")
 
 
 class Lost(NamedTuple):
-    """A member that was lost, why, and which of its devices is the reason; "node" where none is."""
+    """A lost member, why it was lost, and which of its devices is the reason; "node" if none is."""
 
     name: str
     why: str
@@ -85,9 +85,9 @@ class _UnknownPeer:
 
 
 def listen(ports: Sequence[int]) -> socket.socket:
-    """The master's listening socket, for IPv4 and IPv6, on the first of these ports that another program does not use.
+    """The master's listening socket, for IPv4 and IPv6, on the first of these ports that no other program uses.
 
-    Raises OSError with a sentence if none can be had.
+    Raises OSError with a sentence if none is free.
     """
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -276,7 +276,7 @@ class Hub(threading.Thread):
             self._check_progress(behind, now)
 
     def _await_joining(self, now: float) -> None:
-        """Those that came begin without the others, as long as they are a block; one node alone is none."""
+        """Lets the members that came begin without the others, if they are enough for a block."""
         if now < self._join_until:
             return
         why = f"it did not come up within {self._block.join_timeout_s:.0f} s"
@@ -317,7 +317,8 @@ class Hub(threading.Thread):
         self._over = phases[0] == END_PHASE
 
     def _own_address(self) -> str:
-        """Where the others reach this node: by the loopback only if all of them do, since they are on this machine."""
+        """The address at which the others reach this node: the loopback only if all do, since they are on this
+        machine."""
         found = [peer.reached_at for peer in self._peers.values() if peer.name != self._block.master]
         return next((each for each in found if not each.startswith(_LOOPBACK)), found[0])
 

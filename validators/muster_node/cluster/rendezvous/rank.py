@@ -72,12 +72,12 @@ class RankGroup:
         self.work()
 
     def wait(self, activity: str) -> None:
-        """From now on this rank waits for others, until ``work``."""
+        """From now on this rank waits for others, until it calls ``work``."""
         self.state = WAITING
         self.mark(activity)
 
     def work(self) -> None:
-        """The others have come."""
+        """The others have arrived; this rank works again."""
         self.state = WORKING
         self.mark("")
 
@@ -171,10 +171,10 @@ def serve_rank(group: RankGroup, parent: int, work: Callable[[RankGroup], None])
 
 
 def of_a_collective(error: BaseException) -> bool:
-    """Whether PyTorch's exchange between ranks raised it, so that another rank may be its reason.
+    """Whether PyTorch's exchange between ranks raised the error, so that another rank may be the cause.
 
-    Ranks also exchange where nothing tells them so: in the forward pass of FSDP, or where DDP sorts its buckets. NCCL's
-    errors have a type of their own, and one of them is of the rank's own device; gloo's name their source file.
+    Ranks also exchange without being notified: in the forward pass of FSDP, or where DDP sorts its buckets. NCCL's
+    errors have a type of their own, and one of them concerns the rank's own device; gloo's name their source file.
     """
     if "ncclUnhandledCudaError" in str(error):
         return False

@@ -200,9 +200,9 @@ class Ranks:
         raise DeviceFailed(rank.device.id, f"{why} (phase {rank.phase})")
 
     def _meet(self) -> None:
-        """All ranks here have arrived: the node arrives at the hub, and its ranks go on once all nodes have.
+        """All ranks here have arrived: the node arrives at the hub, and its ranks go on once all nodes have arrived.
 
-        Where they wait for each other only, they go on at once.
+        Ranks that wait only for each other go on at once.
         """
         if not self._waits_for_nodes:
             if all(rank.done for rank in self._ranks):
@@ -238,7 +238,7 @@ class Ranks:
 
 
 def _reaped(pid: int, until: float) -> int | None:
-    """The status with which a rank's process ended; None if it was reaped before, or has not ended by then."""
+    """A rank process's exit status; None if it was reaped before, or has not ended by ``until``."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)

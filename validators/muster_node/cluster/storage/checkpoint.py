@@ -1,6 +1,6 @@
 """Checkpoints of a training through the path that all nodes share, by torch.distributed.checkpoint.
 
-A path that is missing, full, read-only or not shared is one sentence and no exception: it is nobody's hardware.
+A path that is missing, full, read-only or not shared gives one sentence, not an exception: it is no node's hardware.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ network takes."""
 TIDY_S = 60.0
 """Seconds that a block waits for the removal of checkpoints: chosen here."""
 LEFT_S = 2 * 86_400.0
-"""Age of what no block uses any more: chosen here, far above the longest one."""
+"""Age from which no block uses a folder any more: chosen here, far longer than any block takes."""
 _FOLDER = re.compile(r"muster-(faults-)?[0-9a-f]{16}")
 _MARGIN = 1.5
 """A further save or load has to fit even if it takes so much longer than the slowest so far: one that does not end in
@@ -47,11 +47,10 @@ _ROOM = 1.5
 
 @dataclasses.dataclass
 class Saved:
-    """What was measured. Seconds are by the slowest rank; ``difference``: what came back other than it was saved on a
-    rank of this node, "" where weights, moments and loss are equal on all of them; ``on``: the device that computed
-    another loss from equal weights, else "node". ``own``: seconds of this rank's own saves. ``wanted``: how many saves
-    and loads there should have been.
-    """
+    """What was measured. Seconds are by the slowest rank. ``difference``: what came back changed on a rank of this
+    node, "" if weights, moments and loss are equal on all its ranks; ``on``: the device that computed another loss from
+    equal weights, else "node". ``own``: seconds of this rank's own saves. ``wanted``: the intended number of saves and
+    loads."""
 
     saves: list[float]
     loads: list[float]
@@ -63,7 +62,7 @@ class Saved:
 
 
 class PathTrouble(Exception):
-    """The path cannot be used. ``found``: {node: one sentence} of those on which it failed, the same on every rank."""
+    """The path cannot be used. ``found``: {node: one sentence} of the nodes on which it failed, equal on every rank."""
 
     def __init__(self, found: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {why}" for name, why in found.items()))
@@ -73,7 +72,7 @@ class PathTrouble(Exception):
 def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
     """Why a checkpoint cannot be kept in ``folder`` here; "" if it can.
 
-    A checkpoint holds pickles: who may rename its folder, and put another in its place, chooses what all nodes run.
+    A checkpoint holds pickles: whoever may replace its folder chooses what all nodes run.
     """
     try:
         if not folder.is_dir():
@@ -144,7 +143,7 @@ def tidy_up(path: str, session: str, within_s: float = TIDY_S) -> None:
 
 
 def _within(limit_s: float, act: Callable[[], object]) -> bool:
-    """Does it, without waiting longer for its end: the path may hang. Returns whether it ended."""
+    """Runs ``act`` but waits for its end no longer than ``limit_s``: the path may hang. Returns whether it ended."""
     try:
         bounded("the shared path", act, limit_s)
     except Hung:
@@ -153,7 +152,7 @@ def _within(limit_s: float, act: Callable[[], object]) -> bool:
 
 
 def _remove_left(path: pathlib.Path) -> None:
-    """Removes what blocks left there whose first node was lost with them. Folders in use have newer files."""
+    """Removes what blocks left there whose first node was lost. Folders in use have newer files."""
     with contextlib.suppress(OSError):
         with tempfile.TemporaryFile(dir=path) as new:  # by the server's clock, as the folders: the node's may be wrong
             now = os.fstat(new.fileno()).st_mtime
@@ -251,7 +250,7 @@ class Checkpoints:
         return Saved(saves, loads, size, times, difference, on, own)
 
     def _timed(self, what: str, act: Callable[[], float], within_s: float) -> tuple[list[float], float]:
-        """(what ``act`` gave in each rank, seconds that the slowest spent in all of it); else as ``_at_path``."""
+        """(what ``act`` returned in each rank, seconds that the slowest spent in all of it); raises as ``_at_path``."""
 
         def timed() -> list[float]:
             begun = _CLOCK.now()
@@ -262,7 +261,7 @@ class Checkpoints:
         return [taken for taken, _ in answers], max(whole for _, whole in answers)
 
     def _at_path(self, what: str, act: Callable[[], Any], within_s: float = math.inf) -> list[Any]:
-        """What ``act`` gave in each rank. Raises PathTrouble on all if it failed on any."""
+        """What ``act`` returned in each rank. Raises PathTrouble on all ranks if it failed on any."""
 
         def tried() -> tuple[Any, dict[str, str]]:
             try:
@@ -305,7 +304,7 @@ class Checkpoints:
         return self.folder / f"save-{number}"
 
     def _save(self, number: int) -> float:
-        """Seconds of a save, which ends on all ranks at once; the one before it goes."""
+        """Seconds of a save, which ends on all ranks at once; then removes the one before it."""
         import torch.distributed.checkpoint as dcp
 
         begun = _CLOCK.now()
@@ -316,7 +315,7 @@ class Checkpoints:
         return taken
 
     def _load(self, source: pathlib.Path) -> float:
-        """Seconds of a load over values that were changed."""
+        """Seconds of a load, after all values were changed."""
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
@@ -348,7 +347,7 @@ class Checkpoints:
         return digest(self._torch, self._tensors())
 
     def _spoil(self) -> None:
-        """Other values everywhere: only a load can make them right again."""
+        """Changes every value, so that only a load can restore it."""
         with self._torch.no_grad():
             for tensor in self._tensors():
                 tensor.add_(1.0)
@@ -371,7 +370,7 @@ def _bytes_of(folder: pathlib.Path) -> int:
 
 
 def same_loss(before: float, after: float) -> bool:
-    """Whether two losses are the same to the last bit. Two NaN are: a corrupting rank makes them, no checkpoint."""
+    """Whether two losses are equal to the last bit. Two NaN are: a corrupting rank makes them, not a checkpoint."""
     return before == after or (math.isnan(before) and math.isnan(after))
 
 

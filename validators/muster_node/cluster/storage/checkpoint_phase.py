@@ -61,8 +61,8 @@ def checkpoint_phase(torch: Any, group: RankGroup, trainer: Trainer, params: Map
 def _give_up(group: RankGroup, path: str, why: str, what: str, within_s: float) -> NoReturn:
     """Ends the phase and the rank: another thread of it is in a call that may not return.
 
-    The storage stands still or is slow, which is no fault of a device or node that waits for it. All ranks of a save
-    wait for its slowest: whether this node's own access hangs, a small file shows.
+    The storage hangs or is slow, which is not the fault of a device or node that waits for it. All ranks of a save wait
+    for the slowest; a small file shows whether this node's own access hangs.
     """
     if group.local == 0:
         own = answers(pathlib.Path(path))

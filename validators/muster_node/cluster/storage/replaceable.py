@@ -17,8 +17,8 @@ UID_MAP, OVERFLOW_UID = pathlib.Path("/proc/self/uid_map"), pathlib.Path("/proc/
 def by_others(folder: pathlib.Path) -> str:
     """Why other users may replace what is in ``folder``, and what to do; "" if they may not.
 
-    It and the folders above it are root's or ours, and others may write in sticky ones alone. A group may write that
-    has the login's name. Raises OSError.
+    The folder and all above it must belong to root or this user; others may write only in sticky ones. A group may
+    write if it has the login's name. Raises OSError.
     """
     login = {os.geteuid(), *_owner_of_work()}
     for each in (folder.resolve(), *folder.resolve().parents):
@@ -33,7 +33,7 @@ def by_others(folder: pathlib.Path) -> str:
 
 
 def _owner_of_work() -> set[int]:
-    """The login where that is not who runs here, as in a container of docker."""
+    """The login, if it is not the user that runs this process, as in a container of docker."""
     with contextlib.suppress(OSError):
         return {work_dir().stat().st_uid}
     return set()
@@ -50,8 +50,8 @@ def _is_own(group: int, login: set[int]) -> bool:
 
 
 def _hidden_root() -> set[int]:
-    """The number of root where a container has users of its own, as of rootless podman or enroot. All users that the
-    container does not know have it there: these cannot be distinguished from root."""
+    """The user id that root has in a container with its own users (rootless podman, enroot). All users that the
+    container does not know share this id and cannot be distinguished from root."""
     with contextlib.suppress(OSError, ValueError):
         if UID_MAP.read_text().split() != ["0", "0", str(2**32 - 1)]:
             return {int(OVERFLOW_UID.read_text())}

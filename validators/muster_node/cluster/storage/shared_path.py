@@ -1,6 +1,6 @@
-"""What the path that all nodes share gives one node alone, and all of them at once: large files, small files, fio.
+"""Rates of the shared path on one node alone and on all nodes at once: large files, small files, fio.
 
-A path that fails meanwhile is one sentence on all ranks, of the node on which it failed, and no exception elsewhere.
+If the path fails meanwhile, all ranks get one sentence about the node on which it failed, and no other exception.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ ONE, ALL = "one", "all"
 FIO_S = 5
 _FIO_GRACE_S = 60.0
 FILES_S = 150.0
-"""Seconds for files of one kind that the path has in any case: chosen here, above what fio may take twice."""
+"""Seconds that the path has for files of one kind in any case: chosen here, more than fio may take twice."""
 _CHUNK = 4 * MIB
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """One figure of the path on this node. ``labels`` say which, and whether ``one`` node or ``all`` were at it.
+    """One figure of the path on this node. ``labels`` say which, and whether ``one`` node or ``all`` used it.
 
-    ``value``: None where it was not measured, and ``note`` says why.
+    ``value``: None if it was not measured; ``note`` says why.
     """
 
     metric: str
@@ -47,7 +47,7 @@ class Rate:
 
 
 def large_files(folder: pathlib.Path, mib: int) -> Iterator[tuple[str, float]]:
-    """("write", GB/s) with all on the path, then ("read", GB/s) past this node's memory. Raises OSError."""
+    """("write", GB/s) with all nodes on the path, then ("read", GB/s) bypassing this node's memory. Raises OSError."""
     file = folder / "large"
     chunk, chunks = os.urandom(_CHUNK), max(1, mib * MIB // _CHUNK)
     begun = _CLOCK.now()
@@ -67,7 +67,7 @@ def large_files(folder: pathlib.Path, mib: int) -> Iterator[tuple[str, float]]:
 
 
 def small_files(folder: pathlib.Path) -> Iterator[tuple[str, float]]:
-    """Creations and removals of small files a second; stats would be of the client's cache. Raises OSError."""
+    """Small files created and removed per second; stats would only test the client's cache. Raises OSError."""
     files = [folder / str(number) for number in range(SMALL_FILES)]
     acts: tuple[tuple[str, Callable[[pathlib.Path], object]], ...] = (
         ("create", lambda file: file.write_bytes(b"muster")), ("remove", os.unlink),

@@ -1,8 +1,8 @@
-"""What all ranks do on the path that they share: together, for as long as it moves, and given up together if it stands.
+"""Acts of all ranks on their shared path: done together while data moves, and given up together if nothing does.
 
 A call into a path that hangs does not return, and nothing in this process can end it. So a second thread of each rank
-tells the others whether its act is over, how much this process has read and written, and how much of what was written
-waits in the kernel's memory; all of them see the same, and so decide the same. Where they give up, that thread ends the
+tells the others whether its act is over, how much this process has read and written, and how much written data still
+waits in the kernel's memory; all see the same values and therefore decide alike. If they give up, that thread ends the
 rank.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster_node.cluster.rendezvous.rank import RankGroup
 
 PATIENCE_S = 300.0
-"""Seconds for which nothing may move on any rank: chosen here. What stands still for five minutes costs a training more
+"""Seconds for which nothing may move on any rank: chosen here. A path that stops for five minutes costs a training more
 than its checkpoints save."""
 
 MOVED_BYTES = 1 << 16
@@ -103,11 +103,12 @@ class Movement:
         self._lowest = list[int]()
 
     def seen(self, looks: Sequence[tuple[bool, int, int]]) -> bool:
-        """Whether on any rank an act ended, bytes went to or fro, or fewer than ever since then wait to be written.
+        """Whether, on any rank, an act ended, bytes were read or written, or less data waits to be written than ever
+        before.
 
         ``looks``: by rank, whether its act is over, ``io_bytes`` and ``unwritten_bytes``. A buffered write is over for
-        this process while the kernel still writes it. Other programs write too: what waits falls again and again, but
-        falls below its lowest for minutes only where much is written.
+        this process while the kernel still writes it. Other programs write too: the waiting data falls again and again,
+        but below its lowest for minutes only if much is written.
         """
         done, io, unwritten = [each[0] for each in looks], [each[1] for each in looks], [each[2] for each in looks]
         if not self._done:

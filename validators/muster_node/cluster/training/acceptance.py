@@ -51,7 +51,7 @@ def turns_of(nodes: int) -> list[int]:
 
 
 def preload(torch: Any) -> None:
-    """Has PyTorch import, before the ranks are forked, what each would import by itself: seconds for each of them."""
+    """Has PyTorch import, before the ranks are forked, what each would otherwise import itself in seconds."""
     importlib.import_module("torch.distributed.checkpoint.state_dict")
     importlib.import_module("torch.distributed.fsdp")
     torch.set_num_threads(1)
@@ -143,14 +143,14 @@ class Acceptance:
         emit("self_mismatches", device.id, value=len(differing), samples=compared, note=note, labels={"when": when})
 
     def _keys(self, model: Transformer) -> dict[str, str]:
-        """By metric: what must be equal for a device's bits to be comparable, and for its times."""
+        """By metric: what must be equal for a device's digests, or its times, to be comparable."""
         shape, facts = model.shape, facts_of(self._group.hardware)
         sizes = f"{DTYPES[model.compute.device.kind]}, {shape.layers}×{model.tokens}×{model.d}"
         keys = {"digest_key": golden_key, "pace_key": pace_key}
         return {metric: key(self._torch, model.compute, facts, sizes=sizes) for metric, key in keys.items()}
 
     def _recipe(self, compute: Compute) -> Recipe:
-        """The same on all ranks: what fits on the device with the least memory."""
+        """The recipe, the same on all ranks: what fits on the device with the least memory."""
         group, params = self._group, self._params
         chosen = (llama.CPU_SIZE, llama.DDP)
         if self._kind == "gpu":
@@ -212,7 +212,7 @@ class Acceptance:
         return [trainer.step(number, work) for number in range(warm, warm + max(1, count))]
 
     def _work(self, trainer: Trainer) -> Work:
-        """As many tokens as take ``step_s``; the first steps warm everything up and measure that."""
+        """As many tokens as take ``step_s``; the first steps warm everything up and measure the speed."""
         group, size, hardware = self._group, trainer.recipe.size, self._group.hardware
         capped = trainer.size.tokens < size.tokens
         trainer.step(0, Work(1, size.tokens))

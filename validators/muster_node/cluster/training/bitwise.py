@@ -23,7 +23,7 @@ PART_ROWS = 4_096
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One micro-batch on one device: digest by (kind, layer), and what the second run gave otherwise."""
+    """One micro-batch on one device: digest by (kind, layer), and the parts in which the second run differed."""
 
     step: int
     digests: dict[Part, str]

@@ -1,7 +1,7 @@
 """The run with faults: the node's ranks under torchrun's elastic agent, one of them killed, restarted, resumed.
 
-`torchrun` (torch.distributed.run) watches and restarts; ours are the times, read from the lines that the ranks write.
-Everything goes through the shared path, since a node that restarts has nothing else in common with the others.
+`torchrun` (torch.distributed.run) watches and restarts; Muster only measures the times, from the lines that the ranks
+write. Everything goes through the shared path, the only thing that a restarting node shares with the others.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def measured(events: Sequence[Event]) -> Mapping[str, list[float]]:
     """By metric, a value for each death: seconds until another rank was asked, until the next step, and lost work.
 
     An event is {"at": epoch seconds, "kind", "rank", "node", "step"}: "step" after each step, "killed" just before a
-    death, "asked" when a rank is asked to end. Lost work is what was trained since the checkpoint that was resumed. All
-    is by the clock of the node of the death, but where another node alone was asked: then between death and restart.
+    death, "asked" when a rank is asked to end. Lost work is what was trained since the resumed checkpoint. All times
+    are by the clock of the dead rank's node, unless only another node was asked between death and restart.
     """
     found: dict[str, list[float]] = {"fault_detect": [], "fault_restart": [], "fault_lost_work": []}
     for death in (event for event in events if event["kind"] == "killed"):

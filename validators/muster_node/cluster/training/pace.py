@@ -1,7 +1,7 @@
-"""What a step's time goes into: waiting for input, compute, exposed communication, the update.
+"""The parts of a step's time: waiting for input, compute, exposed communication, the update.
 
-Device time of compute ends with the last gradient, which is when PyTorch's DDP hands its last bucket to the hook; what
-follows until all sums are there is exposed communication: waiting for slower ranks, and what no compute hides.
+Device time of compute ends with the last gradient, when PyTorch's DDP hands its last bucket to the hook; the time until
+all sums are there is exposed communication: waiting for slower ranks, and what no compute hides.
 """
 
 from __future__ import annotations

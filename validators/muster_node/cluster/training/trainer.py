@@ -1,6 +1,6 @@
 """Training of the decoder by PyTorch's own parallelism: DDP, or fully_shard (FSDP2) over a DeviceMesh of the ranks.
 
-Ours are the times. ``scope`` is what trains together: the ranks of one node, or of the whole block.
+Muster only adds the timing. ``scope`` is what trains together: the ranks of one node, or of the whole block.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A step's work of one rank: micro-batches, and the tokens that all of them stand for."""
+    """One rank's work in a step: micro-batches, and the tokens that they represent."""
 
     micro: int
     tokens: int
@@ -163,9 +163,9 @@ class Trainer:
         return model
 
     def _sharded(self, plain: Any, mesh: Any) -> Any:
-        """Shards between the devices of a node; between nodes whole copies (HSDP), as each node alone has.
+        """Shards between the devices of a node, with whole copies on each node (HSDP), as each node alone has.
 
-        Layers are computed again in the backward pass: what they keep of long sequences is more than their weights.
+        Layers are recomputed in the backward pass: for long sequences their activations take more than their weights.
         """
         try:
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -42,9 +42,8 @@ def _upwards(root: str, path: str) -> list[str]:
 
 
 def free_memory(files: Files) -> float:
-    """Bytes that the groups leave, infinite without a limit: the kernel kills or slows who takes more. Cached files
-    make way.
-    """
+    """Bytes that the groups leave, infinite without a limit: beyond it the kernel kills or slows processes. Cached
+    files are counted as free."""
     free = float("inf")
     for folder in above(files, "memory"):
         for limit_file, used_file in _MEMORY:

@@ -18,9 +18,8 @@ def uptime(files: Files) -> float | None:
 
 
 def log_clock(files: Files) -> float | None:
-    """Seconds since boot by a clock that runs as the stamps of the kernel log do: NTP steers neither, and at 30 ppm
-    they are minutes from the uptime after half a year. None where the processor's counter is unfit: then NTP steers the
-    stamps too.
-    """
+    """Seconds since boot by a clock that runs like the kernel log's time stamps, which NTP does not steer: at 30 ppm
+    these differ from the uptime by minutes after half a year. None if the processor's counter is unfit: then NTP steers
+    the stamps too."""
     steered = files.text(CLOCK_SOURCE).strip() in STEERED
     return None if steered else time.clock_gettime(time.CLOCK_MONOTONIC_RAW)

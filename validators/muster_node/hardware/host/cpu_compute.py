@@ -1,7 +1,7 @@
 """Compute on one logical CPU through PyTorch: single-threaded, timed by the CPU time of the thread.
 
 CPU time corresponds to a GPU's device time: a slow clock or slow memory increases it, but time that the kernel gives to
-another process on the core does not. What it hides, a core that hardly gets any time, ``cpu_time`` keeps.
+another process on the core does not. ``cpu_time`` records what it hides: a core that gets hardly any time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What CPU loads of this process got of the time: CPU time against the wall clock, and where the rest of it went.
+"""CPU time of this process's loads against the wall clock, and where the rest of the time went.
 
 A rate by CPU time alone hides a machine that is held down: a core that a control group gives 10 % of the time, or that
-a hypervisor gives to others, computes as fast as ever in what it gets. Sources: proc(5) for steal and the ticks
-of other processes; Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst for quotas.
+a hypervisor gives to others, still computes at full speed in that time. Sources: proc(5) for steal and the ticks of
+other processes; Documentation/admin-guide/cgroup-v2.rst and Documentation/scheduler/sched-bwc.rst for quotas.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ timed = Account()
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What a worker used: of its timed work, and in all."""
+    """What a worker used: CPU and wall time of its timed work, and CPU time in all."""
 
     cpu_s: float
     wall_s: float
@@ -94,7 +94,7 @@ def _ticks(text: str, cpus: set[str]) -> tuple[float | None, float | None]:
 
 
 def _group(files: Files, folder: str) -> _Group | None:
-    """None for one without a CPU bandwidth."""
+    """None for a group without a CPU bandwidth."""
     counts = dict(re.findall(r"^(\w+) (\d+)$", files.text(f"{folder}/cpu.stat"), re.MULTILINE))
     if "nr_periods" not in counts:
         return None
@@ -139,7 +139,7 @@ class Ledger:
         self._count_groups(before.groups, after.groups)
 
     def _count_groups(self, before: Sequence[_Group], after: Sequence[_Group]) -> None:
-        """Of nested groups the one counts that held the load longest; the tightest quota holds for all."""
+        """Of nested groups, the one that held the load longest counts; the tightest quota applies to all."""
         held = throttled = periods = 0.0
         for begun, ended in zip(before, after):
             self._counted = True

@@ -43,7 +43,7 @@ _USB_DRIVERS = ("usb-storage", "uas")
 def states(files: Files) -> Iterator[Fact]:
     """The kernel's state of each NVMe controller and SCSI or SATA disk, and the missing members of each RAID.
 
-    The label ``attached`` has an NVMe controller that comes and goes: a volume over a network, or of a cloud.
+    An NVMe controller that may come and go (a volume over a network, or of a cloud) has the label ``attached``.
     """
     for name in files.names("/sys/class/nvme"):
         base = f"/sys/class/nvme/{name}/"
@@ -69,9 +69,8 @@ def _usb_host(files: Files, disk: str) -> str | None:
 
 
 def without_usb(log: Iterable[str], files: Files) -> list[str]:
-    """The kernel log without what it says of disks over USB: by its own lines also those that are gone, by /sys those
-    that are there, of which it may have lost the first lines.
-    """
+    """The kernel log without lines about disks over USB: those that its own lines identify, gone ones too, and those in
+    /sys, whose first lines it may have lost."""
     now = {name: _usb_host(files, name) for name in files.names("/sys/block", "sd*")}
     names = {name for name, host in now.items() if host is not None}
     hosts = {host for host in now.values() if host is not None}
@@ -117,9 +116,8 @@ def smart(disk: str) -> list[Fact]:
 
 
 def parse(disk: str, out: bytes) -> Iterator[Fact]:
-    """The facts of a log. What it lacks is a fact that is not supported; a number that is none is one with a note: a
-    later nvme-cli may write it in another way. Raises OSError for what is no JSON object.
-    """
+    """The facts of a log. A missing one is not supported; one that is no number has a note, since a later nvme-cli may
+    write it differently. Raises OSError for text that is no JSON object."""
     try:
         log = json.loads(out)
     except (ValueError, RecursionError):

@@ -54,20 +54,20 @@ def ports(files: Files) -> list[tuple[str, str, str]]:
 
 
 def stays(files: Files, interface: str) -> bool:
-    """Whether an interface is the node's own: those of containers (virtual functions, subfunctions, and what stands for
-    one in the adapter's switch) and of USB (a BMC's) come and go, and need not have a link."""
+    """Whether an interface is the node's own. Interfaces of containers (virtual functions, subfunctions, and their
+    representors in the adapter's switch) and of USB (a BMC's) come and go, and need no link."""
     device = f"{interface}/device"
     lent = any(files.exists(f"{device}/{each}") for each in ("physfn", "sfnum"))
     return not lent and "/usb" not in files.real(device) and not _represents(files, interface)
 
 
 def _represents(files: Files, interface: str) -> bool:
-    """Whether a network interface stands for a virtual function or a subfunction in its adapter's switch."""
+    """Whether a network interface is the representor of a virtual function or subfunction in its adapter's switch."""
     return _REPRESENTOR.search(files.text(f"{interface}/phys_port_name")) is not None
 
 
 def interfaces(files: Files, adapter: str) -> set[str]:
-    """The network interfaces whose packets an adapter carries: its own, and of RoCE those above them (VLAN, bond)."""
+    """The network interfaces whose packets an adapter carries: its own and, for RoCE, those above them (VLAN, bond)."""
     base = f"{_IB}/{adapter}"
     tables = [f"{base}/ports/{port}/gid_attrs/ndevs" for port in files.names(f"{base}/ports")]
     above = {files.text(f"{table}/{entry}") for table in tables for entry in files.names(table)}

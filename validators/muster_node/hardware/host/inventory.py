@@ -161,10 +161,10 @@ def serials(files: Files) -> list[Fact]:
 
 
 def clock_fact() -> Fact:
-    """Whether the kernel knows its clock to be disciplined (NTP, PTP), by adjtimex(2); no value where it has no such
-    call.
+    """Whether the kernel knows that its clock is disciplined (NTP, PTP), by adjtimex(2); no value without that call.
 
-    chrony says so to the kernel with ``rtcsync`` alone (its sys_timex.c), so False is no proof of a clock that drifts.
+    chrony reports this to the kernel only with ``rtcsync`` (its sys_timex.c), so False does not prove that a clock
+    drifts.
     """
     try:
         libc = ctypes.CDLL(None, use_errno=True)

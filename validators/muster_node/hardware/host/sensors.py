@@ -39,7 +39,7 @@ class _Paths:
 
 
 class HostSensors:
-    """Reads all sensors; remembers the previous reading of those that only count (energy, ticks, throttle events)."""
+    """Reads all sensors; remembers the previous reading of cumulative ones (energy, ticks, throttle events)."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -60,7 +60,7 @@ class HostSensors:
         yield Sample("load", "node", "count", value=os.getloadavg()[0])
 
     def _temperatures(self) -> Iterator[Sample]:
-        """The hottest CPU die, and the hottest of the air that comes in."""
+        """The hottest CPU die, and the hottest inlet air."""
         for series, paths in (("temperature", self._paths.temperature), ("inlet_temperature", self._paths.inlet)):
             millidegrees = [self._files.number(path) for path in paths]
             known = [value / 1000.0 for value in millidegrees if value is not None]

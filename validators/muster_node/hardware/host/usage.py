@@ -48,9 +48,9 @@ def _our_terminals(files: Files) -> set[str]:
 
 
 def _hidden(files: Files) -> list[str]:
-    """Why the processes of other users cannot be seen: the state of the first process is open to all users otherwise.
+    """Why other users' processes cannot be seen: normally every user may read the state of the first process.
 
-    In a container with a pid namespace of its own the first process is the container's, so nothing is said there.
+    In a container with its own pid namespace the first process is the container's, so nothing is reported there.
     """
     if parse_stat(files.text("/proc/1/stat")) is not None:
         return []

@@ -30,12 +30,12 @@ time of thirty years; a count that a float holds exactly. Rules ask for "at leas
 
 
 def usable(answer: Answer) -> bool:
-    """Whether it is a number."""
+    """Whether the answer is a number."""
     return isinstance(answer.value, (int, float)) and math.isfinite(answer.value)
 
 
 def number(name: str, device: str, unit: str, answer: Answer, labels: dict[str, str] | None = None) -> Fact:
-    """The answer as a number in ``unit``; one that nothing of that name can be is none, whatever it was read out of."""
+    """The answer as a number in ``unit``; a value that is impossible for the name becomes a note."""
     why = answer.note or ("" if usable(answer) else "NVML gave no number")
     if not why:
         why = _impossible(answer.value, _MOST.get(name, _MOST_IN.get(unit, math.inf)))

@@ -24,9 +24,8 @@ MODULES_MAX = 32
 
 @dataclasses.dataclass(frozen=True)
 class Gpu(Card):
-    """One GPU that gave a handle. ``order``: its NVML index; ``slot_known``: its place is its board's, not a guess;
-    ``module``: its module id, None where that may be none of a board's.
-    """
+    """One GPU with a handle. ``order``: its NVML index; ``slot_known``: its slot comes from the board and is not a
+    guess; ``module``: its module id, None if it may not be a board's."""
 
     device: Device
     handle: Any
@@ -63,9 +62,9 @@ def _with_twins(gpus: Sequence[Gpu]) -> Iterator[Gpu]:
 
 
 def numbering(modules: Sequence[int | None]) -> list[int | None]:
-    """Module ids as far as they number GPUs: not one that no board has, nor one that several GPUs report and none
-    another: cards in PCIe slots all report the same (``nvidia-smi -q`` of RTX 6000 Ada: 1, of H100 NVL: 4).
-    """
+    """Module ids that number GPUs: without ids that no board has, and without an id that several GPUs report if no
+    other GPU reports another: cards in PCIe slots all report the same (``nvidia-smi -q`` of RTX 6000 Ada: 1, of H100
+    NVL: 4)."""
     usable = [None if module is None or module > MODULES_MAX else module for module in modules]
     reported = [module for module in usable if module is not None]
     return [None] * len(usable) if len(reported) > 1 == len(set(reported)) else usable
@@ -80,15 +79,14 @@ def module_id(nvml: Nvml, gpu: Gpu) -> Answer:
 
 
 def slots_of(modules: Sequence[tuple[int, int | None]], unanswered: int = 0) -> list[tuple[int, bool]]:
-    """Slot of each GPU from (NVML index, module id), and whether that is known: the id − 1 where ids are usable.
+    """(slot, whether it is known) of each GPU, from (NVML index, module id): the id − 1 if ids are usable.
 
-    Where no board has any, NVML's order is all that there is, and names the slots. An id that two claim is neither's,
-    and 0 none where another is the last of a full board that counts from 1. One GPU without an id takes the slot that
-    the others leave, if they leave one. Two without one, or one and a GPU that gave no handle (``unanswered``) or is
-    gone, could be either way round: they get the slots that are left, in NVML's order, which is known to be right only
-    where it is so for all the others. An id that one GPU alone reports may be any card's: it names a slot among as many
-    as there are GPUs, as a guess. An only GPU is named by the first slot; with an id above 1 it may be a card, or the
-    last of a board that lost all others.
+    Without any board's ids, NVML's order names the slots. An id that two GPUs claim is ignored, as is 0 if another GPU
+    is the last of a full board that counts from 1. One GPU without an id takes the one slot that the others leave. If
+    two have no id, or one has none and another gave no handle (``unanswered``) or is gone, their order is ambiguous:
+    they get the free slots in NVML's order, which counts as known only if all the others follow it. An id that only one
+    GPU reports may be any card's: it is a guess within as many slots as there are GPUs. An only GPU gets the first
+    slot; with an id above 1 it may be a card, or the last of a board that lost all others.
     """
     count = len(modules) + unanswered
     claimed = collections.Counter(module for _, module in modules if module is not None)
@@ -117,11 +115,12 @@ def serial_of(answer: Answer) -> Answer:
 
 
 def part_serials(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, Answer]:
-    """By GPU: the serial number under which it is one part. NVML's is the board's, and a board may have several GPUs.
+    """By GPU: the serial number that identifies it as one part. NVML's is the board's, and a board may have several
+    GPUs.
 
-    Where any two share one (``nvidia-smi -q`` of GB200 and GB300: the two of a superchip), each has its UUID after it,
-    as "1650000000001/GPU-…": all of the node, so that a GPU whose sibling falls silent keeps its name while another
-    pair shares one. Where none does any more, it reports its board's alone, and the controller knows its UUID.
+    If any two share one (``nvidia-smi -q`` of GB200 and GB300: the two of a superchip), every GPU of the node gets its
+    UUID appended, as "1650000000001/GPU-…", so that a GPU whose sibling falls silent keeps its name while another pair
+    shares one. If none share one any more, it reports its board's alone, and the controller knows its UUID.
     """
     serials = {gpu.device.id: serial_of(nvml.query("nvmlDeviceGetSerial", gpu.handle)) for gpu in gpus}
     boards = [serial.value for serial in serials.values() if serial.value is not None]
@@ -165,9 +164,9 @@ UNLIKE = ("gpu_model", "vbios", "inforom_version", "hbm_total", "pcie_generation
 
 
 def unlike_siblings(facts: Sequence[Fact], gpus: Sequence[Gpu]) -> Iterator[Fact]:
-    """By GPU: in how many facts it differs from what most of the node's GPUs report; of a tie, both sides do.
+    """By GPU: number of facts in which it differs from what most of the node's GPUs report; in a tie, both differ.
 
-    Of one that does not report what its siblings do, and differs in nothing else, it is not known.
+    Unknown for a GPU that lacks facts which its siblings report and that differs in nothing else.
     """
     for gpu in gpus:
         device, different, known, silent = gpu.device.id, [], False, ""

@@ -195,8 +195,8 @@ class NvidiaGpus(Gpus):
     def _confidential(self) -> Answer:
         """Whether data is encrypted between one GPU and its host, or between all GPUs of the machine and it.
 
-        Of the latter (protected PCIe, and NVLink encryption since), the feature's own flag says nothing. The binding
-        returns the error of this one call, and raises none. Drivers before 550 have the older call alone.
+        The feature's own flag does not cover the latter (protected PCIe, and NVLink encryption since). The binding
+        returns this call's error instead of raising it. Drivers before 550 have only the older call.
         """
         settings = self._constant("c_nvmlSystemConfComputeSettings_v1_t")()
         answer = self._query("nvmlSystemGetConfComputeSettings", ctypes.byref(settings))

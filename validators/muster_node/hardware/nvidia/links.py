@@ -62,7 +62,7 @@ class Links:
     def _ask_states(self) -> Answer:
         """The number of links is unknown in advance: the first unsupported link number ends the list.
 
-        One that is refused between two that answer is not past the last, but unknown, and with it how many are up.
+        A refused link between two that answer is not past the last one but unknown, and so is the number of links up.
         """
         nvml = self._nvml
         refused: tuple[int, Answer] | None = None
@@ -93,7 +93,8 @@ class Links:
     def errors(self) -> Iterator[Fact]:
         """Error counters of each link that is up; a kind that the first link does not have is reported once.
 
-        So is each kind where no link is up: that the GPU has none is no missing measurement, that it lost them is one.
+        Each kind is also reported once if no link is up: no measurement is missing if the GPU has no links, but one is
+        if it lost them.
         """
         up = [link for link, is_up in self._states if is_up]
         for kind, field in _ERRORS:
@@ -143,9 +144,9 @@ _ABSENT = Answer(note=NOT_SUPPORTED)
 
 
 def cliques(nvml: Nvml, gpus: Sequence[tuple[str, Any]]) -> Iterator[Fact]:
-    """In how many NVLink cliques the node's GPUs are, of those that have joined a fabric.
+    """Number of NVLink cliques of the node's GPUs that have joined a fabric.
 
-    As long as they may be in one more, one clique is not known to be all.
+    No value for a single clique if another GPU may still join a different one.
     """
     members: dict[tuple[bytes, int], list[str]] = collections.defaultdict(list)
     unknown = []

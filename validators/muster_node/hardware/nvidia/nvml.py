@@ -150,13 +150,13 @@ class Nvml:
             self._slow[subject] = max(0.0, spent - SLOW_SHARE * (now - at)) + seconds, now
 
     def is_lost(self, handle: Any) -> bool:
-        """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST, since it is off the bus, or since it
-        needs a reset. Of either some calls may go on answering, such as those about its identity.
-        """
+        """Whether any call about this GPU was refused with NVML_ERROR_GPU_IS_LOST: it is off the bus, or needs a reset.
+        In either case some calls may still answer, such as those about its identity."""
         return id(handle) in self._lost or self.needs_reset(handle)
 
     def needs_reset(self, handle: Any) -> bool:
-        """Whether any call about this GPU was refused with NVML_ERROR_RESET_REQUIRED: no process can use it before."""
+        """Whether any call about this GPU was refused with NVML_ERROR_RESET_REQUIRED: no process can use it before
+        that."""
         return id(handle) in self._need_reset
 
     def _given_up(self, arguments: tuple[Any, ...]) -> str:

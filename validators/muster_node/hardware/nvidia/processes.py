@@ -25,10 +25,10 @@ def on(nvml: Nvml, gpu: Gpu) -> Iterator[str]:
 
 
 def unlisted(nvml: Nvml, gpu: Gpu) -> str:
-    """Why it is not known which processes use this GPU, "" where it is.
+    """Why the processes that use this GPU are not known, "" if they are.
 
-    No process can use a GPU that is lost, or needs a reset, and of a GPU that has no such list none is known. One that
-    does not answer may be waited for by a user's job; a driver that is too old for the call hides them.
+    No process can use a GPU that is lost or needs a reset, and a GPU without such a list counts as unused. A GPU that
+    does not answer may be in use by a job that waits for it; a driver too old for the call hides processes.
     """
     unsupported = nvml.constant("NVML_ERROR_NOT_SUPPORTED")
     for kind in KINDS:

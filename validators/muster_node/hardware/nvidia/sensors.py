@@ -114,7 +114,7 @@ def _by_threshold(nvml: Nvml, gpu: Gpu, limit: _Limit, reading: Answer) -> Answe
 
 
 def throttle(nvml: Nvml, gpu: Gpu) -> Answer:
-    """All reasons that hold the clock down now, as ``named``."""
+    """All reasons that currently hold the clock down, as ``named``."""
     answer = nvml.query("nvmlDeviceGetCurrentClocksEventReasons", gpu.handle)
     if answer.code == nvml.constant("NVML_ERROR_FUNCTION_NOT_FOUND"):
         # Its name until driver 535.

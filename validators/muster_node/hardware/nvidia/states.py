@@ -81,9 +81,8 @@ def counters(nvml: Nvml, gpu: Gpu, links: Links, driver: Answer) -> Iterator[Fac
 
 
 def clock_shares(nvml: Nvml, gpu: Gpu) -> Iterator[Fact]:
-    """Each clock as a share of the highest that the GPU has: NVML reports no locked clocks, but a GPU at work that
-    nothing holds runs at its highest.
-    """
+    """Each clock as a share of the GPU's highest: NVML reports no locked clocks, but a GPU at work runs at its highest
+    clock unless something holds it."""
     for domain, name in (("sm", "NVML_CLOCK_SM"), ("memory", "NVML_CLOCK_MEM")):
         highest = nvml.query("nvmlDeviceGetMaxClockInfo", gpu.handle, nvml.constant(name))
         clock = nvml.query("nvmlDeviceGetClockInfo", gpu.handle, nvml.constant(name))

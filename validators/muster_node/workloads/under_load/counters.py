@@ -83,7 +83,7 @@ class Counters:
         return growth([self._before.get(key), after.get(key)], PORT_CEILINGS.get(key[2]), key[0] == "ib_errors")
 
     def _emit_unknown(self, context: Context, after: dict[Key, Fact], device: str, parts: dict[str, Key]) -> None:
-        """Of how many counters that the port has it is not known what was added, or that it was so much at least."""
+        """Reports for how many of the port's counters the increase is unknown, or known only as a lower bound."""
         notes = {part: self._added(after, key).note for part, key in parts.items()}
         unknown = {part: note for part, note in notes.items() if note not in ("", NOT_SUPPORTED, NO_COUNTER)}
         text = "; ".join(f"{part}: {note}" for part, note in unknown.items())

@@ -1,4 +1,5 @@
-"""What a load on CPUs got of the wall clock's time, and who had the rest: for probes whose rates are by CPU time."""
+"""The share of the wall clock's time that CPU loads got, and who had the rest, for probes whose rates are by CPU
+time."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def _causes(time: CpuTime, wall: float) -> dict[str, tuple[float | None, str]]:
 
 
 def _by_periods(time: CpuTime, lost: float, wall: float) -> float:
-    """Where most periods were throttled, what was lost and had no other cause was lost to that, in %."""
+    """If most periods were throttled, the lost time that has no other cause, in % of ``wall``; else 0."""
     if not time.periods or 2 * time.throttled_periods < time.periods:
         return 0.0
     return _percent(max(0.0, lost - (time.others_s or 0.0) - (time.stolen_s or 0.0)), wall)

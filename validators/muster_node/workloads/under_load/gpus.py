@@ -1,8 +1,7 @@
-"""What became of each GPU's states and counters under a load: one set of them, whatever the load was.
+"""How each GPU's states and counters changed under a load: one set of metrics, whatever the load was.
 
-Pure: readings in, figures out. A state has the name that it has in the inventory, so that the same rules judge it. The
-value reported is the one furthest from that before the load, whenever it was read: a link that went down and came back
-was down.
+Pure: readings in, figures out. A state has its name in the inventory, so that the same rules judge it. The reported
+value is the one furthest from that before the load, whenever it was read: a link that went down and came back was down.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def _place(fact: Fact) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 
 
 def _tells(reading: Reading) -> list[object]:
-    """A reading without what moves under any load, but whether its GPUs were busy."""
+    """A reading without what changes under any load, except whether its GPUs were busy."""
     steady: list[object] = [fact for fact in reading.facts if fact.name not in _MOVING]
     return steady + [(f.device, (f.value or 0.0) >= BUSY) for f in reading.facts if f.name == "utilisation"]
 
@@ -187,9 +186,9 @@ PASSING = ("nvlink_active", "fabric_state", "fabric_healthy")
 
 
 def _blind(times: Sequence[float], facts: Sequence[Fact | None]) -> str:
-    """Why what came and went during a load is not known, "" where it was read often enough. ``times``: of all readings.
+    """Why changes during a load are unknown, "" if it was read often enough. ``times``: of all readings.
 
-    A reading stands for half of the time to its neighbours. One that is missing between two others is no gap.
+    A reading stands for half of the time to its neighbours. One missing reading between two others is no gap.
     """
     known = [_content(fact) is not None for fact in facts]
     pairs = list(zip(known, known[1:]))
@@ -229,7 +228,7 @@ def _deltas(gpu: str, series: Series, counted: Mapping[Key, Growth], readings: S
 
 
 def _most_in_a_minute(facts: Sequence[Fact | None], readings: Sequence[Reading]) -> float:
-    """Most that a counter gained within a minute, and of readings that span more, a minute's share of the gain."""
+    """Most that a counter gained within a minute; of readings that span more, a minute's share of the gain."""
     known = [(each.at, fact) for each, fact in zip(readings, facts) if fact is not None and fact.value is not None]
     most, first = 0.0, 0
     for last in range(1, len(known)):
@@ -253,7 +252,7 @@ def _nvlink(gpu: str, counted: Mapping[Key, Growth]) -> Iterator[Found]:
 def throttled(
     device: str, counters: Mapping[str, Growth], sampled: Mapping[str, float], seconds: float
 ) -> Iterator[Found]:
-    """By reason, what the counter has unless readings contradict it; without one, what most readings tell.
+    """By reason, the counter's value unless readings contradict it; without a counter, what the readings show.
 
     ``sampled``: seconds that readings stand for in each state, of the ``seconds`` of the load.
     """
@@ -294,9 +293,9 @@ _CUMULATIVE = (*DELTAS.values(), "nvlink_errors", "throttle_time")
 
 
 def _state(gpu: str, name: str, unit: str, facts: Sequence[Fact | None], blind: str) -> Found:
-    """The worst content where one end is bad, else that furthest from what it was before the load.
+    """The worst content if one end is bad, else the one furthest from that before the load.
 
-    ``blind``: why it says nothing that no reading differs from another, "" if it does say that.
+    ``blind``: why equal readings prove nothing, "" if they do prove that nothing changed.
     """
     read = [_content(fact) for fact in facts]
     known = [content for content in read if content is not None]
@@ -347,7 +346,7 @@ def _loaded(series: Series) -> list[bool]:
 
 
 def _clocks(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]:
-    """By domain, where the driver named nothing that held the GPU for half of its work: a clock let go still rises."""
+    """By domain, if the driver named no cause that held the GPU for half of its work: a free clock still rises."""
     held = [_content(fact) for fact in series.get(("throttle_reason", "", ""), ())]
     spans = [after - before for before, after in zip((*times[:1], *times), (*times[1:], *times[-1:]))]
     for domain in [domain for name, domain, _ in series if name == "clock_share"]:
@@ -361,7 +360,7 @@ def _clocks(gpu: str, series: Series, times: Sequence[float]) -> Iterator[Found]
 
 
 def _least(gpu: str, name: str, facts: Sequence[Fact | None], blind: str) -> Found:
-    """The lowest reading. No value where none differs from another, and the last one or too many say nothing."""
+    """The lowest reading. No value if all readings are equal and the last one, or too many, are missing."""
     values = [value for fact in facts if isinstance(value := _content(fact), float)]
     if not values:
         return Found(name, gpu, samples=0, note=_reason(facts))
@@ -375,9 +374,8 @@ def _reason(facts: Sequence[Fact | None]) -> str:
 
 
 def _most(gpu: str, name: str, facts: Sequence[Fact | None], blind: str) -> Found:
-    """The highest reading: what was so once was so. No value where none is above zero, and the last one or too many say
-    nothing.
-    """
+    """The highest reading: a single occurrence counts. No value if none is above zero and the last one, or too many,
+    are missing."""
     known = [fact for fact in facts if fact is not None and fact.value is not None]
     worst = max(known, key=lambda fact: fact.value or 0.0, default=None)
     silent = facts[-1] if facts and _content(facts[-1]) is None else None

@@ -41,10 +41,10 @@ PORT_PMA_ATTR in drivers/infiniband/core/sysfs.c). Drivers with wider ones go pa
 
 
 def growth(readings: Sequence[Fact | None], ceiling: float | None = None, falls_to_zero: bool = False) -> Growth:
-    """From the readings of one counter, the first before the load and the last after it; None: not reported then.
+    """The growth from a counter's readings, the first before the load and the last after it; None: not reported then.
 
-    ``ceiling``: the value at which it stops counting. ``falls_to_zero``: it falls only where it is reset, so what it
-    shows then was counted since; others forget a part, as a ring of messages does.
+    ``ceiling``: the value at which it stops counting. ``falls_to_zero``: it falls only when it is reset, so its value
+    then was counted since the reset; other counters lose only a part, such as a ring of messages.
     """
     known = _without_spikes([fact.value for fact in readings if fact is not None and fact.value is not None])
     steps = list(zip(known, known[1:]))
@@ -73,9 +73,8 @@ def growth(readings: Sequence[Fact | None], ceiling: float | None = None, falls_
 
 
 def _without_spikes(known: Sequence[float]) -> list[float]:
-    """Without single readings of more than half of 32 bits between two lower ones, of which the later is not below the
-    earlier: no counter rises so far between two readings and comes back to where it was, unless it was read wrongly.
-    """
+    """Without single readings of more than half of 32 bits between two lower ones, the later not below the earlier: a
+    counter that rises so far and returns between two readings was read wrongly."""
     odd = {
         place for place in range(1, len(known) - 1) if known[place] >= WRAPS_FROM > known[place + 1] >= known[place - 1]
     }
@@ -96,16 +95,16 @@ def _missing_end(readings: Sequence[Fact | None]) -> str:
 
 
 def gone(last: Fact | None) -> str:
-    """Why what was read before the load, or in it, is no longer known after it. It is supported: it was read."""
+    """Why a value read before or during the load is unknown after it. It is supported, since it was read."""
     note = "" if last is None else last.note
     return GONE if note in ("", NOT_SUPPORTED) else note
 
 
 def total(parts: Mapping[str, Growth]) -> tuple[float | None, int, str]:
-    """Sum over parts (links, counters of a port), how many of them are known, and a note that names them.
+    """(sum over parts such as links or a port's counters, number of known parts, a note that names the others).
 
-    Parts that the machine does not support do not count; of any other that is not known, neither is the sum, but for
-    what the others are known to have added.
+    Parts that the machine does not support do not count; if any other part is unknown, so is the sum, unless the known
+    parts have grown.
     """
     counted = {part: each for part, each in parts.items() if each.value is not None or each.note != NOT_SUPPORTED}
     known = {part: each.value for part, each in counted.items() if each.value is not None}

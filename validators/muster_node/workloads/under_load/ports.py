@@ -1,7 +1,7 @@
 """The ports of a node while a load uses them: errors of each counter, and seconds without a link, in the time watched.
 
-A port that loses its link and finds it again leaves little in a counter that is read twice. So the state is read every
-few seconds by a thread, and what it was down is summed.
+A port that loses its link and finds it again leaves little trace in a counter that is read twice. So a thread reads the
+state every few seconds and sums the time that it was down.
 """
 
 from __future__ import annotations

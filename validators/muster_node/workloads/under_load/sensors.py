@@ -87,9 +87,9 @@ class Record:
         return found
 
     def drop_spike(self, series: str, device: str) -> str:
-        """Forget one reading that is of no temperature; returns a sentence about it, "" if there is none.
+        """Drops one reading that cannot be a temperature; returns a sentence about it, "" if there is none.
 
-        Two are no accident, and one while the driver holds the clock down for heat is none: then all of them count.
+        Two such readings are no accident, nor is one while the driver throttles for heat: then all of them count.
         """
         values, times = self.series.get((series, device), []), self.times.get((series, device), [])
         sign = _HOTTER[series]
@@ -120,7 +120,7 @@ class Record:
         return self.times.get((series, device), ())
 
     def _spans(self, times: Sequence[float]) -> list[tuple[float, float]]:
-        """The time that each reading stands for: half way to its neighbours, and no longer than it may."""
+        """The time that each reading stands for: half way to its neighbours, up to the limit."""
         half = self._hold_s() / 2.0
         middles = [(earlier + later) / 2.0 for earlier, later in zip(times, times[1:])]
         begins, ends = [self._began, *middles], [*middles, self._ended]

@@ -14,13 +14,13 @@ from muster_criteria.cluster.fabric.topology import Indices, Topology
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """Every cell (round, node, rail), seen from its node. Each pair's cell is there twice.
+    """Every cell (round, node, rail) as seen from its node, so each pair's cell is there twice.
 
-    ``partner``: shape (rounds, nodes), -1 for a node without a partner; ``chosen``: it was chosen to confirm something,
-    and is no reference. ``share``, ``low``, ``good``, ``wrong``: shape
-    (rounds, nodes, rails). ``bare``: as of ``Level``. Where a bare cell of a rail is low, so that nothing arrived, the
-    rail's other bare cells are good: something did. ``explained``: low because of a part that was found already. The
-    decoder changes it, and calls good what reached all that a slow switch leaves to its nodes.
+    ``partner``: shape (rounds, nodes), -1 for a node without a partner; ``chosen``: the pair was chosen to confirm
+    something and is no reference. ``share``, ``low``, ``good``, ``wrong``: shape (rounds, nodes, rails). ``bare``: as
+    in ``Level``; if nothing arrived in a bare cell, it is low, and the rail's other bare cells are good. ``explained``:
+    low because of a part already found. The decoder changes it, and marks cells as good that reach all that a slow
+    switch leaves to its nodes.
     """
 
     topology: Topology
@@ -49,7 +49,7 @@ class Cells:
         return self.low & ~self.explained
 
     def open_good(self) -> Flags:
-        """Good and not explained. A cell that an accepted part should have made low says nothing of other parts."""
+        """Good and not explained. A cell that an accepted part should have made low says nothing about other parts."""
         return self.good & ~self.explained
 
     def cross(self) -> Flags:

@@ -23,7 +23,7 @@ from muster_criteria.cluster.fabric.topology import Topology
 
 
 def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
-    """What the rounds show."""
+    """The parts at fault and the suspects that these rounds show."""
     if not results:
         return Diagnosis((), (), (), 0, 0, 0.0)
     rails = shared.whole_rails(topology, [level(topology, result) for result in results])
@@ -53,9 +53,9 @@ def decode(topology: Topology, results: Sequence[RoundResult]) -> Diagnosis:
 
 
 def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, int]]:
-    """(Node, rail) that was good once, or low because of a part that it goes over. One that was only low with nodes
-    that are charged with it may be as bad as they are; and a bare cell says nothing of a node that is not charged.
-    Where leaves are not known, nor does a good cell of a round in which most went over slower links."""
+    """(Node, rail) that was good once, or low because of a part that it goes over. A node that was low only with nodes
+    charged for it does not count: it may be as bad as they are. A bare cell counts only for a node that is charged.
+    Where leaves are not known, a good cell counts only if it is ``shared.fast``."""
     low: Flags = np.any(cells.low, axis=0)
     low_by_rate: Flags = np.any(cells.low & ~cells.bare, axis=0)
     good = cells.good & ~cells.bare
@@ -70,7 +70,7 @@ def _compared(cells: Cells, found: Sequence[Evidence]) -> frozenset[tuple[int, i
 
 
 def _silent(cells: Cells, results: Sequence[RoundResult]) -> list[Evidence]:
-    """Nodes that returned nothing in the last rounds that they had a part in; those that came back are cleared."""
+    """Nodes that returned nothing in their last rounds; a node that has answered since is cleared."""
     found = []
     for node in sorted(frozenset().union(*(result.silent for result in results))):
         numbers: list[int] = []

@@ -1,12 +1,12 @@
 """From rates to shares: each cell over the median of its (round, rail), and what counts as low.
 
-Nothing absolute is known of a cell, so it is compared with the others of its round and rail, of which there must be at
-least three. Pairs within leaves and pairs between them are compared with their own kind, since uplinks may be slower
-than leaves by design. With fewer than three of it, a pair between leaves is good if it is as fast as those within, one
-within is low if it is slower than those between, and nothing else is said. A cell over which nothing could be sent, or
-wrong bytes, is low in any case. Where a rail is lower than the other rails
-in a round, they are what it is compared with: otherwise a fault that most of its cells share would hide itself.
-``Level.lower`` says which rails are so in all of their cells.
+There is no absolute reference, so each cell is compared with the others of its round and rail, of which there must be
+at least three. Pairs within leaves and pairs between leaves are each compared with their own kind, since uplinks may be
+slower by design. With fewer than three of its kind, a pair between leaves is good if it is as fast as those within, a
+pair within a leaf is low if it is slower than those between, and otherwise nothing is said. A cell that carried
+nothing, or wrong bytes, is always low. If a rail is lower than the others in a round, its cells are compared with the
+other rails: otherwise a fault that most of them share would hide itself. ``Level.lower`` marks rails of which all cells
+are lower.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EFFECT_MIN = 0.10
 bandwidth (docs/science.md#performance-limits) would be within the spread of healthy ports."""
 
 WHOLE = 0.9
-"""The share of a rail's cells that are slow alike where the rail as a whole is slower than the others. Two thirds of
-the nodes at fault slow down so many pairs: then most of them share a cause."""
+"""Share of a rail's cells that are equally slow if the rail as a whole is slower than the others. So many pairs are
+slow when two thirds of the nodes are at fault, and then most of them share a cause."""
 
 NOISE_MIN = 0.005
 _CERTAIN = 3.6
-"""Standard deviations by which a part with the least effect stays below the threshold: 1 of 6,000 cells does not."""
+"""Standard deviations from a part with the least effect up to the threshold: 1 of 6,000 of its cells lies above it."""
 _APART = 1.75
-"""And by which a healthy cell may lie below its median before it is low: 4 % of cells do, and are measured again."""
+"""Standard deviations from the median of healthy cells down to the threshold: 4 % lie below, and are measured again."""
 
 
 NOISE_MAX = 2 * EFFECT_MIN / _APART
@@ -45,12 +45,12 @@ above the threshold more often than not."""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
-    """One round in shares of the usual. ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false where
-    nothing can be said; ``a``, ``b``: nodes of each pair, ``chosen``: whether it is no reference. ``lower``: whether
-    almost all cells of a rail are slower than the other rails alike; ``of_others``: its usual rate as a share of
-    theirs; ``usual``: that rate, NaN with too few cells; shape (rails,). ``rate``: of each cell, shape (pairs, rails),
-    in the unit of ``usual``; rates of rounds with equal ``variants`` can be compared. ``bare``: measured, and compared
-    with nothing, so that all that is known is whether something arrived, shape (pairs, rails)."""
+    """One round in shares of the usual rate. ``a``, ``b``: nodes of each pair; ``chosen``: the pair is no reference.
+    ``share``, ``low``, ``good``: shape (pairs, rails), NaN or both false if nothing can be said. ``lower``: almost all
+    cells of the rail are equally slower than the other rails; ``of_others``: its usual rate as a share of theirs;
+    ``usual``: that rate, NaN with too few cells; shape (rails,). ``rate``: of each cell, shape (pairs, rails), in the
+    unit of ``usual``; comparable between rounds with equal ``variants``. ``bare``: measured but compared with nothing,
+    so it is only known whether something arrived, shape (pairs, rails)."""
 
     number: int
     confirms: bool
@@ -107,9 +107,9 @@ def level(topology: Topology, result: RoundResult, by_itself: Sequence[int] = ()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Usual:
-    """The usual rate of each rail among pairs of one kind. ``pool``: the cells that set it, of which ``counted`` were
-    measured, with the median ``own``; ``rate``: what cells are compared with, the other rails' where the rail is
-    ``below`` them; ``of_others``: as of ``Level``."""
+    """The usual rate of each rail among pairs of one kind. ``pool``: the cells that set it, ``counted`` of which were
+    measured, with the median ``own``; ``rate``: what cells are compared with: the other rails' rate if the rail is
+    ``below`` it, else ``own``; ``of_others``: as in ``Level``."""
 
     pool: Figures
     counted: Indices
@@ -119,7 +119,7 @@ class _Usual:
     of_others: Figures
 
     def lower(self, noise: float) -> Flags:
-        """As of ``Level``. Cells that are faster than the rest by more than noise show that the rail can do more."""
+        """As in ``Level``. Cells that are faster than the rest by more than noise show that the rail can do more."""
         spread = max(EFFECT_MIN / 2, _CERTAIN * min(noise, EFFECT_MIN))
         fast = _sorted_at(self.pool, self.counted, (WHOLE * self.counted).astype(np.intp))
         with np.errstate(invalid="ignore"):
@@ -129,7 +129,7 @@ class _Usual:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Kinds:
-    """Pairs ``between`` leaves and within them, of which the ``chosen`` ones are no references."""
+    """Which pairs lie ``between`` leaves, the others within one, and which are ``chosen`` and so are no references."""
 
     between: Flags
     chosen: Flags
@@ -148,7 +148,7 @@ class _Kinds:
         return within, between
 
     def shares(self, figures: Figures, usual: tuple[_Usual, _Usual]) -> tuple[Figures, Flags]:
-        """Shares, NaN with too few others, and which are of the other kind's usual rate."""
+        """(shares, NaN with too few others; which of them are shares of the other kind's usual rate)."""
         share, borrowed = np.full(figures.shape, np.nan), np.zeros(figures.shape, dtype=bool)
         within, between = usual
         for rows, own, other in ((~self.between, within, between), (self.between, between, within)):
@@ -168,7 +168,7 @@ class _Kinds:
 
 
 def _rails(usual: tuple[_Usual, _Usual], noise: float) -> tuple[Flags, Figures, Figures]:
-    """``lower``, ``of_others`` and ``usual`` of ``Level``: lower within leaves as between them."""
+    """``lower``, ``of_others`` and ``usual`` of ``Level``. A rail is lower only if no kind of pair shows otherwise."""
     within, between = usual
     lower = [each.lower(noise) | (each.counted <= OTHERS_MIN) for each in usual]
     judged = np.maximum(within.counted, between.counted) > OTHERS_MIN
@@ -192,8 +192,8 @@ def _usual(pool: Figures, by_itself: Sequence[int]) -> _Usual:
 
 
 def _sorted_at(columns: Figures, counted: Indices, place: Indices) -> Figures:
-    """The figure at this place of each column, sorted without NaN. At half of them it is the median, the higher of the
-    two for an even count: half may be at fault."""
+    """The value at ``place`` of each column, sorted without NaN. Half of the count gives the median, and the higher of
+    the two for an even count, since half may be at fault."""
     if not len(columns):
         return np.full(columns.shape[1], np.nan)
     order = np.sort(columns, axis=0)  # NaN last

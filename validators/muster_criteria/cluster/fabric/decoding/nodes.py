@@ -10,16 +10,16 @@ from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Indices
 
 MOST = 0.75
-"""The share of a leaf's nodes, or cells, that are low where the leaf or its uplinks are at fault."""
+"""Share of a leaf's nodes, or cells, that are low if the leaf or its uplinks are at fault."""
 NODES_MIN = 3
-"""Fewest nodes of a leaf whose common fault is the leaf's: two may be two faults."""
+"""Fewest nodes of a leaf whose common fault is charged to the leaf: two may be two faults."""
 
 
 def low_nodes(cells: Cells) -> list[Evidence]:
     """Nodes that were low on more than half of their measured rails in every round, most often low first.
 
-    A node that was low only with partners which are such nodes themselves is not one of them, and where most nodes of
-    a leaf are low, it is the leaf.
+    A node is left out if it was low only with nodes already found, or if most nodes of its leaf are low: then the leaf
+    is at fault.
     """
     open_low = cells.open_low().sum(axis=2)
     measured = open_low + cells.open_good().sum(axis=2)
@@ -40,15 +40,15 @@ def low_nodes(cells: Cells) -> list[Evidence]:
 
 
 def low_everywhere(cells: Cells) -> Flags:
-    """Which rails of which nodes were low in every round, with nothing found yet that explains it: (nodes, rails)."""
+    """Which rails of which nodes were low in every round with no part found that explains it: (nodes, rails)."""
     found: Flags = cells.open_low().any(axis=0) & ~np.any(cells.open_good(), axis=0)
     return found
 
 
 def low_rails(cells: Cells, candidates: Flags) -> list[Evidence]:
-    """(Node, rail) of those that were low in every round, most often low first: NIC, cable or port, or its GPU.
+    """(Node, rail) low in every round, most often low first: NIC, cable or port, or its GPU.
 
-    Of those that were low equally often the lowest goes first, since what only met it is cleared by it.
+    Of those low equally often the lowest goes first, since finding it clears nodes that were low only with it.
     """
     low = cells.open_low()
     count = np.where(candidates, low.sum(axis=0), 0)
@@ -68,12 +68,12 @@ def low_rails(cells: Cells, candidates: Flags) -> list[Evidence]:
 
 
 def most_of_a_leaf(ill: int, nodes: int) -> bool:
-    """Whether the switch of a leaf may be at fault where so many of its nodes are: of two or three nodes, with all."""
+    """Whether so many ill nodes may mean that the leaf's switch is at fault; of two or three nodes, all must be ill."""
     return nodes > 1 and ill >= MOST * nodes
 
 
 def _of_a_leaf(cells: Cells, candidates: Flags, measured: Flags) -> Flags:
-    """Which nodes are on a leaf most of whose measured nodes are candidates. Of a leaf with two nodes that is both."""
+    """Which nodes are on a leaf of which most measured nodes are candidates; of a leaf with two nodes, both."""
     leaf, leaves = cells.topology.leaf_array, len(cells.topology.leaves)
     if not cells.topology.paths:
         return np.zeros(len(candidates), dtype=bool)

@@ -38,11 +38,11 @@ CONFIRMATIONS = 2
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Part:
-    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf, 0 for RAIL, and for SHARED where leaves are
-    not known; ``b``: the path's other end, else -1.
+    """One part. ``a``: index of the node (NODE, GPU, NIC) or of the leaf; 0 for RAIL, and for SHARED without known
+    leaves. ``b``: the path's other end, else -1.
 
-    ``rail``: index of the rail, -1 for a node and for what nodes share on all rails. ``between_nodes``: a path whose
-    ends are nodes.
+    ``rail``: index of the rail, -1 for a node and for what nodes share on all rails. ``between_nodes``: the ends of the
+    path are nodes.
     """
 
     kind: PartKind
@@ -99,14 +99,13 @@ class Evidence:
 class Diagnosis:
     """What the rounds so far show.
 
-    ``named``: parts at fault, confirmed. ``suspects``: parts that have to be confirmed or cleared by another round.
-    ``uncovered``: (leaf, leaf, rail) between which only cells were measured that another fault explains.
-    ``once``: how many cells were low and are explained by no part: hot spots. ``unjudged``: cells with fewer than
-    three others to compare with. ``compared``: (node, rail) that had as many, and was good or is touched by a part.
-    ``noise``: the relative
-    standard deviation of a cell in the noisiest round. ``thresholds``: the share below which a cell is low, by the
-    round's number; ``together``: the same with all rails at once. ``not_together``: (node, rail) that was compared
-    alone, and carried something with all rails at once that could not be compared.
+    ``named``: confirmed parts at fault. ``suspects``: parts that another round has to confirm or clear. ``uncovered``:
+    (leaf, leaf, rail) of which every measured cell is explained by another fault. ``once``: number of low cells that no
+    part explains (hot spots). ``unjudged``: number of cells with fewer than three others to compare with. ``compared``:
+    (node, rail) that had enough others and was good or is touched by a part. ``noise``: relative standard deviation of
+    a cell in the noisiest round. ``thresholds``: by round number, the share below which a cell is low; ``together``:
+    the same with all rails at once. ``not_together``: (node, rail) that was compared alone, and whose rate with all
+    rails at once could not be compared.
     """
 
     named: tuple[Evidence, ...]

@@ -13,17 +13,17 @@ from muster_criteria.cluster.fabric.rounds import Flags
 from muster_criteria.cluster.fabric.topology import Indices
 
 GRAVE = 0.4
-"""Share below which a single pair is looked at again also where no leaf lies between its nodes. Two flows that collide
+"""Share below which a single low pair is measured again even if no leaf lies between its nodes. Two flows that collide
 on a link leave half to each; within a leaf, or where leaves are not known, that is far more often the cause."""
 
 
 def low_paths(cells: Cells) -> list[Evidence]:
-    """Paths between leaves, and between nodes, whose cells were all low and are explained by nothing else."""
+    """Paths between leaves, and between nodes, whose cells were all low and which nothing else explains."""
     return [*_between_leaves(cells), *_between_nodes(cells)]
 
 
 def uncovered(cells: Cells, found: set[Part]) -> tuple[tuple[int, int, int], ...]:
-    """(Leaf, leaf, rail) of the screening of which only cells were measured that a fault of a node explains."""
+    """(Leaf, leaf, rail) of the screening for which a node's fault explains every measured cell."""
     if not cells.topology.paths:
         return ()
     once = _once(cells) & cells.cross()[:, :, None]

@@ -44,19 +44,19 @@ def whole_rails(topology: Topology, levels: Sequence[Level]) -> list[Evidence]:
 
 
 def explain_dead(cells: Cells, rails: Sequence[int]) -> None:
-    """Explains what carried nothing on these rails, which carry nothing as a whole. On a rail that is only slower, a
-    dead port is a fault of its own."""
+    """Explains cells that carried nothing on these rails, which as a whole carry nothing. On a rail that is only
+    slower, a dead port is a fault of its own."""
     for rail in rails:
         rounds, nodes = np.nonzero(cells.low[:, :, rail] & (cells.share[:, :, rail] == 0.0))
         cells.explain(rounds, nodes, rail)
 
 
 def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> list[Evidence]:
-    """The parts of nodes, with those put together that the nodes may share.
+    """The parts of nodes; those that may have one shared cause are merged.
 
-    A leaf all of whose measured nodes are low on one rail is one part, once the first of them is confirmed; a node that
-    is the only one of its leaf may share its leaf's uplinks. Where leaves are not known, several may share a switch.
-    ``everywhere``: (nodes, rails) that were low in every round.
+    If all measured nodes of a leaf are low on one rail, they become one part once the first of them is confirmed; a
+    node that is alone on its leaf may share a fault with its uplinks. Where leaves are not known, several may share a
+    switch. ``everywhere``: (nodes, rails) that were low in every round.
     """
     by_rail: dict[int, list[Evidence]] = defaultdict(list)
     for each in of_nodes:
@@ -71,8 +71,8 @@ def grouped(cells: Cells, of_nodes: Sequence[Evidence], everywhere: Flags) -> li
 
 
 def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
-    """The node's part; or, once it is confirmed, one that it shares with its leaf's uplinks, where no other node of the
-    leaf is good on the rail, or at all. What ``is_own`` is the node's all the same."""
+    """The node's part; or, once confirmed, a part shared with the leaf's uplinks if no other node of the leaf is good
+    on the rail (or on any rail). A part that ``is_own`` remains the node's."""
     leaf = cells.topology.leaf_of[each.part.a]
     others = [node for node in cells.topology.members[leaf] if node != each.part.a]
     columns = slice(None) if rail < 0 else slice(rail, rail + 1)
@@ -82,7 +82,7 @@ def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
 
 
 def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
-    """Parts of one rail, or of all rails at -1, where leaves are not known: two or more that are confirmed are one."""
+    """Parts of one rail, or of all rails at -1, where leaves are not known: two or more confirmed ones become one."""
     alike = [each for each in parts if each.is_named and not is_own(each.part.kind, each.symptom)]
     if len(alike) < 2:
         return [*parts]
@@ -90,8 +90,8 @@ def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
 
 
 def fast(cells: Cells) -> Flags:
-    """Which cells are as fast as usual in the best round over as many flows or fewer, the best of which is their rate,
-    or have no such round to compare with: (rounds, nodes, rails)."""
+    """Which cells, shape (rounds, nodes, rails), are as fast as the usual rate of the best round over as many flows or
+    fewer, or have no such round to compare with."""
     best = {
         variants: np.fmax.reduce([each.usual for each in cells.levels if each.variants <= variants])
         for variants in {each.variants for each in cells.levels}
@@ -121,7 +121,7 @@ def _on_leaves(cells: Cells, rail: int, parts: Sequence[Evidence], everywhere: F
 
 
 def _together(part: Part, parts: Sequence[Evidence], touches: Sequence[int] = ()) -> Evidence:
-    """One part for several, with what is held against each of them."""
+    """One part for several, with the combined evidence against them."""
     share = float(np.median([each.share for each in parts]))
     wrong = all(each.symptom is Symptom.CORRUPTS for each in parts)
     numbers = tuple(sorted({number for each in parts for number in each.rounds}))

@@ -12,7 +12,7 @@ from muster_criteria.cluster.fabric.rounds import Figures, Flags
 from muster_criteria.cluster.fabric.topology import Indices
 
 UPLINK_NODES_MIN = 2
-"""Nodes that are good within their leaf and low to others are behind an uplink, one of them would show a path."""
+"""Fewest nodes, good within their leaf and low to others, that show a fault of the uplinks: one would show a path."""
 
 
 def low_switches(cells: Cells) -> list[Evidence]:
@@ -36,15 +36,15 @@ def low_switches(cells: Cells) -> list[Evidence]:
 
 
 def _scores(cells: Cells) -> tuple[Figures, Figures]:
-    """How many cells speak for each leaf switch, and for each leaf's uplinks, 0 where they are not at fault: (leaves,
-    rails). Within a leaf, nodes are counted, not cells: a node with a bad rail is measured again and again within its
-    leaf, and its cells would outvote those of the others."""
+    """Number of cells that speak against each leaf switch and each leaf's uplinks, 0 if they are not at fault: (leaves,
+    rails). Within a leaf, nodes are counted instead of cells: a node with a bad rail is measured again and again within
+    its leaf, and its cells would outvote the others'."""
     leaf, leaves, rails = cells.topology.leaf_array, len(cells.topology.leaves), len(cells.topology.rails)
     low, judged = cells.open_low(), cells.open_low() | cells.open_good()
     cross = cells.cross()[:, :, None]
 
     def by_leaf(each_node: Flags | Indices) -> Figures:
-        """Cells, or nodes, of each (leaf, rail), from those of each (node, rail)."""
+        """Number of cells, or nodes, for each (leaf, rail), from those of each (node, rail)."""
         return np.stack([np.bincount(leaf, column, leaves) for column in each_node.T], axis=1)
 
     met = np.zeros((leaves, leaves, rails), dtype=bool)
@@ -55,14 +55,14 @@ def _scores(cells: Cells) -> tuple[Figures, Figures]:
     good_in = by_leaf(np.any(judged & ~low & ~cross, axis=0))
     beyond = low_out >= MOST * by_leaf((judged & cross).sum(axis=0))
     of_leaf = beyond & (nodes_in - good_in >= MOST * nodes_in) & (nodes_in >= NODES_MIN)
-    # To a single other leaf it may be the path between the two, or the other's uplinks.
+    # Low to a single other leaf, it may be the path between the two, or the other's uplinks.
     wide = (nodes_out >= UPLINK_NODES_MIN) & (met.sum(axis=1) >= 2)
     of_uplinks = beyond & wide & (nodes_in > 0) & (2 * good_in >= nodes_in)
     return np.where(of_leaf, low_in + low_out, 0.0), np.where(of_uplinks, low_out, 0.0)
 
 
 def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
-    """Evidence of the part; explains what it can have caused (``_explain``)."""
+    """Evidence of the part; marks the cells that the part explains (``_explain``)."""
     here = (cells.topology.leaf_array == leaf)[None, :]
     over = here & (cells.partner >= 0) & (cells.cross() if kind is PartKind.UPLINK else True)
     low = over & cells.open_low()[:, :, rail]
@@ -70,7 +70,7 @@ def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
     # The median of nodes, as in ``_scores``.
     of_nodes = np.where(low, cells.share[:, :, rail], np.nan)[:, low.any(axis=0)]
     share = float(np.median(np.nanmedian(of_nodes, axis=0)))
-    # Below a slow switch one rail of a node may corrupt as well, and below one that corrupts one may be dead.
+    # A node's rail may also corrupt below a slow switch, or be dead below a switch that corrupts.
     wrong = bool(np.median(cells.wrong[rounds, nodes, rail]) == 1.0)
     numbers = tuple(cells.numbers[at] for at in sorted(set(map(int, rounds))))
     partners = tuple(sorted(set(map(int, cells.partner[rounds, nodes]))))
@@ -83,8 +83,8 @@ def _accept(cells: Cells, kind: PartKind, leaf: int, rail: int) -> Evidence:
 
 
 def _explain(cells: Cells, over: Flags, low: Flags, rail: int) -> None:
-    """Explains the cells ``over`` a switch, of which these are ``low``, and calls those good from then on that reached
-    what it leaves them. Of a node that never did, something else is lower: as seen from it, its cells stay open."""
+    """Marks the cells ``over`` a switch as explained, and those that reached what it leaves them as good. ``low``:
+    which of them are low. The own cells of a node that never reached it stay open: something else is slower."""
     share, cross = cells.share[:, :, rail], cells.cross()
     reached = np.zeros_like(over)
     for kind in (cross, ~cross):

@@ -1,8 +1,8 @@
 """What is low only with all rails at once: no test of one rail shows what the rails of a node share.
 
-A rail that is good alone and low together with every partner is a part of its node, and two of them are the node's; if
-most are, it is congestion or routing, no part's fault, unless nothing arrives. No such part fails its node: the cause
-may lie in what it shares with others.
+A rail that is good alone and low together with every partner is a part of its node, and two such rails are one part of
+the node; most rails mean congestion or routing, which is no part's fault, unless nothing arrives. None of these fails
+its node: the cause may lie in what the node shares with others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from muster_criteria.cluster.fabric.topology import Topology
 
 
 def laid_out_at_once(topology: Topology, results: Sequence[RoundResult], alone: Cells) -> Cells:
-    """The cells with all rails at once. None is low that a part explains that was found ``alone``; in a round whose
-    rates scatter too much to show what is slow, only those are that carried nothing, and none is good, unless all
-    rounds are so: then what carries most of the usual rate clears what once carried nothing.
+    """The cells with all rails at once. A cell that a part found ``alone`` explains is not low. In a round whose rates
+    scatter too much to show what is slow, only cells that carried nothing are low, and none is good; if all rounds are
+    like that, a cell that carried most of the usual rate is good and clears one that once carried nothing.
 
-    Each rail is compared with itself on other nodes: together, rails may be uneven by design.
+    Each rail is compared with the same rail on other nodes: together, rails may be uneven by design.
     """
     rails = range(len(topology.rails))
     cells = laid_out(topology, [level(topology, each.all_at_once(), rails) for each in results])
@@ -36,8 +36,8 @@ def laid_out_at_once(topology: Topology, results: Sequence[RoundResult], alone: 
 
 
 def not_judged(cells: Cells, results: Sequence[RoundResult], alone: Cells) -> frozenset[tuple[int, int]]:
-    """(Node, rail) that carried something with all rails at once, and of which no round shows whether that is slow,
-    though what it carried ``alone`` was compared. ``cells``: of ``laid_out_at_once``, before parts are looked for."""
+    """(Node, rail) whose rate ``alone`` was compared, and which carried something with all rails at once while no round
+    shows whether that was slow. ``cells``: from ``laid_out_at_once``, before parts are looked for."""
     carried: Flags = np.zeros(cells.good.shape[1:], dtype=bool)
     for each in results:
         if each.together is not None:
@@ -50,8 +50,8 @@ def not_judged(cells: Cells, results: Sequence[RoundResult], alone: Cells) -> fr
 
 
 def _quiet(cells: Cells) -> Flags:
-    """Which rounds show what is slow, shape (rounds, 1, 1): none where half of them scatter too much, since of so few
-    cells one may look quiet by chance."""
+    """Which rounds show what is slow, shape (rounds, 1, 1); none if half of them or more scatter too much, since with
+    so few cells a round may look quiet by chance."""
     quiet: Flags = np.array([each.noise <= NOISE_MAX for each in cells.levels])
     quiet &= 2 * quiet.sum() > len(quiet)
     return quiet[:, None, None]

@@ -8,8 +8,8 @@ from muster_criteria.cluster.fabric.topology import Topology
 
 
 def goes_over(topology: Topology, found: Evidence, pair: tuple[int, int], rail: int, *, together: bool = False) -> bool:
-    """Whether this pair's cell of a rail, alone or ``together`` with all others, goes over a part. None goes over
-    congestion, which is no part, and none alone over what is low only with all rails at once."""
+    """Whether this pair's cell of a rail, alone or ``together`` with all others, goes over a part. No cell goes over
+    congestion, which is no part, and no cell alone over what is low only with all rails at once."""
     part = found.part
     if part.kind is PartKind.CONGESTION or part.rail not in (-1, rail):
         return False
@@ -28,8 +28,8 @@ def goes_over(topology: Topology, found: Evidence, pair: tuple[int, int], rail: 
 
 
 def stops(symptom: Symptom, wrong: bool) -> bool:
-    """Whether a part that fails so may let nothing through, or with ``wrong`` may be why wrong bytes arrived. What is
-    slow does carry something, and carries it unchanged."""
+    """Whether a part with this symptom may let nothing through or, for ``wrong``, may cause wrong bytes. A slow part
+    does carry something, unchanged."""
     return symptom is Symptom.CORRUPTS or (symptom is Symptom.DEAD and not wrong)
 
 

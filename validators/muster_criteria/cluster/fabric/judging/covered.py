@@ -16,7 +16,7 @@ from muster_criteria.stage.coverage import Tally
 from muster_criteria.words import listed
 
 NODES_MIN = 2 * (OTHERS_MIN + 1)
-"""Fewest nodes of a block whose pairs have as many others in their round as a comparison takes."""
+"""Fewest nodes of a block for which each pair has enough other pairs in its round to compare with."""
 
 
 def count_rails(
@@ -56,7 +56,7 @@ def _not_compared(rounds: Rounds, noisy: str) -> str:
 
 
 def _no_rdma(rounds: Rounds, node: int | None) -> str:
-    """With what a node's rails were measured where RDMA was owed, and why."""
+    """Which backend measured a node's rails in place of the required RDMA, and why."""
     used, topology = listed(_backends(rounds)) or "a backend that no node names", rounds.topology
     ports = [
         (name, rail) for name in topology.nodes
@@ -72,7 +72,7 @@ def _backends(rounds: Rounds) -> list[str]:
 
 
 def too_noisy(diagnosis: Diagnosis) -> str:
-    """Why the rounds show of no rail that it is good, "" if they do: a median of slow cells clears slow ones too."""
+    """Why the rounds cannot show that any rail is good, "" if they can: a median of slow cells clears slow ones too."""
     if diagnosis.noise <= NOISE_MAX:
         return ""
     return (
@@ -82,7 +82,7 @@ def too_noisy(diagnosis: Diagnosis) -> str:
 
 
 def _replaced(rounds: Rounds, node: int | None) -> str:
-    """Which backend the pairs of a node were measured with instead of the usual one, "" if with that."""
+    """Which other backend than the usual one measured the pairs of a node, "" if none."""
     names = {result.replaced[node] for result in rounds.results if node is not None and node in result.replaced}
     if not names:
         return ""

@@ -1,4 +1,4 @@
-"""Rails against a figure of the SKU: what no comparison of pairs shows where all are slow, or too few are there."""
+"""Rails against a floor of the SKU, which shows what pairs cannot if all are slow or there are too few of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from muster_criteria.sku_files.model import PAIR_RATE
 from muster_criteria.words import against, listed
 
 RDMA = frozenset({"ib_write_bw", "nccl"})
-"""Backends that send by RDMA, NCCL where its rail names a device; the others use sockets."""
+"""Backends that send by RDMA (NCCL if its rail names a device); the others use sockets."""
 
 At = tuple[str, str]
 """A node, and one of its rails."""
 
 
 def pair_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Those of a block's programme that are floors of a rail between two nodes, each for one backend."""
+    """The limits of a block's programme that are floors of a rail between two nodes, each for one backend."""
     return tuple(each for each in limits if each.metric == PAIR_RATE)
 
 
@@ -35,8 +35,8 @@ def judge_floors(
 ) -> set[At]:
     """Warns of each rail of a node that is below its floor with every partner. Returns the rails that were judged.
 
-    ``limits``: by member. ``left``: by node, rail and its partners, the share of the floor that is still owed after
-    what was found already. A floor fails no node: either end of a pair may be slow, or all that lies between.
+    ``limits``: by member. ``left``: from (node, rail, partners), the share of the floor that still applies after the
+    faults already found. A floor fails no node: either end of a pair may be slow, or anything between them.
     """
     judged: set[At] = set()
     for node, name in enumerate(topology.nodes):
@@ -53,9 +53,9 @@ def judge_floors(
 
 
 def without_rdma(topology: Topology, results: Sequence[RoundResult], limits: Mapping[str, Sequence[Limit]]) -> set[At]:
-    """The rails of members with a floor for RDMA that were measured, but never by it: it may work on none of them.
+    """Rails with a floor for RDMA that were measured, but never by RDMA, which therefore may not work on them.
 
-    ``limits``: as of ``judge_floors``.
+    ``limits``: as in ``judge_floors``.
     """
     by_rdma: dict[bool, set[At]] = {True: set(), False: set()}
     for result in results:

@@ -63,8 +63,8 @@ class FaultyPart:
 class FabricJudgement:
     """``parts``: at fault or suspected, named ones first. ``notes``: what was not covered, or could not be judged.
 
-    ``judged``: (node, rail) of which one cell at least was compared with others, or with a floor; ``without_rdma``:
-    those that have a floor for RDMA, and that no round measured by it. ``noisy``: why no comparison counts, "" if they
+    ``judged``: (node, rail) with at least one cell that was compared with others or with a floor. ``without_rdma``:
+    (node, rail) with a floor for RDMA that no round measured by RDMA. ``noisy``: why no comparison counts, "" if they
     do.
     """
 
@@ -92,7 +92,8 @@ class MatrixCell:
 
 @dataclasses.dataclass(frozen=True)
 class RailMatrix:
-    """One rail alone, or at "" the sum of all at once. ``nodes`` by leaf: a leaf's own traffic is a square."""
+    """One rail alone, or for "" the sum of all at once. ``nodes`` are in order of leaves: a leaf's own traffic is a
+    square."""
 
     rail: str
     nodes: tuple[str, ...]
@@ -108,7 +109,7 @@ class RailMatrix:
 class Fabric:
     """What a report shows of a block's rounds: parts, what was not covered, and a matrix for each rail.
 
-    ``rounds``: how many were made. ``complete``: whether ``parts`` are all that were found, those of others included.
+    ``rounds``: their number. ``complete``: whether ``parts`` holds all that were found, including other nodes' parts.
     """
 
     rounds: int

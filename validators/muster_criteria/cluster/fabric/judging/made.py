@@ -12,7 +12,7 @@ from muster_criteria.cluster.fabric.topology import Topology
 
 @dataclasses.dataclass(frozen=True)
 class Missed:
-    """A round in which a node's pair was not measured to its end, and why; ``across``: it lay between leaves."""
+    """A round in which a node's pair was not fully measured, and why; ``across``: the pair lay between leaves."""
 
     number: int
     why: str
@@ -23,8 +23,8 @@ class Missed:
 class Rounds:
     """The rounds of a block: its topology and places, and what each round measured.
 
-    ``why_unmet``: by node, why a pair of it could not be measured, as its last try said. ``missed``: by node, the
-    rounds of which its pair shows less than it was planned for, for any reason.
+    ``why_unmet``: by node, why its pair could not be measured in its last try. ``missed``: by node, the rounds in which
+    its pair measured less than planned, for any reason.
     """
 
     topology: Topology
@@ -35,9 +35,8 @@ class Rounds:
 
 
 def unmade(rounds: Rounds, member: str) -> Sequence[Missed]:
-    """The rounds that a member missed and that no round of confirmation made up for: between leaves, where they lay
-    there, since some faults show under such load alone.
-    """
+    """The rounds that a member missed and no round of confirmation made up for. A missed pair between leaves must be
+    made up for between leaves, since some faults show under such load alone."""
     missed, node = rounds.missed.get(member, ()), rounds.topology.index.get(member)
     numbers, leaf = {each.number for each in missed}, rounds.topology.leaf_of
     made_up = sorted(

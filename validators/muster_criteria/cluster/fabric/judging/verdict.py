@@ -27,7 +27,7 @@ from muster_criteria.words import listed
 SOURCE = "docs/science.md#isolation-in-the-fabric"
 
 UNEVEN_MAX = 0.30
-"""How much less than to most a slow leaf switch may leave to a node of its leaf; a port that is lower still is at fault
+"""How much less a slow leaf switch may leave to one node of its leaf than to most; a port below that is at fault
 itself."""
 
 _NO_LEAVES = (
@@ -56,9 +56,10 @@ def judge_fabric(
 ) -> FabricJudgement:
     """Adds the findings on members to ``block``, and returns all parts. ``floors``: of each member's rails.
 
-    A part of a node that is confirmed fails the node, one that is only suspected keeps it from passing, and so does one
-    that is either a switch or several nodes'. Faults of the fabric are no node's, but a rail over which nothing ever
-    arrived but wrong bytes keeps its node from passing, and a cell that no part explains keeps both nodes from it.
+    A confirmed part of a node fails the node; a suspected one keeps it from passing, as does a part that is either a
+    switch's or several nodes'. Faults of the fabric are charged to no node, but a rail over which only wrong bytes or
+    nothing ever arrived keeps its node from passing, and a cell that no part explains keeps both of its nodes from
+    passing.
     """
     judge_cabling(rounds.topology, block)
     diagnosis = decode(rounds.topology, rounds.results)
@@ -74,7 +75,7 @@ def judge_fabric(
                 answer = _said_of(rounds, rounds.topology.index[name], on)
                 block.suspect([name], Lack.UNDECIDED, f"{part.title}: {part.observed}{answer}; {doubt}")
         elif part.symptom is Symptom.TOGETHER and carries_nothing(part):
-            # As of what is dead: nothing is known of what each node itself carries with all rails at once.
+            # As for a dead part: it is unknown what each node itself carries with all rails at once.
             block.suspect(part.touches, Lack.UNDECIDED, f"{part.title}: {part.observed}")
     carried = _carried(rounds)
     _never_carried(rounds, parts, carried, block)
@@ -93,13 +94,13 @@ def judge_fabric(
 
 
 def _is_undecided(kind: PartKind, touches: Collection[object]) -> bool:
-    """Whether it is either a switch or a part of each of the few nodes behind it, which look alike."""
+    """Whether the part is either a switch or parts of the few nodes behind it, which look alike."""
     return kind is PartKind.SHARED or (kind is PartKind.LEAF and len(touches) <= LEAF_NODES_MIN)
 
 
 def _left(topology: Topology, diagnosis: Diagnosis, node: int, rail: int, partners: Sequence[int]) -> float:
-    """As of ``judge_floors``: nothing of a rail against which, or against what it may share, something is held; else
-    what a confirmed part of the fabric leaves, if the node's cells with all partners went over it."""
+    """``left`` of ``judge_floors``: 0 for a rail with evidence against it or against what it may share; else the share
+    that a confirmed part of the fabric leaves, if the node's cells with all partners went over it."""
 
     def holds(each: Evidence) -> bool:
         of_node = each.part.kind in OF_THE_NODE or _is_undecided(each.part.kind, each.touches)
@@ -140,8 +141,8 @@ def _where(topology: Topology, evidence: Evidence) -> str:
 
 
 def _against(part: FaultyPart, parts: Sequence[FaultyPart], rounds: Rounds, block: BlockFindings) -> None:
-    """A finding on the member whose part it is; a suspicion that no round could confirm keeps it from passing, as does
-    one that something else than the node's own part may explain. A GPU that is low over two NICs is the node's."""
+    """A finding on the member that owns the part. If the part is not confirmed, or something other than the node may
+    explain it, the member is a suspect instead. A GPU that is low over two NICs is always the node's."""
     why, doubts = f"{part.title}: {part.observed}", list[str]()
     if carries_nothing(part):
         why += _said_of(rounds, rounds.topology.index[part.node], _rails_of(part, rounds))
@@ -232,8 +233,8 @@ def _carried(rounds: Rounds) -> set[tuple[int, int]]:
 
 
 def _bad_cells(rounds: Rounds) -> Iterator[tuple[RoundResult, int, int, bool]]:
-    """(Result, row, rail, together) of the cells that carried nothing, or wrong bytes; ``together``: of those that
-    carried something right alone, and nothing with all rails at once."""
+    """(Result, row, rail, together) of the cells that carried nothing, or wrong bytes; ``together``: cells that were
+    right alone and carried nothing with all rails at once."""
     for result in rounds.results:
         bad = (np.fmax.reduce(result.alone, axis=2) == 0.0) | result.wrong
         yield from ((result, int(row), int(at), False) for row, at in np.argwhere(bad))
@@ -245,9 +246,9 @@ def _bad_cells(rounds: Rounds) -> Iterator[tuple[RoundResult, int, int, bool]]:
 def _never_carried(
     rounds: Rounds, parts: Sequence[FaultyPart], carried: Collection[tuple[int, int]], block: BlockFindings
 ) -> None:
-    """Suspects a node for each rail that carried nothing but wrong bytes, if anything, with every partner.
+    """Suspects a node for each rail that never carried right bytes with any partner.
 
-    Whatever part of the fabric explains it: nothing is known of the node's own part then.
+    This holds even if a part of the fabric explains it: nothing is known about the node's own part then.
     """
     topology = rounds.topology
     never = {(node, at) for result, row, at, _ in _bad_cells(rounds) for node in result.round.pairs[row]}
@@ -263,7 +264,7 @@ def _never_carried(
 
 
 def _said_of(rounds: Rounds, node: int, rails: Sequence[int]) -> str:
-    """What its tool said first of these rails, over which nothing went, and whether plain TCP did."""
+    """The first message of the node's tool about these dead rails, and whether plain TCP went over them."""
     said = next((each.troubles[node, at] for at in rails for each in rounds.results if (node, at) in each.troubles), "")
     tcp = any(
         each.host is not None and each.host[row, rails].any()
@@ -277,8 +278,8 @@ def _said_of(rounds: Rounds, node: int, rails: Sequence[int]) -> str:
 def _unexplained(
     rounds: Rounds, named: Sequence[Evidence], carried: Collection[tuple[int, int]], block: BlockFindings
 ) -> None:
-    """Suspects both nodes of a cell that carried nothing or wrong bytes, of which either may be at fault: both carried
-    something elsewhere, and no confirmed part that the cell went over can have caused it."""
+    """Suspects both nodes of a cell that carried nothing or wrong bytes if both carried something elsewhere and no
+    confirmed part on its way can have caused it: either node may be at fault."""
     failed_with: dict[tuple[int, int], set[int]] = defaultdict(set)
     for result, row, at, _ in _bad_cells(rounds):
         for own, other in itertools.permutations(result.round.pairs[row]):
