@@ -73,7 +73,9 @@ class _Nodes(pydantic.BaseModel):
         default=900.0, ge=0, description="seconds between readings of a BMC under load; 0: before and after it only"
     )
     poll_seconds: float = pydantic.Field(
-        default=5.0, gt=0, description="seconds between two looks at a running job; up to 30 as it runs on"
+        default=5.0,
+        gt=0,
+        description="seconds between two looks at a running job; grows to at most 30 the longer the job runs",
     )
     retry_seconds: float = pydantic.Field(
         default=300.0, gt=0, description="seconds before an inconclusive stage is measured again"
