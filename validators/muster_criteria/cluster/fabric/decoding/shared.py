@@ -82,8 +82,11 @@ def _unwitnessed(cells: Cells, rail: int, each: Evidence) -> Evidence:
 
 
 def _anywhere(rail: int, parts: Sequence[Evidence]) -> list[Evidence]:
-    """Parts of one rail, or of all rails at -1, where leaves are not known: two or more confirmed ones become one."""
-    alike = [each for each in parts if each.is_named and not is_own(each.part.kind, each.symptom)]
+    """Parts of one rail, or of all rails at -1, where leaves are not known: two or more confirmed ones become one.
+
+    So do parts that corrupt: two bad nodes may have confirmed a third, healthy one.
+    """
+    alike = [each for each in parts if each.is_named and each.part.kind is not PartKind.GPU]
     if len(alike) < 2:
         return [*parts]
     return [_together(Part(PartKind.SHARED, 0, rail=rail), alike), *(each for each in parts if each not in alike)]
