@@ -78,7 +78,7 @@ def drawn(kind: str, draw: random.Random, host: int | None = None, rail: int | N
 def together(draw: random.Random, kinds: Sequence[str] = ()) -> tuple[Planted, ...]:
     """Two faults at once, or those of these kinds, on different leaves, and each on another rail than the one before.
 
-    With so few hosts, more than two cannot be told apart; a late host is none.
+    With so few hosts, more than two cannot be distinguished; a late host is none.
     """
     faults: list[Planted] = []
     for kind in kinds or draw.sample([kind for kind in KINDS if kind != "late"], 2):

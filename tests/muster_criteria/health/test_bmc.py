@@ -113,7 +113,7 @@ def test_an_entry_of_a_cleared_log_or_of_a_clock_set_back_is_new() -> None:
     cleared = Entry("1", "1970-01-01T00:00:05Z", "critical", "Power lost", log="SEL")
     assert [each.value for each in events(showing(cleared), known)] == ["Power lost"]
     _, empty = read(showing(), known, POLICY)
-    assert len(events(showing(ECC), empty)) == 1, "of a BMC without a clock, whose entries are numbered again"
+    assert len(events(showing(ECC), empty)) == 1  # of a BMC without a clock, whose entries are numbered again
 
 
 @pytest.mark.parametrize("field", ["created", "repeated"])

@@ -28,7 +28,7 @@ def test_a_mark_sends_nothing_and_the_next_sign_of_life_tells_the_last() -> None
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     group = RankGroup(Alone(alone_block()), theirs, CORES[0], 0, 1, 0, 1)
-    told = []
+    sent = []
     for step in range(3):
         group.mark(f"step {step}")
         group.wait("sums")
@@ -37,9 +37,9 @@ def test_a_mark_sends_nothing_and_the_next_sign_of_life_tells_the_last() -> None
         with pytest.raises(BlockingIOError):
             ours.recv(1)
         group.beat()
-        told.append(json.loads(ours.recv(4096)))
-    assert [each["state"] for each in told] == [WAITING, WAITING, WORKING]
-    assert len({each["mark"] for each in told}) == 3
+        sent.append(json.loads(ours.recv(4096)))
+    assert [each["state"] for each in sent] == [WAITING, WAITING, WORKING]
+    assert len({each["mark"] for each in sent}) == 3
 
 
 def test_the_node_learns_of_a_phase_at_its_begin() -> None:
@@ -50,7 +50,7 @@ def test_the_node_learns_of_a_phase_at_its_begin() -> None:
 
 
 def waits_or_hangs(group: RankGroup) -> None:
-    """One rank holds the interpreter's lock in a call of C, and was waiting for others when it last told of itself."""
+    """One rank holds the interpreter's lock in a call of C, and was waiting for others when it last reported."""
     group.begin("training")
     group.wait("sums")
     time.sleep(3 * group.block.heartbeat_s)

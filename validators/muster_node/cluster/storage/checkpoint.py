@@ -72,7 +72,7 @@ class PathTrouble(Exception):
 def trouble_at(folder: pathlib.Path, need_bytes: int) -> str:
     """Why a checkpoint cannot be kept in ``folder`` here; "" if it can.
 
-    A checkpoint holds pickles: whoever may replace its folder chooses what all nodes run.
+    A checkpoint holds pickles: a user who may replace its folder chooses what all nodes run.
     """
     try:
         if not folder.is_dir():

@@ -64,8 +64,8 @@ def test_a_part_of_a_node_whose_leaf_is_not_known_may_be_its_uplink_unless_its_g
         name = topology.nodes[5]
         assert [(each.kind, each.node, each.confirmed) for each in found.parts] == [(kind, name, True)]
         assert [each.severity for each in block.findings[name]] == [Severity.WARNING if doubt else Severity.CRITICAL]
-        told = [f"give the nodes the label {LEAF_LABEL}" in each.summary for each in block.findings[name]]
-        assert told == [doubt]  # what to do is in the finding, of which mail and page tell
+        advised = [f"give the nodes the label {LEAF_LABEL}" in each.summary for each in block.findings[name]]
+        assert advised == [doubt]  # mail and page show the finding, so it says what to do
         assert {at: [gap.code for gap in gaps] for at, gaps in block.suspected.items()} == (
             {name: [Lack.UNDECIDED]} if doubt else {}
         )
